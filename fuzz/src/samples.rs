@@ -8,7 +8,7 @@ use fawn_ds::internals::format::record::{self, Envelope, RecordKind, RecordPlace
 use fawn_ds::internals::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{
-    BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, NodeId, RangeId, TimeMs, Version,
+    BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, MemberId, NodeId, RangeId, TimeMs, Version,
 };
 use fawn_types::{Condition, EntryRef, Expiry, OperationError, Reply, Request, Update};
 use fawn_wire::internal::{self, KeyspaceRequest, Message, RequestBody, RequestFields};
@@ -184,7 +184,7 @@ pub(crate) fn memcached_replies() -> Vec<Vec<u8>> {
 /// One frame of most kinds, a stream of all of them, and the image of a cluster map.
 pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
     let version = Version::from_u64;
-    let entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[NodeId(1), NodeId(2), NodeId(3)]);
+    let entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[MemberId(1), MemberId(2), MemberId(3)]);
     let bodies = [
         Body::Append {
             after: version(1),
@@ -209,7 +209,7 @@ pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
         Body::Request { op: 1, tag: ClientTag { session: 1, seq: 1 }, first_incomplete: 1, payload: b"payload" },
         Body::Reply { op: 1, payload: b"payload" },
     ];
-    let header = Header { from: NodeId(1), boot: BootId(9), range: RangeId(1), epoch: Epoch::default() };
+    let header = Header { from: MemberId(1), boot: BootId(9), range: RangeId(1), epoch: Epoch::default() };
     let mut stream = vec![3];
     let mut samples: Vec<Vec<u8>> = Vec::new();
     for body in bodies {
@@ -219,7 +219,7 @@ pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
         samples.push(bytes);
     }
     samples.push(stream);
-    let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
+    let node = NodeEntry { node: NodeId(1), shards: 1, weight: 1, domain: 0, address: String::new() };
     let map = ClusterMap::new(HashSecret([1; 16]), Durability::Sync, RingOptions::default(), vec![node]);
     samples.push(encode_map(&map));
     samples

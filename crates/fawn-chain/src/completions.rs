@@ -6,7 +6,7 @@
 //! asked for.
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use fawn_types::{ClientTag, NodeId, Version};
+use fawn_types::{ClientTag, MemberId, Version};
 
 /// Approximate memory of a completion without its result.
 const COMPLETION_BYTES: usize = 96;
@@ -88,7 +88,7 @@ struct FrontEndSessions {
 pub struct Completions {
     limits: CompletionLimits,
     sessions: BTreeMap<u64, ClientCompletions>,
-    front_ends: BTreeMap<NodeId, FrontEndSessions>,
+    front_ends: BTreeMap<MemberId, FrontEndSessions>,
     /// Completions of all sessions.
     results: usize,
     bytes: usize,
@@ -231,9 +231,9 @@ impl Completions {
     /// results are not awaited, and its requests that arrive late are dropped. Returns whether the session is the
     /// present one.
     fn begin_session(&mut self, session: u64, version: Version) -> bool {
-        let node = ClientTag { session, seq: 0 }.node();
+        let id = ClientTag { session, seq: 0 }.member();
         let new = || FrontEndSessions { session, newest: version, ended: VecDeque::new() };
-        let front_end = self.front_ends.entry(node).or_insert_with(new);
+        let front_end = self.front_ends.entry(id).or_insert_with(new);
         let is_newer = version >= front_end.newest;
         front_end.newest = front_end.newest.max(version);
         if front_end.session == session {
@@ -259,8 +259,8 @@ impl Completions {
     }
 
     fn has_ended(&self, session: u64) -> bool {
-        let node = ClientTag { session, seq: 0 }.node();
-        self.front_ends.get(&node).is_some_and(|front_end| front_end.ended.contains(&session))
+        let id = ClientTag { session, seq: 0 }.member();
+        self.front_ends.get(&id).is_some_and(|front_end| front_end.ended.contains(&session))
     }
 
     /// All completions from this session's operation on, ordered by session and operation.

@@ -4,7 +4,7 @@
 //! payloads, by [`OpId`], until the operation is complete.
 use crate::map::{ClusterMap, RangeEntry};
 use alloc::collections::{BTreeMap, VecDeque};
-use fawn_types::{ClientTag, Epoch, MonoMs, NodeId, Now, RangeId, RingKey};
+use fawn_types::{ClientTag, Epoch, MemberId, MonoMs, Now, RangeId, RingKey};
 
 /// Identifies an operation of this front-end; dense from 1, and also its sequence number for exactly-once execution.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -47,7 +47,7 @@ pub enum RouterOutput {
         /// The operation.
         op: OpId,
         /// The head or the tail.
-        to: NodeId,
+        to: MemberId,
         /// The range that contains its key.
         range: RangeId,
         /// The epoch of the range in this front-end's map.

@@ -10,8 +10,8 @@ pub mod cluster;
 pub mod counters;
 mod exec;
 mod forward;
-pub mod front;
 mod gateway;
+pub mod group;
 mod keyspace_op;
 pub mod options;
 pub mod output;
@@ -23,7 +23,7 @@ pub mod status;
 
 pub use counters::Counted;
 pub use forward::MessageBatch;
-pub use front::{ClientService, LocalCluster, LocalOptions};
+pub use group::{ClientService, LocalCluster, LocalOptions, ShardGroup};
 pub use options::{ServerInfo, ShardOptions};
 pub use output::ShardOutput;
 pub use placement::Placement;

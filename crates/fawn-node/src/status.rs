@@ -3,7 +3,7 @@ use crate::counters;
 use crate::counters::{Counted, CounterNames, CounterVisitor};
 use fawn_ds::internals::{Engine, EngineStats, LogReport, MemoryReport};
 use fawn_flash::{Device, IoClass, IoClassStats, IoStats};
-use fawn_types::{Durability, Epoch, MonoMs, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{Durability, Epoch, MemberId, MonoMs, RangeId, TimeMs, Version};
 
 counters! {
     /// Counters since the shard was created.
@@ -263,8 +263,8 @@ impl StoreStatus {
 /// State of a back-end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackEndStatus {
-    /// Its node.
-    pub node: NodeId,
+    /// Its shard.
+    pub id: MemberId,
     /// The failure that stopped its store's writes, if any.
     pub poisoned: Option<String>,
     /// Its chain members.

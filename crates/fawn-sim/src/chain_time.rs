@@ -4,7 +4,7 @@
 //! time is read from members after each iteration, so a bound is exact and not a matter of clocks' errors.
 use fawn_chain::ClusterMap;
 use fawn_node::cluster::MemberStatus;
-use fawn_types::{Epoch, HashSecret, KeyRange, NodeId, RangeId, RingKey, TimeMs};
+use fawn_types::{Epoch, HashSecret, KeyRange, MemberId, RangeId, RingKey, TimeMs};
 
 /// Chain time of one range.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -21,7 +21,7 @@ pub struct TailTime {
     /// Number of processes that had ended when the epoch began.
     ended: u64,
     /// The member of the newest epoch's chain, if it has only one.
-    single: Option<NodeId>,
+    single: Option<MemberId>,
 }
 
 /// Chain time of all ranges.
@@ -44,7 +44,7 @@ impl ChainTimes {
     ///
     /// # Errors
     /// **chain-time-grows**: a tail's time fell although no process has ended that could have known it.
-    pub fn note(&mut self, node: NodeId, member: &MemberStatus, ended: u64) -> Result<(), String> {
+    pub fn note(&mut self, node: MemberId, member: &MemberStatus, ended: u64) -> Result<(), String> {
         let MemberStatus { range, epoch, phase, time, .. } = *member;
         let Some((_, _, tail)) = self.ranges.iter_mut().find(|(of, ..)| *of == range) else { return Ok(()) };
         if phase == "failed" {
@@ -122,7 +122,7 @@ mod tests {
         let mut times =
             ChainTimes { secret: HashSecret([1; 16]), ranges: vec![(range, KeyRange::ALL, TailTime::default())] };
         let mut note = |node, phase, epoch, time, ended| {
-            let noted = times.note(NodeId(node), &member(phase, epoch, time), ended);
+            let noted = times.note(MemberId(node), &member(phase, epoch, time), ended);
             assert_eq!(noted, Ok(()));
             let tail = times.all()[0];
             (tail.now.0, tail.latest.0, tail.falls)

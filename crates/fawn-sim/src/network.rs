@@ -1,10 +1,10 @@
-//! Simulated network: byte streams between nodes with delay, loss, duplication, splits, joins, partitions, late frames.
+//! Simulated network: byte streams between shards with delay, loss, duplication, splits, joins, partitions, late frames.
 //!
 //! Frames are sent, bytes arrive: one frame may arrive in several pieces, and two frames in one piece, so the
 //! receiver's stream decoder is tested too. A loss drops a whole frame, as a reconnecting link does. A reset drops
 //! everything in flight and the part of a frame that the receiver had read, as a broken connection does.
-use fawn_types::NodeId;
 use fawn_types::random::SplitMix64;
+use fawn_types::{MemberId, NodeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum bytes in flight on one link; further frames are lost, as on a full socket of a dead peer.
@@ -74,10 +74,10 @@ struct NetworkLink {
 pub struct Network {
     options: NetworkOptions,
     random: SplitMix64,
-    links: BTreeMap<(NodeId, NodeId), NetworkLink>,
+    links: BTreeMap<(MemberId, MemberId), NetworkLink>,
     cut: BTreeSet<(NodeId, NodeId)>,
     /// Late frames, ordered by their time of arrival.
-    late: BTreeMap<(u64, u64), (NodeId, NodeId, Vec<u8>)>,
+    late: BTreeMap<(u64, u64), (MemberId, MemberId, Vec<u8>)>,
     /// Number of frames sent.
     pub frames_sent: u64,
     /// Number of frames lost, at random or by a cut.
@@ -121,7 +121,7 @@ impl Network {
     }
 
     /// Breaks the link between two nodes, both directions: one of them closed it.
-    pub fn break_link(&mut self, one: NodeId, other: NodeId, now_us: u64) {
+    pub fn break_link(&mut self, one: MemberId, other: MemberId, now_us: u64) {
         for way in [(one, other), (other, one)] {
             self.links.entry(way).or_default().break_off(now_us);
         }
@@ -131,7 +131,9 @@ impl Network {
     /// sender may have forgotten them.
     pub fn drop_node(&mut self, node: NodeId, now_us: u64) {
         let mut strays = Vec::new();
-        for (&(from, to), link) in self.links.iter_mut().filter(|((from, to), _)| *from == node || *to == node) {
+        for (&(from, to), link) in
+            self.links.iter_mut().filter(|((from, to), _)| from.node() == node || to.node() == node)
+        {
             link.break_off(now_us);
             for frame in link.recent.drain(..) {
                 if self.options.late > 0 && self.random.chance(1, 2) {
@@ -146,13 +148,13 @@ impl Network {
     }
 
     /// Delivers a node's late frames now.
-    pub fn hurry(&mut self, to: NodeId, now_us: u64) {
+    pub fn hurry(&mut self, to: MemberId, now_us: u64) {
         let hurried: Vec<_> = self.late.extract_if(.., |_, (_, at, _)| *at == to).collect();
         self.late.extend(hurried.into_iter().map(|((_, number), frame)| ((now_us, number), frame)));
     }
 
     /// Sends one frame.
-    pub fn send(&mut self, now_us: u64, from: NodeId, to: NodeId, mut frame: Vec<u8>) {
+    pub fn send(&mut self, now_us: u64, from: MemberId, to: MemberId, mut frame: Vec<u8>) {
         self.frames_sent += 1;
         let options = self.options;
         let mut chance = |in_1024: u64| self.random.chance(in_1024, 1024);
@@ -167,7 +169,7 @@ impl Network {
         if reset {
             link.break_off(now_us + delay);
         }
-        if lost || self.cut.contains(&(from, to)) || link.bytes + frame.len() > LINK_BYTES_MAX {
+        if lost || self.cut.contains(&(from.node(), to.node())) || link.bytes + frame.len() > LINK_BYTES_MAX {
             self.frames_lost += 1;
             return;
         }
@@ -186,9 +188,9 @@ impl Network {
     }
 
     /// Sends one late frame: it arrives at `at_us`, regardless of other frames on the link.
-    pub fn send_late(&mut self, at_us: u64, from: NodeId, to: NodeId, frame: Vec<u8>) {
+    pub fn send_late(&mut self, at_us: u64, from: MemberId, to: MemberId, frame: Vec<u8>) {
         self.frames_sent += 1;
-        if self.cut.contains(&(from, to)) {
+        if self.cut.contains(&(from.node(), to.node())) {
             self.frames_lost += 1;
             return;
         }
@@ -197,7 +199,7 @@ impl Network {
 
     /// Holds the frame counted last until `at_us`. It outlives resets and crashes, so only epochs, boots and versions
     /// show its age.
-    fn hold(&mut self, at_us: u64, from: NodeId, to: NodeId, frame: Vec<u8>) {
+    fn hold(&mut self, at_us: u64, from: MemberId, to: MemberId, frame: Vec<u8>) {
         if self.late.len() < LATE_MAX {
             self.late.insert((at_us, self.frames_sent), (from, to, frame));
         } else {
@@ -213,7 +215,7 @@ impl Network {
     }
 
     /// The next arrival up to `now_us`: one piece of one link per call, links in the order of their nodes.
-    pub fn deliver(&mut self, now_us: u64) -> Option<(NodeId, NodeId, Arrival)> {
+    pub fn deliver(&mut self, now_us: u64) -> Option<(MemberId, MemberId, Arrival)> {
         while let Some(entry) = self.late.first_entry().filter(|entry| entry.key().0 <= now_us) {
             let (from, to, frame) = entry.remove();
             let link = self.links.entry((from, to)).or_default();
@@ -271,9 +273,10 @@ impl NetworkLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fawn_types::ShardId;
 
-    const A: NodeId = NodeId(1);
-    const B: NodeId = NodeId(2);
+    const A: MemberId = MemberId::new(NodeId(1), ShardId(0));
+    const B: MemberId = MemberId::new(NodeId(2), ShardId(0));
 
     fn run(options: NetworkOptions, frames: u32) -> (Vec<u8>, usize, usize) {
         let mut network = Network::new(3, options);
@@ -327,8 +330,8 @@ mod tests {
         let mut network = Network::new(1, NetworkOptions::KIND);
         network.send(0, A, B, vec![1]);
         network.send_late(1_000, A, B, vec![2]);
-        network.drop_node(A, 500);
-        network.cut(A, B);
+        network.drop_node(A.node(), 500);
+        network.cut(A.node(), B.node());
         network.send_late(900, A, B, vec![3]);
         let arrivals = std::iter::from_fn(|| network.next_us().and_then(|at| Some((at, network.deliver(at)?.2))));
         assert_eq!(arrivals.collect::<Vec<_>>(), [(500, Arrival::Reset), (1_000, Arrival::Bytes(vec![2]))]);
@@ -340,7 +343,7 @@ mod tests {
         let arrivals = |late| {
             let mut network = Network::new(1, NetworkOptions { late, cutting: 0, ..NetworkOptions::KIND });
             (0..50).for_each(|i| network.send(0, A, B, vec![i]));
-            network.drop_node(A, 0);
+            network.drop_node(A.node(), 0);
             network.hurry(A, 0);
             network.hurry(B, 900);
             let each = std::iter::from_fn(|| network.next_us().and_then(|at| Some((at, network.deliver(at)?.2))));
@@ -363,7 +366,7 @@ mod tests {
     #[test]
     fn a_cut_is_one_way() {
         let mut network = Network::new(1, NetworkOptions::KIND);
-        network.cut(A, B);
+        network.cut(A.node(), B.node());
         network.send(0, A, B, vec![1]);
         network.send(0, B, A, vec![2]);
         let at = network.next_us().unwrap();

@@ -26,9 +26,11 @@ pub struct Scenario {
     pub durability: Durability,
     /// Number of back-ends, which are nodes 1, 2, ….
     pub backends: u32,
+    /// Shards of each node, with a store each.
+    pub shards: u16,
     /// R: copies of each range.
     pub replication: u8,
-    /// V: virtual IDs per node.
+    /// V: virtual IDs per shard.
     pub virtual_ids: u16,
     /// Number of front-ends: nodes outside the cluster's map, whose stores host no range.
     pub frontends: u32,
@@ -182,6 +184,7 @@ impl Scenario {
         };
         let backends = [3, 3, 3, 4, 5, 1, 2][random.below(7) as usize];
         let (backends, replication, virtual_ids) = layout(&mut seed.stream("layout"), backends);
+        let shards = [1, 1, 1, 2, 2, 3][seed.stream("shards").below(6) as usize];
         let may_lose = durability != Durability::Sync && seed.stream("losses").chance(1, 2);
         let mut media = seed.stream("disks");
         let mut stops = seed.stream("stops");
@@ -205,6 +208,7 @@ impl Scenario {
         Self {
             durability,
             backends,
+            shards,
             replication,
             virtual_ids,
             frontends,

@@ -315,11 +315,11 @@ fn encoded_record(record: &RecordRef<'_>, envelope: Envelope) -> Vec<u8> {
 mod tests {
     use super::*;
     use fawn_chain::Header;
-    use fawn_types::{BootId, NodeId};
+    use fawn_types::{BootId, MemberId};
 
     fn frames() -> Vec<u8> {
         let header =
-            Header { from: NodeId(1), boot: BootId(2), range: RangeId(3), epoch: Epoch::new(4).unwrap_or_default() };
+            Header { from: MemberId(1), boot: BootId(2), range: RangeId(3), epoch: Epoch::new(4).unwrap_or_default() };
         let equal = Body::Equal { base: Version::ZERO };
         let last = Version::from_u64(9);
         let watermark =

@@ -30,6 +30,49 @@ id! {
     BootId(u64)
 }
 
+/// A shard of a node, which has a store of its own: the place of a chain's member. The node's number in the high 20
+/// bits, the shard's in the low 12.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MemberId(pub u32);
+
+impl MemberId {
+    /// Nodes of a cluster have lower numbers.
+    pub const NODES_MAX: u32 = 1 << 20;
+    /// Shards of a node in a cluster have lower numbers.
+    pub const SHARDS_MAX: u16 = 1 << 12;
+
+    /// Shard `shard` of `node`.
+    #[must_use]
+    pub const fn new(node: NodeId, shard: ShardId) -> Self {
+        assert!(node.0 < Self::NODES_MAX && shard.0 < Self::SHARDS_MAX, "a number beyond its limit");
+        Self(node.0 << 12 | shard.0 as u32)
+    }
+
+    /// Its node.
+    #[must_use]
+    pub const fn node(self) -> NodeId {
+        NodeId(self.0 >> 12)
+    }
+
+    /// Its shard among those of the node.
+    #[must_use]
+    pub const fn shard(self) -> ShardId {
+        ShardId((self.0 & 0xfff) as u16)
+    }
+}
+
+impl core::fmt::Debug for MemberId {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(out, "MemberId({self})")
+    }
+}
+
+impl core::fmt::Display for MemberId {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(out, "{}.{}", self.node().0, self.shard().0)
+    }
+}
+
 /// Order of a boot relative to the newest known boot of the same node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BootOrder {
@@ -84,10 +127,10 @@ impl ClientTag {
     /// No identity: the operation is executed exactly once only from the front-end to the back-ends.
     pub const NONE: Self = Self { session: 0, seq: 0 };
 
-    /// The node of the session's front-end: its high half.
+    /// The shard that opened the session: its high half.
     #[must_use]
-    pub const fn node(self) -> NodeId {
-        NodeId((self.session >> 32) as u32)
+    pub const fn member(self) -> MemberId {
+        MemberId((self.session >> 32) as u32)
     }
 
     /// Whether the tag identifies an operation.

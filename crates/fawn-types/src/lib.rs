@@ -22,7 +22,7 @@ pub mod time;
 pub mod version;
 
 pub use entry::{Entry, EntryRef};
-pub use ids::{BootId, BootOrder, ClientTag, NodeId, RangeId, ShardId, VirtualId};
+pub use ids::{BootId, BootOrder, ClientTag, MemberId, NodeId, RangeId, ShardId, VirtualId};
 pub use operation::{DataOperation, Effect, Outcome};
 pub use reply::{OperationError, Reply};
 pub use request::{Condition, Expiry, Request, Update};

@@ -6,23 +6,23 @@ use crate::map::{ChainMember, ChainState, MemberRole};
 use crate::message::Body;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use fawn_types::{BootId, Epoch, NodeId, RangeId, Version};
+use fawn_types::{BootId, Epoch, MemberId, RangeId, Version};
 
 impl<C: Consensus> Manager<C> {
     /// Starts the changes that the planner requests, where no handshake is in flight.
     pub(super) fn plan(&mut self, scope: ChangedRanges) {
         // After its own start the manager first waits for heartbeats; otherwise it would treat every member as dead.
-        let started_at = self.started_at.unwrap_or(self.nodes.now);
-        let settling = self.nodes.now.ms_since(started_at) < self.options.dead_after_ms;
+        let started_at = self.started_at.unwrap_or(self.health.now);
+        let settling = self.health.now.ms_since(started_at) < self.options.dead_after_ms;
         // Joins and leaves are map changes, so the layout of the committed map is the draft's too.
         self.layout.refresh(&self.map);
         let entries = self.draft.ranges.iter().filter(|entry| scope.covers(entry.range));
-        for change in planner::plan(entries, self.draft.durability, &self.layout, &self.nodes) {
+        for change in planner::plan(entries, self.draft.durability, &self.layout, &self.health) {
             match change {
                 Change::Reform { range, .. } if self.rounds.contains_key(&range) => {}
                 Change::Reform { range, .. } if settling && self.only_unseen(range) => {}
                 Change::Reform { range, promote } => self.reform(range, &promote),
-                Change::AddSyncing { range, node, boot } => self.add_syncing(range, node, boot),
+                Change::AddSyncing { range, member: id, boot } => self.add_syncing(range, id, boot),
             }
         }
     }
@@ -30,27 +30,27 @@ impl<C: Consensus> Manager<C> {
     /// Whether the only defect of an active chain is a member that has not sent a heartbeat yet.
     fn only_unseen(&self, range: RangeId) -> bool {
         let Some(entry) = self.draft.range(range) else { return false };
-        let is_seen = |member: &ChainMember| self.nodes.seen.contains_key(&member.node);
-        let is_fine = |member: &ChainMember| self.nodes.boot(range, member.node) == Some(member.boot);
+        let is_seen = |member: &ChainMember| self.health.seen.contains_key(&member.id);
+        let is_fine = |member: &ChainMember| self.health.boot(range, member.id) == Some(member.boot);
         entry.is_active() && entry.serving().all(|m| !is_seen(m) || is_fine(m)) && !entry.serving().all(is_seen)
     }
 
     /// Starts a handshake in a new epoch. A handshake in flight is superseded, and its epoch number is never used.
-    pub(super) fn reform(&mut self, range: RangeId, promote: &[NodeId]) {
-        let (now, durability, copies_min) = (self.nodes.now, self.durability, self.draft.copies_min());
-        promote.iter().for_each(|node| self.nodes.hold_offs.end((range, *node), now));
+    pub(super) fn reform(&mut self, range: RangeId, promote: &[MemberId]) {
+        let (now, durability, copies_min) = (self.health.now, self.durability, self.draft.copies_min());
+        promote.iter().for_each(|id| self.health.hold_offs.end((range, *id), now));
         let Some(entry) = self.draft.range_mut(range) else { return };
         let Some(epoch) = entry.epoch.next() else { return }; // 2^28 epochs are used up: stays as it is
-        let serving: Vec<NodeId> = match &entry.last_active {
-            Some(last) => last.members.iter().map(|member| member.node).collect(),
-            None => entry.serving().map(|member| member.node).collect(),
+        let serving: Vec<MemberId> = match &entry.last_active {
+            Some(last) => last.members.iter().map(|member| member.id).collect(),
+            None => entry.serving().map(|member| member.id).collect(),
         };
-        let others: Vec<ChainMember> = entry.members.iter().filter(|m| !serving.contains(&m.node)).copied().collect();
-        let boot_of = |node| entry.member(node).map_or(BootId::default(), |member| member.boot);
+        let others: Vec<ChainMember> = entry.members.iter().filter(|m| !serving.contains(&m.id)).copied().collect();
+        let boot_of = |id| entry.member(id).map_or(BootId::default(), |member| member.boot);
         let mut members: Vec<ChainMember> =
-            serving.iter().map(|&node| ChainMember { node, boot: boot_of(node), role: MemberRole::Serving }).collect();
+            serving.iter().map(|&id| ChainMember { id, boot: boot_of(id), role: MemberRole::Serving }).collect();
         members.extend(others.into_iter().map(|mut member| {
-            let serves = promote.contains(&member.node);
+            let serves = promote.contains(&member.id);
             member.role = if serves { MemberRole::Serving } else { MemberRole::Syncing };
             member
         }));
@@ -64,11 +64,11 @@ impl<C: Consensus> Manager<C> {
         self.dirty = true;
     }
 
-    fn add_syncing(&mut self, range: RangeId, node: NodeId, boot: BootId) {
+    fn add_syncing(&mut self, range: RangeId, id: MemberId, boot: BootId) {
         let Some(entry) = self.draft.range_mut(range) else { return };
         assert!(entry.is_active(), "the planner adds to active chains only");
-        entry.members.retain(|member| member.node != node);
-        entry.members.push(ChainMember { node, boot, role: MemberRole::Syncing });
+        entry.members.retain(|member| member.id != id);
+        entry.members.push(ChainMember { id, boot, role: MemberRole::Syncing });
         entry.revision += 1;
         self.dirty = true;
     }
@@ -86,12 +86,12 @@ impl<C: Consensus> Manager<C> {
         let (Some(entry), Some(round)) = (self.draft.range(range).cloned(), self.rounds.get_mut(&range)) else {
             return;
         };
-        let now = self.nodes.now;
+        let now = self.health.now;
         let waited_ms = now.ms_since(round.stage_since);
         let rules = Rules {
             desired: self.layout.chain(&entry),
             excluded: self.excluded.get(&range).unwrap_or(const { &BTreeSet::new() }),
-            suspected: &self.nodes.hold_offs.of(range, now),
+            suspected: &self.health.hold_offs.of(range, now),
             waited: waited_ms >= self.options.report_wait_ms,
             waited_for_reach: waited_ms >= self.options.reach_wait_ms,
             waited_long: waited_ms >= self.options.rebooted_wait_ms,
@@ -101,19 +101,19 @@ impl<C: Consensus> Manager<C> {
             round.decision = Some(decision);
             round.enter(Stage::Aligning, now);
             // Promoted immediately, they would be left out again immediately.
-            left_out.into_iter().for_each(|node| self.hold_off(range, node));
+            left_out.into_iter().for_each(|id| self.hold_off(range, id));
             return self.step_aligning(range);
         }
         if now >= round.resend_at {
             round.resend_at = now.plus_ms(self.options.resend_ms);
-            let silent: Vec<NodeId> =
-                round.asked.iter().copied().filter(|node| !round.reports.contains_key(node)).collect();
-            silent.into_iter().for_each(|node| self.send_entry(node, entry.clone()));
+            let silent: Vec<MemberId> =
+                round.asked.iter().copied().filter(|id| !round.reports.contains_key(id)).collect();
+            silent.into_iter().for_each(|id| self.send_entry(id, entry.clone()));
         }
     }
 
     fn step_aligning(&mut self, range: RangeId) {
-        let now = self.nodes.now;
+        let now = self.health.now;
         let Some(round) = self.rounds.get_mut(&range) else { return };
         if round.all_equal() {
             round.enter(Stage::Activating, now);
@@ -124,10 +124,10 @@ impl<C: Consensus> Manager<C> {
             return;
         }
         let Some(decision) = &round.decision else { return };
-        let late: Vec<NodeId> =
-            decision.entry.serving().map(|member| member.node).filter(|node| !round.equal.contains(node)).collect();
+        let late: Vec<MemberId> =
+            decision.entry.serving().map(|member| member.id).filter(|id| !round.equal.contains(id)).collect();
         if now.ms_since(round.stage_since) >= self.options.align_wait_ms {
-            late.iter().for_each(|node| self.hold_off(range, *node));
+            late.iter().for_each(|id| self.hold_off(range, *id));
             self.excluded.entry(range).or_default().extend(late);
             return self.reform(range, &[]);
         }
@@ -135,10 +135,10 @@ impl<C: Consensus> Manager<C> {
             return;
         }
         round.resend_at = now.plus_ms(self.options.resend_ms);
-        let align = |node: &NodeId| {
+        let align = |id: &MemberId| {
             let (entry, donor, base) = (decision.entry.clone(), decision.donor, decision.base);
-            let cut = decision.cuts.get(node).copied().unwrap_or(Version::ZERO);
-            (*node, Body::Align { entry, donor, base, cut })
+            let cut = decision.cuts.get(id).copied().unwrap_or(Version::ZERO);
+            (*id, Body::Align { entry, donor, base, cut })
         };
         let frames: Vec<_> = late.iter().map(align).collect();
         for (to, body) in frames {

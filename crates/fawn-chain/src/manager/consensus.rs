@@ -9,10 +9,10 @@ pub trait Consensus {
     /// The outcome of proposals.
     fn poll_event(&mut self) -> Option<ConsensusEvent>;
 
-    /// Bytes that this machine must store durably before it calls `handle_persisted`; each is returned once.
+    /// Bytes that this shard must store durably before it calls `handle_persisted`; each is returned once.
     fn poll_persist(&mut self) -> Option<(u64, Vec<u8>)>;
 
-    /// The bytes of `revision` are durable on this machine.
+    /// The bytes of `revision` are durable on this shard.
     fn handle_persisted(&mut self, revision: u64);
 }
 

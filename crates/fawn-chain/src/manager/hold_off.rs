@@ -1,6 +1,6 @@
 //! Hold-offs: how long a member that was left out of its chain streams before it is promoted again.
 use alloc::collections::{BTreeMap, BTreeSet};
-use fawn_types::{MonoMs, NodeId, RangeId};
+use fawn_types::{MemberId, MonoMs, RangeId};
 
 /// The first and the longest hold-off of a member, and the time in service that resets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,12 +21,12 @@ struct HoldOff {
 /// The hold-offs of all ranges. Bounded: one per member.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HoldOffs {
-    members: BTreeMap<(RangeId, NodeId), HoldOff>,
+    members: BTreeMap<(RangeId, MemberId), HoldOff>,
 }
 
 impl HoldOffs {
     /// Records that the member is left out of its chain.
-    pub(super) fn begin(&mut self, at: (RangeId, NodeId), now: MonoMs, options: HoldOffOptions) {
+    pub(super) fn begin(&mut self, at: (RangeId, MemberId), now: MonoMs, options: HoldOffOptions) {
         let pause_ms = match self.members.get(&at) {
             // Several rounds may leave a member out for the same stall: it was not promoted in between.
             Some(former) if former.until > now => return,
@@ -37,19 +37,19 @@ impl HoldOffs {
     }
 
     /// The time for which the member has to keep up before it is promoted.
-    pub(super) fn pause_ms(&self, at: (RangeId, NodeId)) -> u64 {
+    pub(super) fn pause_ms(&self, at: (RangeId, MemberId)) -> u64 {
         self.members.get(&at).map_or(0, |hold_off| hold_off.pause_ms)
     }
 
     /// The members of a range that were left out a short while ago, and not promoted since.
-    pub(super) fn of(&self, range: RangeId, now: MonoMs) -> BTreeSet<NodeId> {
-        let of_range = self.members.range((range, NodeId(0))..=(range, NodeId(u32::MAX)));
-        of_range.filter(|(_, hold_off)| hold_off.until > now).map(|((_, node), _)| *node).collect()
+    pub(super) fn of(&self, range: RangeId, now: MonoMs) -> BTreeSet<MemberId> {
+        let of_range = self.members.range((range, MemberId(0))..=(range, MemberId(u32::MAX)));
+        of_range.filter(|(_, hold_off)| hold_off.until > now).map(|((_, id), _)| *id).collect()
     }
 
     /// Records that the member is being promoted, possibly before its hold-off ended. The next hold-off is twice as
     /// long.
-    pub(super) fn end(&mut self, at: (RangeId, NodeId), now: MonoMs) {
+    pub(super) fn end(&mut self, at: (RangeId, MemberId), now: MonoMs) {
         if let Some(hold_off) = self.members.get_mut(&at) {
             hold_off.until = hold_off.until.min(now);
         }
@@ -59,15 +59,15 @@ impl HoldOffs {
     pub(super) fn note_active(
         &mut self,
         range: RangeId,
-        serves: impl Fn(NodeId) -> bool,
+        serves: impl Fn(MemberId) -> bool,
         now: MonoMs,
         options: HoldOffOptions,
     ) {
-        self.members.retain(|(of, node), hold_off| {
+        self.members.retain(|(of, id), hold_off| {
             if *of != range {
                 return true;
             }
-            if !serves(*node) {
+            if !serves(*id) {
                 hold_off.serves_since = None;
                 return true;
             }

@@ -7,7 +7,7 @@
 //! | `change` | execution of a change: rounds of the handshake, started, advanced, superseded |
 //! | `round` | one round: its members, their reports, choice of the donor |
 //! | `slow` | members whose disk hangs |
-//! | `health` | the state of machines that is not in the map |
+//! | `health` | the state of shards that is not in the map |
 //! | `hold_off` | how long a member that was left out streams before it is promoted again |
 mod change;
 mod consensus;
@@ -23,13 +23,13 @@ use crate::map::{ChainState, ClusterMap, RangeEntry, encode_map};
 use crate::message::{Body, Frame, Header, MemberReport};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use fawn_types::{BootId, BootOrder, Durability, Epoch, MonoMs, NodeId, Now, RangeId, Version};
+use fawn_types::{BootId, BootOrder, Durability, Epoch, MemberId, MonoMs, Now, RangeId, Version};
 use health::HealthTable;
 use hold_off::HoldOffOptions;
 use planner::{Health, RingLayout};
 use round::{Round, Stage};
 
-/// Maximum number of nodes notified of an activation that they requested before; further nodes repeat the request.
+/// Maximum number of shards notified of an activation that they requested before; further shards repeat the request.
 const CURIOUS_MAX: usize = 1 << 14;
 /// Suspicion alone never reduces a chain below this number of members.
 pub(super) const SUSPICION_LEAVES: usize = 2;
@@ -49,9 +49,9 @@ pub struct ManagerOptions {
     pub align_wait_ms: u64,
     /// Interval at which unanswered frames are repeated.
     pub resend_ms: u64,
-    /// A machine without heartbeats for this long is dropped. Leases will add their own wait.
+    /// A shard without heartbeats for this long is dropped. Leases will add their own wait.
     pub dead_after_ms: u64,
-    /// A machine whose oldest write or sync has been in flight for this long is dead, although it sends heartbeats.
+    /// A shard whose oldest write or sync has been in flight for this long is dead, although it sends heartbeats.
     pub disk_dead_after_ms: u64,
     /// First hold-off of a member that was left out of its chain: it has to keep up for this long before it is promoted
     /// again. Doubles each time.
@@ -100,7 +100,7 @@ pub enum ManagerOutput {
     /// A frame to a member. It may be lost; the manager repeats it.
     Send {
         /// The receiver.
-        to: NodeId,
+        to: MemberId,
         /// The frame.
         frame: Frame<'static>,
     },
@@ -115,11 +115,11 @@ pub enum ManagerOutput {
         /// Acked writes may be missing, which deserves a prominent log entry. Never under `sync`.
         possible_loss: bool,
     },
-    /// Another process with the same node identity and number of opens is already known: this one runs on a copy of the
+    /// Another process with the same identity and number of opens is already known: this one runs on a copy of the
     /// directory, and its frames are dropped.
     BootRefused {
-        /// The node.
-        node: NodeId,
+        /// The shard.
+        member: MemberId,
         /// The boot that is refused.
         boot: BootId,
     },
@@ -128,7 +128,7 @@ pub enum ManagerOutput {
         /// The range.
         range: RangeId,
         /// The member.
-        node: NodeId,
+        member: MemberId,
         /// The reason.
         reason: DropReason,
     },
@@ -142,7 +142,7 @@ pub enum DropReason {
     /// Another member reported that it does not acknowledge.
     Suspected {
         /// The reporting member.
-        by: NodeId,
+        by: MemberId,
     },
     /// Its disk has not completed a write or sync for a long time.
     Slow,
@@ -168,11 +168,11 @@ impl ChangedRanges {
 /// The manager's state.
 #[derive(Clone, Debug)]
 pub struct Manager<C> {
-    node: NodeId,
+    id: MemberId,
     boot: BootId,
     options: ManagerOptions,
     consensus: C,
-    /// The committed map: only this one is sent to other nodes.
+    /// The committed map: only this one is sent to other shards.
     map: ClusterMap,
     /// The map with changes that are not proposed or not committed yet.
     draft: ClusterMap,
@@ -180,14 +180,14 @@ pub struct Manager<C> {
     durability: Durability,
     dirty: bool,
     offered: Option<ClusterMap>,
-    nodes: HealthTable,
+    health: HealthTable,
     layout: RingLayout,
     rounds: BTreeMap<RangeId, Round>,
-    excluded: BTreeMap<RangeId, BTreeSet<NodeId>>,
+    excluded: BTreeMap<RangeId, BTreeSet<MemberId>>,
     /// Nodes that requested the entry of an inactive range: notified once it is active, so that they need not poll.
-    curious: BTreeSet<(RangeId, NodeId)>,
-    /// The last refused boot of each node, so that a refusal is reported once.
-    refused: BTreeMap<NodeId, BootId>,
+    curious: BTreeSet<(RangeId, MemberId)>,
+    /// The last refused boot of each shard, so that a refusal is reported once.
+    refused: BTreeMap<MemberId, BootId>,
     started_at: Option<MonoMs>,
     outputs: VecDeque<ManagerOutput>,
 }
@@ -195,10 +195,10 @@ pub struct Manager<C> {
 impl<C: Consensus> Manager<C> {
     /// A manager with the committed map, or with a new one (`revision` 0), which is committed first.
     #[must_use]
-    pub fn new(node: NodeId, boot: BootId, options: ManagerOptions, consensus: C, map: ClusterMap) -> Self {
-        let nodes = HealthTable::new(options.dead_after_ms, options.disk_dead_after_ms);
+    pub fn new(id: MemberId, boot: BootId, options: ManagerOptions, consensus: C, map: ClusterMap) -> Self {
+        let health = HealthTable::new(options.dead_after_ms, options.disk_dead_after_ms);
         Self {
-            node,
+            id,
             boot,
             options,
             consensus,
@@ -207,7 +207,7 @@ impl<C: Consensus> Manager<C> {
             dirty: map.revision == 0,
             map,
             offered: None,
-            nodes,
+            health,
             layout: RingLayout::default(),
             rounds: BTreeMap::new(),
             excluded: BTreeMap::new(),
@@ -235,24 +235,24 @@ impl<C: Consensus> Manager<C> {
         &self.map
     }
 
-    /// Handles a frame from a machine.
+    /// Handles a frame from a shard.
     pub fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
         self.begin(now);
         let Header { from, boot, range, epoch } = frame.header;
         if !self.admits(from, boot) {
             return;
         }
-        let known = self.nodes.boot_of(from);
+        let known = self.health.boot_of(from);
         match &frame.body {
             Body::Hello => {
                 self.note_boot(from, boot);
-                self.nodes.note_fast(from);
+                self.health.note_fast(from);
             }
             Body::Slow { oldest_ms } => self.handle_slow((from, boot), *oldest_ms),
             Body::EntryWanted => self.handle_entry_wanted(from, range),
             Body::Report(report) => self.handle_report((from, boot), range, epoch, report),
             Body::Failed => self.handle_failed(from, boot, range, epoch),
-            Body::Suspect { node } => self.handle_suspect((from, boot), range, epoch, *node),
+            Body::Suspect { member: id } => self.handle_suspect((from, boot), range, epoch, *id),
             Body::EpochWanted => self.handle_epoch_wanted((from, boot), range, epoch),
             Body::CannotSend { .. } => self.handle_cannot_send((from, boot), range, epoch),
             Body::PromisedAbove(entry) if entry.range == range => self.handle_promised_above(epoch, entry),
@@ -260,13 +260,13 @@ impl<C: Consensus> Manager<C> {
             Body::CannotAlign => self.handle_cannot_align(from, boot, range, epoch),
             Body::CaughtUp { .. } if self.map.range(range).is_some_and(|entry| entry.epoch == epoch) => {
                 self.note_boot(from, boot);
-                self.nodes.note_caught_up(range, from, boot);
+                self.health.note_caught_up(range, from, boot);
             }
             _ => {}
         }
         // A new boot may change every chain, any other frame the one that it is about, and a heartbeat none. After a
         // failure hundreds of ranges report at once: looking at all of them for each report would take seconds.
-        self.advance(if self.nodes.boot_of(from) == known { ChangedRanges::Range(range) } else { ChangedRanges::All });
+        self.advance(if self.health.boot_of(from) == known { ChangedRanges::Range(range) } else { ChangedRanges::All });
     }
 
     /// Handles the passage of time.
@@ -293,29 +293,29 @@ impl<C: Consensus> Manager<C> {
     /// The time of the next `handle_timeout`: heartbeats and repeats are checked at this interval.
     #[must_use]
     pub fn next_timeout(&self) -> MonoMs {
-        self.nodes.now.plus_ms(self.options.resend_ms)
+        self.health.now.plus_ms(self.options.resend_ms)
     }
 
     fn begin(&mut self, now: Now) {
-        let slept_ms = now.mono.ms_since(self.nodes.now);
+        let slept_ms = now.mono.ms_since(self.health.now);
         if slept_ms > self.options.dead_after_ms / 2 {
             // The interval between calls is normally far shorter: the process was suspended, and heartbeats may be
             // waiting in the input. Heartbeats decide liveness only, so this patience costs nothing but time.
-            self.nodes.seen.values_mut().for_each(|(_, at)| *at = at.plus_ms(slept_ms));
+            self.health.seen.values_mut().for_each(|(_, at)| *at = at.plus_ms(slept_ms));
         }
-        self.nodes.now = self.nodes.now.max(now.mono);
+        self.health.now = self.health.now.max(now.mono);
         self.started_at.get_or_insert(now.mono);
     }
 
-    /// Whether a frame is of the node's newest boot. A late frame of a former boot is dropped. A frame of another
+    /// Whether a frame is of the shard's newest boot. A late frame of a former boot is dropped. A frame of another
     /// process with the same number of opens comes from a copy of the directory, which has to join as a new node.
-    fn admits(&mut self, from: NodeId, boot: BootId) -> bool {
-        let mut order = boot.against(self.nodes.boot_of(from));
-        if order == BootOrder::Newer && !self.nodes.seen.contains_key(&from) {
+    fn admits(&mut self, from: MemberId, boot: BootId) -> bool {
+        let mut order = boot.against(self.health.boot_of(from));
+        if order == BootOrder::Newer && !self.health.seen.contains_key(&from) {
             order = boot.against(self.map.newest_boot(from));
         }
         if order == BootOrder::Twin && self.refused.insert(from, boot) != Some(boot) {
-            self.outputs.push_back(ManagerOutput::BootRefused { node: from, boot });
+            self.outputs.push_back(ManagerOutput::BootRefused { member: from, boot });
         }
         matches!(order, BootOrder::Same | BootOrder::Newer)
     }
@@ -328,8 +328,8 @@ impl<C: Consensus> Manager<C> {
     }
 
     /// A new boot invalidates the reports of the former one: rounds that include the member start again.
-    fn note_boot(&mut self, from: NodeId, boot: BootId) {
-        if !self.nodes.note_boot(from, boot) {
+    fn note_boot(&mut self, from: MemberId, boot: BootId) {
+        if !self.health.note_boot(from, boot) {
             return;
         }
         let stale = |round: &Round| round.reports.get(&from).is_some_and(|(reported, _)| *reported != boot);
@@ -343,12 +343,12 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    fn handle_entry_wanted(&mut self, to: NodeId, range: RangeId) {
+    fn handle_entry_wanted(&mut self, to: MemberId, range: RangeId) {
         let Some(entry) = self.map.range(range).cloned() else { return };
         // A chain whose members have not been seen in these boots is about to change.
         let is_settled = entry.is_active()
             && !self.rounds.contains_key(&range)
-            && entry.serving().all(|member| self.nodes.boot(range, member.node) == Some(member.boot));
+            && entry.serving().all(|member| self.health.boot(range, member.id) == Some(member.boot));
         if !is_settled && self.curious.len() < CURIOUS_MAX {
             self.curious.insert((range, to));
         }
@@ -357,9 +357,9 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    fn handle_report(&mut self, (from, boot): (NodeId, BootId), range: RangeId, epoch: Epoch, report: &MemberReport) {
+    fn handle_report(&mut self, (from, boot): (MemberId, BootId), range: RangeId, epoch: Epoch, report: &MemberReport) {
         self.note_boot(from, boot);
-        if self.nodes.is_hung(from) {
+        if self.health.is_hung(from) {
             // A disk that counts as dead may complete a promise after all. Were its member used, the planner would see
             // a dead one in the new epoch and begin the next at once.
             return self.leave_out(from, range, epoch);
@@ -376,22 +376,22 @@ impl<C: Consensus> Manager<C> {
 
     /// Handles a member that has stopped below `epoch` and takes part in no handshake of this boot: no round waits for
     /// it.
-    fn handle_failed(&mut self, from: NodeId, boot: BootId, range: RangeId, epoch: Epoch) {
+    fn handle_failed(&mut self, from: MemberId, boot: BootId, range: RangeId, epoch: Epoch) {
         self.note_boot(from, boot);
-        if self.nodes.note_failed(range, from, boot) {
-            self.outputs.push_back(ManagerOutput::Dropping { range, node: from, reason: DropReason::Failed });
+        if self.health.note_failed(range, from, boot) {
+            self.outputs.push_back(ManagerOutput::Dropping { range, member: from, reason: DropReason::Failed });
         }
         self.leave_out(from, range, epoch);
     }
 
     /// The round continues without this member, which has stopped.
-    pub(super) fn leave_out(&mut self, node: NodeId, range: RangeId, epoch: Epoch) {
+    pub(super) fn leave_out(&mut self, id: MemberId, range: RangeId, epoch: Epoch) {
         let Some(round) = self.round_of(range, epoch) else { return };
-        let decided = round.decision.as_ref().is_some_and(|decision| decision.entry.member(node).is_some());
+        let decided = round.decision.as_ref().is_some_and(|decision| decision.entry.member(id).is_some());
         match round.stage {
             Stage::Reporting => {
-                round.reports.remove(&node);
-                round.gone.insert(node);
+                round.reports.remove(&id);
+                round.gone.insert(id);
             }
             // The round relied on this member, so a new round starts without it.
             Stage::Aligning if decided => self.reform(range, &[]),
@@ -402,35 +402,35 @@ impl<C: Consensus> Manager<C> {
     /// Handles a suspicion between two neighbours that both send heartbeats: the downstream one is dropped. A member
     /// that suspects two successors is dropped itself. Concerns liveness only, so at least two members stay
     /// [replication.md §2.4].
-    fn handle_suspect(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch, suspect: NodeId) {
+    fn handle_suspect(&mut self, from: (MemberId, BootId), range: RangeId, epoch: Epoch, suspect: MemberId) {
         let Some(entry) = self.active_entry(from, range, epoch) else { return };
-        let chain: Vec<NodeId> = entry.serving().map(|member| member.node).collect();
+        let chain: Vec<MemberId> = entry.serving().map(|member| member.id).collect();
         let are_neighbours = chain.windows(2).any(|pair| pair == [from.0, suspect]);
-        let both_beat = entry.serving().all(|member| self.nodes.boot(range, member.node) == Some(member.boot));
+        let both_beat = entry.serving().all(|member| self.health.boot(range, member.id) == Some(member.boot));
         if !are_neighbours || !both_beat {
             return; // A silent member is dropped for its silence.
         }
         if chain.len() <= SUSPICION_LEAVES {
-            return self.nodes.note_stands_still(range);
+            return self.health.note_stands_still(range);
         }
-        let node = self.nodes.judge(range, from.0, suspect);
-        self.hold_off(range, node);
-        let by_itself = node == from.0;
+        let id = self.health.judge(range, from.0, suspect);
+        self.hold_off(range, id);
+        let by_itself = id == from.0;
         let reason = if by_itself { DropReason::SuspectsAll } else { DropReason::Suspected { by: from.0 } };
-        self.outputs.push_back(ManagerOutput::Dropping { range, node, reason });
+        self.outputs.push_back(ManagerOutput::Dropping { range, member: id, reason });
         self.reform(range, &[]);
     }
 
     /// Handles that a member cannot read the records that its successor needs. They were not committed, so the other
     /// members hold everything that was. The member is rolled back and becomes a syncing one.
-    fn handle_cannot_send(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch) {
+    fn handle_cannot_send(&mut self, from: (MemberId, BootId), range: RangeId, epoch: Epoch) {
         if self.active_entry(from, range, epoch).is_none() {
             return;
         }
-        let node = from.0;
-        self.outputs.push_back(ManagerOutput::Dropping { range, node, reason: DropReason::CannotSend });
-        self.excluded.entry(range).or_default().insert(node);
-        self.hold_off(range, node);
+        let id = from.0;
+        self.outputs.push_back(ManagerOutput::Dropping { range, member: id, reason: DropReason::CannotSend });
+        self.excluded.entry(range).or_default().insert(id);
+        self.hold_off(range, id);
         self.reform(range, &[]);
     }
 
@@ -451,26 +451,26 @@ impl<C: Consensus> Manager<C> {
     }
 
     /// Drops the member from its chain, with a hold-off before it is promoted again. A dead member gets no hold-off.
-    pub(super) fn hold_off(&mut self, range: RangeId, node: NodeId) {
-        if self.nodes.boot(range, node).is_some() {
-            self.nodes.hold_offs.begin((range, node), self.nodes.now, self.options.hold_off());
+    pub(super) fn hold_off(&mut self, range: RangeId, id: MemberId) {
+        if self.health.boot(range, id).is_some() {
+            self.health.hold_offs.begin((range, id), self.health.now, self.options.hold_off());
         }
     }
 
-    fn handle_epoch_wanted(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch) {
+    fn handle_epoch_wanted(&mut self, from: (MemberId, BootId), range: RangeId, epoch: Epoch) {
         if self.active_entry(from, range, epoch).is_some_and(|entry| entry.head() == Some(from.0)) {
             self.reform(range, &[]);
         }
     }
 
     /// The range's entry, if it is active in this epoch, not about to change, and the sender serves in it.
-    fn active_entry(&self, (from, boot): (NodeId, BootId), range: RangeId, epoch: Epoch) -> Option<&RangeEntry> {
+    fn active_entry(&self, (from, boot): (MemberId, BootId), range: RangeId, epoch: Epoch) -> Option<&RangeEntry> {
         let entry = self.draft.range(range).filter(|entry| entry.is_active() && entry.epoch == epoch)?;
-        let serves = entry.serving().any(|member| member.node == from && member.boot == boot);
+        let serves = entry.serving().any(|member| member.id == from && member.boot == boot);
         (serves && !self.rounds.contains_key(&range)).then_some(entry)
     }
 
-    fn handle_equal(&mut self, from: NodeId, boot: BootId, range: RangeId, epoch: Epoch, base: Version) {
+    fn handle_equal(&mut self, from: MemberId, boot: BootId, range: RangeId, epoch: Epoch, base: Version) {
         let Some(round) = self.round_of(range, epoch) else { return };
         let same_boot = round.reports.get(&from).is_some_and(|(reported, _)| *reported == boot);
         let same_base = round.decision.as_ref().is_some_and(|decision| decision.base == base);
@@ -481,11 +481,11 @@ impl<C: Consensus> Manager<C> {
 
     /// Handles a member that has no copy or cannot be made equal: the others continue without it at once. It is copied
     /// later.
-    fn handle_cannot_align(&mut self, from: NodeId, boot: BootId, range: RangeId, epoch: Epoch) {
+    fn handle_cannot_align(&mut self, from: MemberId, boot: BootId, range: RangeId, epoch: Epoch) {
         self.note_boot(from, boot);
         let Some(round) = self.round_of(range, epoch) else { return };
         match round.stage {
-            Stage::Reporting if !round.reports.contains_key(&from) => round.asked.retain(|node| *node != from),
+            Stage::Reporting if !round.reports.contains_key(&from) => round.asked.retain(|id| *id != from),
             Stage::Aligning if round.is_awaited(from, boot) => {
                 self.excluded.entry(range).or_default().insert(from);
                 self.reform(range, &[]);
@@ -533,7 +533,7 @@ impl<C: Consensus> Manager<C> {
 
     /// Notifies members of the newly committed changes.
     fn announce(&mut self, before: &ClusterMap) {
-        let now = self.nodes.now;
+        let now = self.health.now;
         let changed: Vec<RangeEntry> =
             self.map.ranges.iter().filter(|entry| before.range(entry.range) != Some(entry)).cloned().collect();
         for entry in changed {
@@ -556,28 +556,28 @@ impl<C: Consensus> Manager<C> {
         let activating = self.rounds.get(&entry.range).is_some_and(|round| round.stage == Stage::Activating);
         if activating && let Some(round) = self.rounds.remove(&entry.range) {
             self.excluded.remove(&entry.range);
-            let serves = |node| entry.serving().any(|member| member.node == node);
-            self.nodes.note_active(entry.range, serves, self.options.hold_off());
+            let serves = |id| entry.serving().any(|member| member.id == id);
+            self.health.note_active(entry.range, serves, self.options.hold_off());
             let possible_loss = round.decision.is_some_and(|decision| decision.possible_loss);
             let (range, epoch, base) = (entry.range, entry.epoch, entry.base);
             self.outputs.push_back(ManagerOutput::Activated { range, epoch, base, possible_loss });
         }
         for member in &entry.members {
-            self.send_entry(member.node, entry.clone());
+            self.send_entry(member.id, entry.clone());
         }
-        let curious: Vec<NodeId> =
-            self.curious.extract_if(.., |(range, _)| *range == entry.range).map(|(_, node)| node).collect();
-        for node in curious.into_iter().filter(|node| entry.member(*node).is_none()) {
-            self.send_entry(node, entry.clone());
+        let curious: Vec<MemberId> =
+            self.curious.extract_if(.., |(range, _)| *range == entry.range).map(|(_, id)| id).collect();
+        for id in curious.into_iter().filter(|id| entry.member(*id).is_none()) {
+            self.send_entry(id, entry.clone());
         }
     }
 
-    fn send_entry(&mut self, to: NodeId, entry: RangeEntry) {
+    fn send_entry(&mut self, to: MemberId, entry: RangeEntry) {
         self.send(to, entry.range, entry.epoch, Body::Entry(entry));
     }
 
-    fn send(&mut self, to: NodeId, range: RangeId, epoch: Epoch, body: Body<'static>) {
-        let header = Header { from: self.node, boot: self.boot, range, epoch };
+    fn send(&mut self, to: MemberId, range: RangeId, epoch: Epoch, body: Body<'static>) {
+        let header = Header { from: self.id, boot: self.boot, range, epoch };
         self.outputs.push_back(ManagerOutput::Send { to, frame: Frame { header, body } });
     }
 }

@@ -4,19 +4,19 @@
 use crate::map::{ClusterMap, MemberRole, RangeEntry};
 use crate::ring::RangeLayout;
 use alloc::vec::Vec;
-use fawn_types::{BootId, Durability, NodeId, RangeId};
+use fawn_types::{BootId, Durability, MemberId, RangeId};
 
 /// A chain with fewer serving members takes a member back at once, whatever the reason it was left out for.
 const SERVING_ENOUGH: usize = 2;
 
-/// Health of machines as seen by the planner.
+/// Health of shards as seen by the planner.
 pub trait Health {
-    /// The machine's current boot, if its heartbeats arrive and its copy of the range is not known to have failed.
-    fn boot(&self, range: RangeId, node: NodeId) -> Option<BootId>;
+    /// The shard's current boot, if its heartbeats arrive and its copy of the range is not known to have failed.
+    fn boot(&self, range: RangeId, id: MemberId) -> Option<BootId>;
     /// Whether this syncing copy reported, in its current boot, that it caught up.
-    fn caught_up(&self, range: RangeId, node: NodeId) -> bool;
+    fn caught_up(&self, range: RangeId, id: MemberId) -> bool;
     /// Whether this syncing copy was left out of its chain, and has not kept up for long enough since.
-    fn is_held_off(&self, range: RangeId, node: NodeId) -> bool;
+    fn is_held_off(&self, range: RangeId, id: MemberId) -> bool;
     /// Whether the chain is stalled, and too short to drop the member that it waits for.
     fn stands_still(&self, range: RangeId) -> bool;
 }
@@ -30,14 +30,14 @@ pub enum Change {
         /// The range.
         range: RangeId,
         /// Syncing members that become serving.
-        promote: Vec<NodeId>,
+        promote: Vec<MemberId>,
     },
-    /// Add this machine as a syncing member behind the tail; the epoch continues.
+    /// Add this shard as a syncing member behind the tail; the epoch continues.
     AddSyncing {
         /// The range.
         range: RangeId,
-        /// The machine.
-        node: NodeId,
+        /// The shard.
+        member: MemberId,
         /// Its boot.
         boot: BootId,
     },
@@ -48,18 +48,18 @@ pub enum Change {
 pub fn next_change(
     entry: &RangeEntry,
     durability: Durability,
-    desired: &[NodeId],
+    desired: &[MemberId],
     health: &impl Health,
 ) -> Option<Change> {
     let range = entry.range;
-    let boot = |node| health.boot(range, node);
+    let boot = |id| health.boot(range, id);
     if !entry.is_active() {
         return Some(Change::Reform { range, promote: Vec::new() });
     }
-    let is_sick = entry.serving().any(|member| boot(member.node) != Some(member.boot));
+    let is_sick = entry.serving().any(|member| boot(member.id) != Some(member.boot));
     if is_sick || entry.durability != durability {
         // If no member is left to continue, an epoch that still replies to reads is better than one that cannot begin.
-        let somebody = entry.serving().any(|member| boot(member.node).is_some());
+        let somebody = entry.serving().any(|member| boot(member.id).is_some());
         return somebody.then_some(Change::Reform { range, promote: Vec::new() });
     }
     // A hold-off protects a working chain from a member that stalls it. A chain that is short or stalled has nothing to
@@ -67,19 +67,19 @@ pub fn next_change(
     let is_short = entry.serving().count() < SERVING_ENOUGH || !entry.takes_writes();
     let is_urgent = is_short || health.stands_still(range);
     let ready = entry.syncing().filter(|member| {
-        let has_caught_up = boot(member.node) == Some(member.boot) && health.caught_up(range, member.node);
-        has_caught_up && (is_urgent || !health.is_held_off(range, member.node))
+        let has_caught_up = boot(member.id) == Some(member.boot) && health.caught_up(range, member.id);
+        has_caught_up && (is_urgent || !health.is_held_off(range, member.id))
     });
-    let promote: Vec<NodeId> = ready.map(|member| member.node).collect();
+    let promote: Vec<MemberId> = ready.map(|member| member.id).collect();
     if !promote.is_empty() {
         return Some(Change::Reform { range, promote });
     }
-    desired.iter().find_map(|&node| {
-        let boot = boot(node)?;
-        let there = entry.member(node);
+    desired.iter().find_map(|&id| {
+        let boot = boot(id)?;
+        let there = entry.member(id);
         // A syncing member that rebooted is added again under its new boot.
         let stale = there.is_some_and(|member| member.role == MemberRole::Syncing && member.boot != boot);
-        (there.is_none() || stale).then_some(Change::AddSyncing { range, node, boot })
+        (there.is_none() || stale).then_some(Change::AddSyncing { range, member: id, boot })
     })
 }
 
@@ -103,7 +103,7 @@ impl RingLayout {
 
     /// The ring's chain of a range; one that is not cut along the ring (yet) follows the ring's chain at its start.
     #[must_use]
-    pub fn chain(&self, entry: &RangeEntry) -> &[NodeId] {
+    pub fn chain(&self, entry: &RangeEntry) -> &[MemberId] {
         let above = self.ranges.partition_point(|range| range.keys.start <= entry.keys.start);
         let range = above.checked_sub(1).and_then(|at| self.ranges.get(at));
         range.filter(|range| range.keys.contains(&entry.keys.start)).map_or(&[], |range| &range.chain)

@@ -5,7 +5,7 @@ use crate::message::MemberReport;
 use crate::ring::CHAIN_MEMBERS_MAX;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use fawn_types::{BootId, Durability, MonoMs, NodeId, TimeMs, Version};
+use fawn_types::{BootId, Durability, MemberId, MonoMs, TimeMs, Version};
 
 /// Stage of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,26 +27,26 @@ pub(super) struct Round {
     pub(super) stage_since: MonoMs,
     pub(super) resend_at: MonoMs,
     /// Serving members of the last active epoch, and members to promote.
-    pub(super) asked: Vec<NodeId>,
-    pub(super) reports: BTreeMap<NodeId, (BootId, MemberReport)>,
+    pub(super) asked: Vec<MemberId>,
+    pub(super) reports: BTreeMap<MemberId, (BootId, MemberReport)>,
     /// Members that received the request and stopped, but cannot be used in their current boots.
-    pub(super) gone: BTreeSet<NodeId>,
-    pub(super) equal: BTreeSet<NodeId>,
+    pub(super) gone: BTreeSet<MemberId>,
+    pub(super) equal: BTreeSet<MemberId>,
     pub(super) decision: Option<RoundDecision>,
 }
 
 /// The decision derived from the reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RoundDecision {
-    pub(super) donor: NodeId,
+    pub(super) donor: MemberId,
     pub(super) base: Version,
     pub(super) time: TimeMs,
     /// The entry with the chosen members.
     pub(super) entry: RangeEntry,
     /// The part of each member's log to keep, by its last version.
-    pub(super) cuts: BTreeMap<NodeId, Version>,
+    pub(super) cuts: BTreeMap<MemberId, Version>,
     /// Members that reported, but are left out of the chain: suspected, or unreachable from the donor.
-    pub(super) left_out: Vec<NodeId>,
+    pub(super) left_out: Vec<MemberId>,
     /// Acked writes may be missing: only rebooted members are left, in a mode that acks before it syncs.
     pub(super) possible_loss: bool,
 }
@@ -54,9 +54,9 @@ pub(super) struct RoundDecision {
 /// The members that may donate.
 #[derive(Clone, Debug)]
 struct Donors {
-    nodes: Vec<NodeId>,
+    members: Vec<MemberId>,
     /// Members that ran throughout since they served, or were shut down gracefully.
-    unbroken: Vec<NodeId>,
+    unbroken: Vec<MemberId>,
     /// Members that may all have lost records.
     possible_loss: bool,
 }
@@ -65,12 +65,12 @@ struct Donors {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
     /// The ring's chain, which determines the order of members.
-    pub(super) desired: &'a [NodeId],
+    pub(super) desired: &'a [MemberId],
     /// Members that did not become equal in an earlier round of this range: excluded, unless no other member can
     /// donate.
-    pub(super) excluded: &'a BTreeSet<NodeId>,
+    pub(super) excluded: &'a BTreeSet<MemberId>,
     /// Members that are excluded as long as two others remain.
-    pub(super) suspected: &'a BTreeSet<NodeId>,
+    pub(super) suspected: &'a BTreeSet<MemberId>,
     /// Whether all members had time to report.
     pub(super) waited: bool,
     /// Whether all members had time to probe which of the others they reach.
@@ -80,9 +80,9 @@ pub(super) struct Rules<'a> {
 }
 
 /// Keeps some of the members, if they are as many as suspicion leaves.
-fn keep_if_enough(nodes: &mut Vec<NodeId>, keeps: impl Fn(NodeId) -> bool) {
-    if nodes.iter().filter(|node| keeps(**node)).count() >= SUSPICION_LEAVES {
-        nodes.retain(|node| keeps(*node));
+fn keep_if_enough(members: &mut Vec<MemberId>, keeps: impl Fn(MemberId) -> bool) {
+    if members.iter().filter(|id| keeps(**id)).count() >= SUSPICION_LEAVES {
+        members.retain(|id| keeps(*id));
     }
 }
 
@@ -92,7 +92,7 @@ impl Round {
             stage: Stage::Committing,
             stage_since: now,
             resend_at: now,
-            asked: entry.serving().map(|member| member.node).collect(),
+            asked: entry.serving().map(|member| member.id).collect(),
             reports: BTreeMap::new(),
             gone: BTreeSet::new(),
             equal: BTreeSet::new(),
@@ -108,43 +108,43 @@ impl Round {
 
     /// The donor and the members to be, once the reports allow a decision.
     pub(super) fn decide(&self, entry: &RangeEntry, rules: Rules<'_>) -> Option<RoundDecision> {
-        let complete = self.asked.iter().all(|node| self.reports.contains_key(node) || self.gone.contains(node));
+        let complete = self.asked.iter().all(|id| self.reports.contains_key(id) || self.gone.contains(id));
         if !complete && !rules.waited {
             return None;
         }
         let donors = self.donors(entry, rules, complete)?;
-        let in_time = |node: &NodeId| !rules.excluded.contains(node);
-        let candidates: Vec<NodeId> = self.reports.keys().copied().filter(in_time).collect();
-        let meets_all = |node: &NodeId| candidates.iter().all(|other| other == node || self.is_reached(*node, *other));
+        let in_time = |id: &MemberId| !rules.excluded.contains(id);
+        let candidates: Vec<MemberId> = self.reports.keys().copied().filter(in_time).collect();
+        let meets_all = |id: &MemberId| candidates.iter().all(|other| other == id || self.is_reached(*id, *other));
         // Replies to probes may arrive shortly after the reports. Waiting for them avoids splitting a complete chain.
         if !rules.waited_for_reach && !candidates.iter().all(meets_all) {
             return None;
         }
         let donor = self.best_donor(entry, rules, &donors, &candidates)?;
         let base = self.log_of(entry, donor)?;
-        let nodes = self.members_with(donor, rules, &candidates);
-        let left_out = candidates.iter().copied().filter(|node| !nodes.contains(node)).collect();
-        let serving = nodes.iter().filter_map(|node| {
-            let (boot, _) = self.reports.get(node)?;
-            Some(ChainMember { node: *node, boot: *boot, role: MemberRole::Serving })
+        let members = self.members_with(donor, rules, &candidates);
+        let left_out = candidates.iter().copied().filter(|id| !members.contains(id)).collect();
+        let serving = members.iter().filter_map(|id| {
+            let (boot, _) = self.reports.get(id)?;
+            Some(ChainMember { id: *id, boot: *boot, role: MemberRole::Serving })
         });
-        let cuts = nodes.iter().filter_map(|node| Some((*node, self.log_of(entry, *node)?.min(base)))).collect();
+        let cuts = members.iter().filter_map(|id| Some((*id, self.log_of(entry, *id)?.min(base)))).collect();
         let time = self.reports.values().map(|(_, report)| report.time).max().unwrap_or_default().max(entry.time);
-        let syncing = entry.syncing().filter(|member| !nodes.contains(&member.node)).copied();
+        let syncing = entry.syncing().filter(|member| !members.contains(&member.id)).copied();
         let members = serving.chain(syncing).collect();
         let entry = RangeEntry { members, ..entry.clone() };
         Some(RoundDecision { donor, base, time, entry, cuts, left_out, possible_loss: donors.possible_loss })
     }
 
     /// The end of a member's log within the history: an earlier activation discarded everything else.
-    fn log_of(&self, entry: &RangeEntry, node: NodeId) -> Option<Version> {
-        self.reports.get(&node).map(|(_, report)| entry.common_point(report.last))
+    fn log_of(&self, entry: &RangeEntry, id: MemberId) -> Option<Version> {
+        self.reports.get(&id).map(|(_, report)| entry.common_point(report.last))
     }
 
     /// Whether frames arrive in both directions between two members: one answered the other's probe.
-    fn is_reached(&self, one: NodeId, other: NodeId) -> bool {
+    fn is_reached(&self, one: MemberId, other: MemberId) -> bool {
         let heard =
-            |at: NodeId, from: NodeId| self.reports.get(&at).is_some_and(|(_, said)| said.reach.contains(&from));
+            |at: MemberId, from: MemberId| self.reports.get(&at).is_some_and(|(_, said)| said.reach.contains(&from));
         heard(one, other) || heard(other, one)
     }
 
@@ -155,60 +155,60 @@ impl Round {
         entry: &RangeEntry,
         rules: Rules<'_>,
         donors: &Donors,
-        candidates: &[NodeId],
-    ) -> Option<NodeId> {
-        donors.nodes.iter().copied().max_by_key(|node| {
-            let reached = candidates.iter().filter(|other| self.is_reached(*node, **other)).count();
-            let log = self.log_of(entry, *node);
+        candidates: &[MemberId],
+    ) -> Option<MemberId> {
+        donors.members.iter().copied().max_by_key(|id| {
+            let reached = candidates.iter().filter(|other| self.is_reached(*id, **other)).count();
+            let log = self.log_of(entry, *id);
             let works = (
-                !rules.excluded.contains(node),
+                !rules.excluded.contains(id),
                 reached > 0,
-                !rules.suspected.contains(node),
-                donors.unbroken.contains(node),
+                !rules.suspected.contains(id),
+                donors.unbroken.contains(id),
                 reached,
             );
-            (donors.possible_loss.then_some(log), works, log, core::cmp::Reverse(*node))
+            (donors.possible_loss.then_some(log), works, log, core::cmp::Reverse(*id))
         })
     }
 
     /// The members of the chain to be, in its order: as many as the donor can work with, but not fewer than suspicion
     /// leaves.
-    fn members_with(&self, donor: NodeId, rules: Rules<'_>, candidates: &[NodeId]) -> Vec<NodeId> {
-        let mut nodes: Vec<NodeId> = candidates.to_vec();
-        if !nodes.contains(&donor) {
-            nodes.push(donor); // Left out before, but no other member can donate.
+    fn members_with(&self, donor: MemberId, rules: Rules<'_>, candidates: &[MemberId]) -> Vec<MemberId> {
+        let mut members: Vec<MemberId> = candidates.to_vec();
+        if !members.contains(&donor) {
+            members.push(donor); // Left out before, but no other member can donate.
         }
-        let place = |node: NodeId| rules.desired.iter().position(|wanted| *wanted == node).unwrap_or(usize::MAX);
-        nodes.sort_by_key(|node| (place(*node), *node));
-        keep_if_enough(&mut nodes, |node| node == donor || self.is_reached(donor, node));
+        let place = |id: MemberId| rules.desired.iter().position(|wanted| *wanted == id).unwrap_or(usize::MAX);
+        members.sort_by_key(|id| (place(*id), *id));
+        keep_if_enough(&mut members, |id| id == donor || self.is_reached(donor, id));
         // A link that is down explains a suspicion between its two ends: if they are not neighbours, both work.
-        let is_explained = |node: NodeId| nodes.iter().any(|other| *other != node && !self.is_reached(node, *other));
-        let parted = self.parted(&nodes);
-        let explained: Vec<NodeId> =
-            nodes.iter().copied().filter(|node| parted.is_some() && is_explained(*node)).collect();
-        let is_trusted = |node| node == donor || !rules.suspected.contains(&node) || explained.contains(&node);
-        keep_if_enough(&mut nodes, is_trusted);
-        self.parted(&nodes).unwrap_or(nodes)
+        let is_explained = |id: MemberId| members.iter().any(|other| *other != id && !self.is_reached(id, *other));
+        let parted = self.parted(&members);
+        let explained: Vec<MemberId> =
+            members.iter().copied().filter(|id| parted.is_some() && is_explained(*id)).collect();
+        let is_trusted = |id| id == donor || !rules.suspected.contains(&id) || explained.contains(&id);
+        keep_if_enough(&mut members, is_trusted);
+        self.parted(&members).unwrap_or(members)
     }
 
     /// The first order of the members in which each reaches the next one, if there is such an order.
-    fn parted(&self, nodes: &[NodeId]) -> Option<Vec<NodeId>> {
+    fn parted(&self, members: &[MemberId]) -> Option<Vec<MemberId>> {
         // The search tries all orders, in the worst case.
-        let mut chain = Vec::with_capacity(nodes.len());
-        (nodes.len() <= CHAIN_MEMBERS_MAX && self.extend_chain(&mut chain, nodes)).then_some(chain)
+        let mut chain = Vec::with_capacity(members.len());
+        (members.len() <= CHAIN_MEMBERS_MAX && self.extend_chain(&mut chain, members)).then_some(chain)
     }
 
-    fn extend_chain(&self, chain: &mut Vec<NodeId>, nodes: &[NodeId]) -> bool {
-        if chain.len() == nodes.len() {
+    fn extend_chain(&self, chain: &mut Vec<MemberId>, members: &[MemberId]) -> bool {
+        if chain.len() == members.len() {
             return true;
         }
-        nodes.iter().any(|node| {
-            let follows = chain.last().is_none_or(|last| self.is_reached(*last, *node));
-            if chain.contains(node) || !follows {
+        members.iter().any(|id| {
+            let follows = chain.last().is_none_or(|last| self.is_reached(*last, *id));
+            if chain.contains(id) || !follows {
                 return false;
             }
-            chain.push(*node);
-            let is_whole = self.extend_chain(chain, nodes);
+            chain.push(*id);
+            let is_whole = self.extend_chain(chain, members);
             if !is_whole {
                 chain.pop();
             }
@@ -225,10 +225,10 @@ impl Round {
             // Never active, so nothing was ever acked. Wait for all members that can report, then continue with those
             // that did.
             let ready = complete || rules.waited_long;
-            let nodes: Vec<NodeId> = self.reports.keys().copied().collect();
-            return (ready && !nodes.is_empty()).then(|| Donors {
-                unbroken: nodes.clone(),
-                nodes,
+            let members: Vec<MemberId> = self.reports.keys().copied().collect();
+            return (ready && !members.is_empty()).then(|| Donors {
+                unbroken: members.clone(),
+                members,
                 possible_loss: false,
             });
         };
@@ -236,7 +236,7 @@ impl Round {
         let committed = self.reports.values().map(|(_, report)| report.committed).max().unwrap_or_default();
         let (mut whole, mut unbroken, mut lossy) = (Vec::new(), Vec::new(), Vec::new());
         for member in &last.members {
-            let Some((boot, report)) = self.reports.get(&member.node) else { continue };
+            let Some((boot, report)) = self.reports.get(&member.id) else { continue };
             let log = entry.common_point(report.last);
             let is_rebooted = *boot != member.boot;
             // Before the last epoch became active each member had promised it durably, and synced its base: a disk
@@ -247,34 +247,34 @@ impl Round {
             // A clean shutdown and restart counts as running throughout: the log lost nothing.
             let is_unbroken = !is_rebooted || report.continues == Some(member.boot);
             if is_unbroken || last.durability == Durability::Sync && log >= committed {
-                whole.push(member.node);
+                whole.push(member.id);
             } else {
-                lossy.push(member.node);
+                lossy.push(member.id);
             }
             if is_unbroken {
-                unbroken.push(member.node);
+                unbroken.push(member.id);
             }
         }
         if !whole.is_empty() {
-            return Some(Donors { nodes: whole, unbroken, possible_loss: false });
+            return Some(Donors { members: whole, unbroken, possible_loss: false });
         }
         // Under `sync`, a log that lacks records known to be committed is not trusted: an operator must decide.
-        let all_back = last.members.iter().all(|member| self.reports.contains_key(&member.node));
+        let all_back = last.members.iter().all(|member| self.reports.contains_key(&member.id));
         let may_lose = last.durability != Durability::Sync && !lossy.is_empty() && (all_back || rules.waited_long);
-        may_lose.then_some(Donors { nodes: lossy, unbroken, possible_loss: true })
+        may_lose.then_some(Donors { members: lossy, unbroken, possible_loss: true })
     }
 
     /// Whether this member, in this boot, still has to report that it is equal to the donor.
-    pub(super) fn is_awaited(&self, node: NodeId, boot: BootId) -> bool {
+    pub(super) fn is_awaited(&self, id: MemberId, boot: BootId) -> bool {
         let Some(decision) = &self.decision else { return false };
-        let there = decision.entry.serving().any(|member| member.node == node && member.boot == boot);
-        there && decision.donor != node && !self.equal.contains(&node)
+        let there = decision.entry.serving().any(|member| member.id == id && member.boot == boot);
+        there && decision.donor != id && !self.equal.contains(&id)
     }
 
     /// Whether all chosen members are equal.
     pub(super) fn all_equal(&self) -> bool {
         let Some(decision) = &self.decision else { return false };
-        decision.entry.serving().all(|member| self.equal.contains(&member.node))
+        decision.entry.serving().all(|member| self.equal.contains(&member.id))
     }
 
     /// The entry to activate.

@@ -9,18 +9,9 @@ use crate::ring::{CHAIN_MEMBERS_MAX, RingOptions};
 use alloc::string::String;
 use alloc::vec::Vec;
 use fawn_types::checksum::checksum64;
-use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeId, RingKey, TimeMs, Version};
-
-/// Layout of encoded entries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum EntryLayout {
-    /// In images of version 1: entries had no durability mode, and the cluster's mode applied.
-    Version1(Durability),
-    /// In images of version 2: entries had no minimum number of copies for writes, and one was enough.
-    Version2,
-    /// In images of version 3, and in frames.
-    Version3,
-}
+use fawn_types::{
+    BootId, Durability, Epoch, HashSecret, KeyRange, MemberId, NodeId, RangeId, RingKey, TimeMs, Version,
+};
 
 /// The serving members of one chain, and as many syncing ones.
 pub(crate) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
@@ -30,7 +21,7 @@ pub(crate) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
 /// # Errors
 /// If the image is truncated, corrupt, or of another layout version.
 pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
-    let (mut reader, version) = open("cluster map", image, (MAP_MAGIC, IMAGE_VERSION))?;
+    let mut reader = open("cluster map", image, MAP_MAGIC, IMAGE_VERSION)?;
     let revision = reader.u64("map revision")?;
     let mut secret = [0; 16];
     secret.copy_from_slice(reader.take("hash secret", 16)?);
@@ -43,14 +34,9 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
     for _ in 0..reader.u32("node count")? {
         nodes.push(read_node(&mut reader)?);
     }
-    let layout = match version {
-        1 => EntryLayout::Version1(durability),
-        2 => EntryLayout::Version2,
-        _ => EntryLayout::Version3,
-    };
     let mut ranges = Vec::new();
     for _ in 0..reader.u32("range count")? {
-        ranges.push(read_entry(&mut reader, layout)?);
+        ranges.push(read_entry(&mut reader)?);
     }
     reader.finish("cluster map")?;
     let ring = RingOptions { replication, virtual_ids };
@@ -62,36 +48,24 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
 /// # Errors
 /// If the image is truncated, corrupt, or of another layout version.
 pub fn decode_state(image: &[u8]) -> Result<PersistedState, DecodeError> {
-    let (mut reader, version) = open("promise", image, (STATE_MAGIC, STATE_VERSION))?;
-    // A promise of version 1 lacks the mode. The weakest mode is safe, because it expects the least of the logs.
-    let layout = match version {
-        1 => EntryLayout::Version1(Durability::Memory),
-        2..=4 => EntryLayout::Version2,
-        _ => EntryLayout::Version3,
-    };
+    let mut reader = open("promise", image, STATE_MAGIC, STATE_VERSION)?;
     let promised = read_epoch(&mut reader, "promised epoch")?;
-    let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader, layout)?) } else { None };
-    // Images before version 3 do not record how a boot ended, so it counts as killed.
-    let is_closed = version >= 3 && reader.flag("closed boot present")?;
-    let closed = if is_closed { Some(read_closed(&mut reader, version)?) } else { None };
+    let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader)?) } else { None };
+    let closed = if reader.flag("closed boot present")? { Some(read_closed(&mut reader)?) } else { None };
     reader.finish("promise")?;
     Ok(PersistedState { promised, entry, closed })
 }
 
-fn read_closed(reader: &mut FrameReader<'_>, version: u16) -> Result<Closed, DecodeError> {
+fn read_closed(reader: &mut FrameReader<'_>) -> Result<Closed, DecodeError> {
     let boot = BootId(reader.u64("closed boot")?);
     let last = Version::from_u64(reader.u64("closed log's end")?);
-    let has_before = version >= 4 && reader.flag("boot before the closed one present")?;
+    let has_before = reader.flag("boot before the closed one present")?;
     let before = if has_before { Some(BootId(reader.u64("boot before the closed one")?)) } else { None };
     Ok(Closed { boot, last, before })
 }
 
-/// Checks checksum and magic. The returned reader covers only the content. Returns the layout version too.
-fn open<'a>(
-    what: &'static str,
-    image: &'a [u8],
-    (magic, newest): (u32, u16),
-) -> Result<(FrameReader<'a>, u16), DecodeError> {
+/// Checks checksum, magic and layout version. The returned reader covers only the content after them.
+fn open<'a>(what: &'static str, image: &'a [u8], magic: u32, version: u16) -> Result<FrameReader<'a>, DecodeError> {
     let truncated = DecodeError::Truncated { what, need_bytes: 8, have_bytes: image.len() };
     let (content, sum) = image.split_last_chunk::<8>().ok_or(truncated)?;
     let (expected, found) = (checksum64(content), u64::from_le_bytes(*sum));
@@ -101,9 +75,9 @@ fn open<'a>(
     let mut reader = FrameReader::new(content);
     let found = reader.u32(what)?;
     check("image magic", u64::from(found), found == magic)?;
-    let version = reader.u16("image version")?;
-    check("image version", u64::from(version), (1..=newest).contains(&version))?;
-    Ok((reader, version))
+    let found = reader.u16("image version")?;
+    check("image version", u64::from(found), found == version)?;
+    Ok(reader)
 }
 
 fn check(what: &'static str, found: u64, holds: bool) -> Result<(), DecodeError> {
@@ -111,16 +85,19 @@ fn check(what: &'static str, found: u64, holds: bool) -> Result<(), DecodeError>
 }
 
 fn read_node(reader: &mut FrameReader<'_>) -> Result<NodeEntry, DecodeError> {
-    let node = NodeId(reader.u32("node")?);
+    let node = reader.u32("node")?;
+    check("node", u64::from(node), node < MemberId::NODES_MAX)?;
+    let shards = reader.u16("node shards")?;
+    check("node shards", u64::from(shards), (1..=MemberId::SHARDS_MAX).contains(&shards))?;
     let weight = reader.u16("node weight")?;
     let domain = reader.u32("node domain")?;
     let address = reader.blob("node address")?;
     let address = core::str::from_utf8(address)
         .map_err(|error| DecodeError::Value { what: "node address", found: error.valid_up_to() as u64 })?;
-    Ok(NodeEntry { node, weight, domain, address: String::from(address) })
+    Ok(NodeEntry { node: NodeId(node), shards, weight, domain, address: String::from(address) })
 }
 
-pub(crate) fn read_entry(reader: &mut FrameReader<'_>, layout: EntryLayout) -> Result<RangeEntry, DecodeError> {
+pub(crate) fn read_entry(reader: &mut FrameReader<'_>) -> Result<RangeEntry, DecodeError> {
     let range = RangeId(reader.u32("range")?);
     let keys = read_keys(reader)?;
     let epoch = read_epoch(reader, "epoch")?;
@@ -128,8 +105,9 @@ pub(crate) fn read_entry(reader: &mut FrameReader<'_>, layout: EntryLayout) -> R
     let state = reader.u8("chain state")?;
     check("chain state", u64::from(state), state <= 1)?;
     let state = if state == 0 { ChainState::Preparing } else { ChainState::Active };
-    let durability = read_entry_durability(reader, layout)?;
-    let copies_min = read_copies_min(reader, layout)?;
+    let durability = read_durability(reader)?;
+    let copies_min = reader.u8("least copies")?;
+    check("least copies", u64::from(copies_min), (1..=CHAIN_MEMBERS_MAX).contains(&usize::from(copies_min)))?;
     let base = Version::from_u64(reader.u64("base")?);
     let time = TimeMs(reader.u64("chain time")?);
     let members = read_members(reader)?;
@@ -137,7 +115,7 @@ pub(crate) fn read_entry(reader: &mut FrameReader<'_>, layout: EntryLayout) -> R
         false => None,
         true => {
             let epoch = read_epoch(reader, "last active epoch")?;
-            let durability = read_entry_durability(reader, layout)?;
+            let durability = read_durability(reader)?;
             Some(LastActive { epoch, durability, members: read_members(reader)? })
         }
     };
@@ -156,22 +134,6 @@ pub(crate) fn read_entry(reader: &mut FrameReader<'_>, layout: EntryLayout) -> R
         last_active,
         history,
     })
-}
-
-fn read_entry_durability(reader: &mut FrameReader<'_>, layout: EntryLayout) -> Result<Durability, DecodeError> {
-    match layout {
-        EntryLayout::Version1(durability) => Ok(durability),
-        EntryLayout::Version2 | EntryLayout::Version3 => read_durability(reader),
-    }
-}
-
-fn read_copies_min(reader: &mut FrameReader<'_>, layout: EntryLayout) -> Result<u8, DecodeError> {
-    if layout != EntryLayout::Version3 {
-        return Ok(1);
-    }
-    let copies = reader.u8("least copies")?;
-    check("least copies", u64::from(copies), (1..=CHAIN_MEMBERS_MAX).contains(&usize::from(copies)))?;
-    Ok(copies)
 }
 
 fn read_keys(reader: &mut FrameReader<'_>) -> Result<KeyRange, DecodeError> {
@@ -194,12 +156,12 @@ fn read_members(reader: &mut FrameReader<'_>) -> Result<Vec<ChainMember>, Decode
     check("member count", count as u64, count <= MEMBERS_MAX)?;
     let mut members = Vec::with_capacity(count);
     for _ in 0..count {
-        let node = NodeId(reader.u32("member node")?);
+        let id = MemberId(reader.u32("member")?);
         let boot = BootId(reader.u64("member boot")?);
         let role = reader.u8("member role")?;
         check("member role", u64::from(role), role <= 1)?;
         let role = if role == 0 { MemberRole::Serving } else { MemberRole::Syncing };
-        members.push(ChainMember { node, boot, role });
+        members.push(ChainMember { id, boot, role });
     }
     Ok(members)
 }

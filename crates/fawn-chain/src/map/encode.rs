@@ -10,9 +10,9 @@ pub(super) const MAP_MAGIC: u32 = u32::from_le_bytes(*b"FWNM");
 /// First bytes of a promise's image.
 pub(super) const STATE_MAGIC: u32 = u32::from_le_bytes(*b"FWNP");
 /// Layout version of a promise's image.
-pub(crate) const STATE_VERSION: u16 = 5;
+pub(super) const STATE_VERSION: u16 = 6;
 /// Layout version of a map's image.
-pub(crate) const IMAGE_VERSION: u16 = 3;
+pub(super) const IMAGE_VERSION: u16 = 4;
 
 /// The map as stored by the manager: magic, layout version, content, checksum of all preceding bytes.
 #[must_use]
@@ -28,6 +28,7 @@ pub fn encode_map(map: &ClusterMap) -> Vec<u8> {
     out.put_u32(map.nodes.len() as u32);
     for node in &map.nodes {
         out.put_u32(node.node.0);
+        out.put_u16(node.shards);
         out.put_u16(node.weight);
         out.put_u32(node.domain);
         out.put_blob(node.address.as_bytes());
@@ -102,7 +103,7 @@ fn put_members(out: &mut Vec<u8>, members: &[ChainMember]) {
     assert!(members.len() <= super::decode::MEMBERS_MAX, "{} members", members.len());
     out.put_u8(members.len() as u8);
     for member in members {
-        out.put_u32(member.node.0);
+        out.put_u32(member.id.0);
         out.put_u64(member.boot.0);
         out.put_u8(u8::from(member.role == MemberRole::Syncing));
     }

@@ -5,17 +5,17 @@
 mod decode;
 mod encode;
 
-pub(crate) use decode::{EntryLayout, MEMBERS_MAX, read_entry, read_epoch};
+pub(crate) use decode::{MEMBERS_MAX, read_entry, read_epoch};
 pub use decode::{decode_map, decode_state};
 pub(crate) use encode::put_entry;
-#[cfg(feature = "fuzz")]
-pub(crate) use encode::{IMAGE_VERSION, STATE_VERSION};
 pub use encode::{encode_map, encode_state};
 
-use crate::ring::{Ring, RingNode, RingOptions};
+use crate::ring::{Ring, RingOptions, RingShard};
 use alloc::string::String;
 use alloc::vec::Vec;
-use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeId, RingKey, TimeMs, Version};
+use fawn_types::{
+    BootId, Durability, Epoch, HashSecret, KeyRange, MemberId, NodeId, RangeId, RingKey, ShardId, TimeMs, Version,
+};
 
 /// Activations remembered per range. A copy that missed more of them needs a full resync; it is never merged.
 pub const HISTORY_MAX: usize = 64;
@@ -32,9 +32,9 @@ pub enum MemberRole {
 /// A copy of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChainMember {
-    /// The machine.
-    pub node: NodeId,
-    /// The boot of its process that took this role; another boot of the same machine must go through the handshake.
+    /// The shard that hosts it.
+    pub id: MemberId,
+    /// The boot of its process that took this role; another boot of the same shard must go through the handshake.
     pub boot: BootId,
     /// Its role.
     pub role: MemberRole,
@@ -101,8 +101,8 @@ pub struct RangeEntry {
 impl RangeEntry {
     /// A range that has never served.
     #[must_use]
-    pub fn new(range: RangeId, keys: KeyRange, chain: &[NodeId]) -> Self {
-        let member = |&node| ChainMember { node, boot: BootId::default(), role: MemberRole::Serving };
+    pub fn new(range: RangeId, keys: KeyRange, chain: &[MemberId]) -> Self {
+        let member = |&id| ChainMember { id, boot: BootId::default(), role: MemberRole::Serving };
         Self {
             range,
             keys,
@@ -119,10 +119,10 @@ impl RangeEntry {
         }
     }
 
-    /// The copy on `node`, if any.
+    /// The copy on this shard, if any.
     #[must_use]
-    pub fn member(&self, node: NodeId) -> Option<&ChainMember> {
-        self.members.iter().find(|member| member.node == node)
+    pub fn member(&self, id: MemberId) -> Option<&ChainMember> {
+        self.members.iter().find(|member| member.id == id)
     }
 
     /// The chain: serving members, head first.
@@ -137,14 +137,14 @@ impl RangeEntry {
 
     /// The member that receives writes; `None` while not active.
     #[must_use]
-    pub fn head(&self) -> Option<NodeId> {
-        self.is_active().then(|| self.serving().next()).flatten().map(|member| member.node)
+    pub fn head(&self) -> Option<MemberId> {
+        self.is_active().then(|| self.serving().next()).flatten().map(|member| member.id)
     }
 
     /// The member that commits, replies and serves reads; `None` while not active.
     #[must_use]
-    pub fn tail(&self) -> Option<NodeId> {
-        self.is_active().then(|| self.serving().next_back()).flatten().map(|member| member.node)
+    pub fn tail(&self) -> Option<MemberId> {
+        self.is_active().then(|| self.serving().next_back()).flatten().map(|member| member.id)
     }
 
     /// Whether the chain is active.
@@ -200,6 +200,8 @@ impl RangeEntry {
 pub struct NodeEntry {
     /// The node's ID; never reused.
     pub node: NodeId,
+    /// Its shards, numbered from 0: each has a store and hosts members.
+    pub shards: u16,
     /// Multiplies its virtual IDs.
     pub weight: u16,
     /// Failure domain; 0 if not labelled.
@@ -243,8 +245,11 @@ impl ClusterMap {
     /// The ring of its nodes.
     #[must_use]
     pub fn ring(&self) -> Ring {
-        let node = |node: &NodeEntry| RingNode { node: node.node, weight: node.weight, domain: node.domain };
-        Ring::new(&self.secret, &self.nodes.iter().map(node).collect::<Vec<_>>(), self.ring)
+        let shards_of = |node: &NodeEntry| {
+            let NodeEntry { node, shards, weight, domain, .. } = *node;
+            (0..shards).map(move |shard| RingShard { id: MemberId::new(node, ShardId(shard)), weight, domain })
+        };
+        Ring::new(&self.secret, &self.nodes.iter().flat_map(shards_of).collect::<Vec<_>>(), self.ring)
     }
 
     /// The range that contains `key`; `None` only for a map without ranges.
@@ -263,10 +268,10 @@ impl ClusterMap {
         whole.div_ceil(2) as u8
     }
 
-    /// The newest boot of `node` in any chain.
+    /// The newest boot of a shard in any chain.
     #[must_use]
-    pub fn newest_boot(&self, node: NodeId) -> BootId {
-        let of_entry = |entry: &RangeEntry| entry.member(node).map(|member| member.boot);
+    pub fn newest_boot(&self, id: MemberId) -> BootId {
+        let of_entry = |entry: &RangeEntry| entry.member(id).map(|member| member.boot);
         self.ranges.iter().filter_map(of_entry).max().unwrap_or_default()
     }
 

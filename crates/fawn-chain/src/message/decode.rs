@@ -3,10 +3,10 @@ use super::{
     Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, MemberReport, PREFIX_BYTES, RefusedReason, TransferCursor,
 };
 use crate::bytes::{DecodeError, FrameReader};
-use crate::map::{EntryLayout, MEMBERS_MAX, read_entry, read_epoch};
+use crate::map::{MEMBERS_MAX, read_entry, read_epoch};
 use alloc::vec::Vec;
 use fawn_types::checksum::checksum64;
-use fawn_types::{BootId, ClientTag, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{BootId, ClientTag, MemberId, RangeId, TimeMs, Version};
 
 /// The length of the whole frame that begins with this prefix.
 ///
@@ -58,7 +58,7 @@ pub fn decode_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
 }
 
 fn read_header(reader: &mut FrameReader<'_>) -> Result<Header, DecodeError> {
-    let from = NodeId(reader.u32("sender")?);
+    let from = MemberId(reader.u32("sender")?);
     let range = RangeId(reader.u32("range")?);
     let epoch = read_epoch(reader, "epoch")?;
     Ok(Header { from, boot: BootId(reader.u64("boot")?), range, epoch })
@@ -76,7 +76,7 @@ fn read_body<'a>(kind: u8, reader: &mut FrameReader<'a>) -> Result<Body<'a>, Dec
         3 => Body::Ack { received: version(reader)?, committed: version(reader)? },
         4 => Body::ReplayWanted { after: version(reader)? },
         5 => Body::Gone { after: version(reader)? },
-        6 => Body::Entry(read_entry(reader, EntryLayout::Version3)?),
+        6 => Body::Entry(read_entry(reader)?),
         7 => Body::EntryWanted,
         8 => Body::Report(read_report(reader)?),
         9 => read_align(reader)?,
@@ -90,12 +90,12 @@ fn read_body<'a>(kind: u8, reader: &mut FrameReader<'a>) -> Result<Body<'a>, Dec
         17 => read_transfer_wanted(reader)?,
         18 => read_transfer(reader)?,
         20 => Body::Failed,
-        21 => Body::Suspect { node: NodeId(reader.u32("suspected node")?) },
+        21 => Body::Suspect { member: MemberId(reader.u32("suspected id")?) },
         22 => Body::EpochWanted,
         23 => Body::Probe,
         24 => Body::ProbeReply { epoch: read_epoch(reader, "epoch of a probe")? },
-        25 => Body::PromisedAbove(read_entry(reader, EntryLayout::Version3)?),
-        26 => Body::CannotSend { to: NodeId(reader.u32("successor")?) },
+        25 => Body::PromisedAbove(read_entry(reader)?),
+        26 => Body::CannotSend { to: MemberId(reader.u32("successor")?) },
         27 => Body::Slow { oldest_ms: reader.u64("age of a write")? },
         other => return Err(DecodeError::Value { what: "frame kind", found: u64::from(other) }),
     })
@@ -119,7 +119,7 @@ fn read_report(reader: &mut FrameReader<'_>) -> Result<MemberReport, DecodeError
     }
     let mut reach = Vec::with_capacity(count);
     for _ in 0..count {
-        reach.push(NodeId(reader.u32("member in reach")?));
+        reach.push(MemberId(reader.u32("member in reach")?));
     }
     Ok(MemberReport { last, committed, time, continues, found, reach })
 }
@@ -136,12 +136,12 @@ fn read_append<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError
 }
 
 fn read_align<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {
-    let donor = NodeId(reader.u32("donor")?);
+    let donor = MemberId(reader.u32("donor")?);
     let (base, cut) = (version(reader)?, version(reader)?);
     if cut > base {
         return Err(DecodeError::Value { what: "align's cut", found: cut.as_u64() });
     }
-    Ok(Body::Align { entry: read_entry(reader, EntryLayout::Version3)?, donor, base, cut })
+    Ok(Body::Align { entry: read_entry(reader)?, donor, base, cut })
 }
 
 fn read_request<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {

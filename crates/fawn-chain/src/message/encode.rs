@@ -118,8 +118,8 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             17
         }
         Body::Failed => 20,
-        Body::Suspect { node } => {
-            out.put_u32(node.0);
+        Body::Suspect { member: id } => {
+            out.put_u32(id.0);
             21
         }
         Body::EpochWanted => 22,
@@ -154,7 +154,7 @@ fn put_report(out: &mut Vec<u8>, report: &MemberReport) {
     out.put_u32(found.get());
     assert!(reach.len() <= MEMBERS_MAX, "{} members in reach", reach.len());
     out.put_u8(reach.len() as u8);
-    reach.iter().for_each(|node| out.put_u32(node.0));
+    reach.iter().for_each(|id| out.put_u32(id.0));
 }
 
 fn put_words(out: &mut Vec<u8>, words: &[u64]) {

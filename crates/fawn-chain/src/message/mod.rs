@@ -14,7 +14,7 @@ pub use transfer::TransferCursor;
 
 use crate::map::RangeEntry;
 use alloc::vec::Vec;
-use fawn_types::{BootId, ClientTag, Epoch, NodeId, RangeId, TimeMs, Version, limits};
+use fawn_types::{BootId, ClientTag, Epoch, MemberId, RangeId, TimeMs, Version, limits};
 
 /// Bytes before a frame's body: checksum, body length, kind, layout version, check of these three.
 pub const PREFIX_BYTES: usize = 16;
@@ -24,13 +24,13 @@ pub const FRAME_BYTES_MAX: usize = 17 << 20;
 
 const _: () = assert!(FRAME_BYTES_MAX > 2 * limits::VALUE_BYTES_MAX + limits::KEY_BYTES_MAX + 4096);
 /// Layout of every frame.
-pub const FRAME_VERSION: u8 = 5;
+pub const FRAME_VERSION: u8 = 6;
 
 /// Sender and subject of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The sending machine.
-    pub from: NodeId,
+    /// The sending shard.
+    pub from: MemberId,
     /// The start of the sender's process.
     pub boot: BootId,
     /// The range; 0 for frames about a whole node.
@@ -62,7 +62,7 @@ pub struct MemberReport {
     /// The promise that this boot found at its start: below what the member promised before, its disk is another one.
     pub found: Epoch,
     /// Members that answered a probe of this epoch: frames to them, and from them, arrive.
-    pub reach: Vec<NodeId>,
+    pub reach: Vec<MemberId>,
 }
 
 /// The content of a frame.
@@ -124,7 +124,7 @@ pub enum Body<'a> {
         /// The entry under preparation, with the chosen members and their boots.
         entry: RangeEntry,
         /// The member whose log is authoritative.
-        donor: NodeId,
+        donor: MemberId,
         /// The end of the donor's log.
         base: Version,
         /// The end of the part of the receiver's log that agrees with it; the rest is cut off.
@@ -166,13 +166,13 @@ pub enum Body<'a> {
         /// Encoded records: results, then puts.
         records: &'a [u8],
     },
-    /// To the manager, at start and as a heartbeat: this machine runs, in this boot.
+    /// To the manager, at start and as a heartbeat: this shard runs, in this boot.
     Hello,
     /// To the manager, repeated until this boot ends: this member can no longer store anything (for example, its disk
     /// failed). It has stopped all epochs below the header's. In the header's epoch it at most replies to reads, until
     /// it is asked to promise another epoch.
     Failed,
-    /// To the manager, in place of `Hello`: the disk of this machine has not completed a write or sync.
+    /// To the manager, in place of `Hello`: the disk of this shard has not completed a write or sync.
     Slow {
         /// For how long, ms.
         oldest_ms: u64,
@@ -180,7 +180,7 @@ pub enum Body<'a> {
     /// To the manager: the successor has not acknowledged records for a long time.
     Suspect {
         /// The successor.
-        node: NodeId,
+        member: MemberId,
     },
     /// To the manager, from a head: the epoch's sequence numbers are nearly used up.
     EpochWanted,
@@ -197,7 +197,7 @@ pub enum Body<'a> {
     /// To the manager: this member cannot read what its successor is to be sent.
     CannotSend {
         /// The successor.
-        to: NodeId,
+        to: MemberId,
     },
     /// To a head (updates) or a tail (reads): a front-end's operation.
     Request {

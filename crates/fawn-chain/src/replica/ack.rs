@@ -2,7 +2,7 @@
 use super::{Alarm, Replica, ReplicaOutput, ReplicaPhase, Role};
 use crate::invariants;
 use crate::message::Body;
-use fawn_types::{NodeId, Version};
+use fawn_types::{MemberId, Version};
 
 impl Replica {
     /// The ack that is due, with the current versions: one for all frames of an iteration.
@@ -12,7 +12,7 @@ impl Replica {
         Some(ReplicaOutput::Send { to, frame })
     }
 
-    pub(super) fn handle_ack(&mut self, from: NodeId, received: Version, committed: Version) {
+    pub(super) fn handle_ack(&mut self, from: MemberId, received: Version, committed: Version) {
         let (last, now) = (self.last, self.now.mono);
         let Some(link) = self.links.iter_mut().find(|link| link.to == from) else { return };
         if !invariants::prefix_of_predecessor(last, received) {

@@ -5,7 +5,7 @@ use crate::invariants;
 use crate::map::{ChainState, MemberRole, RangeEntry};
 use crate::message::{Body, MemberReport};
 use alloc::vec::Vec;
-use fawn_types::{Durability, Epoch, MonoMs, NodeId, Now, Version};
+use fawn_types::{Durability, Epoch, MemberId, MonoMs, Now, Version};
 
 impl Replica {
     /// Handles a range entry from the manager or from a peer that noticed an old epoch here. Both only forward entries
@@ -45,12 +45,12 @@ impl Replica {
     /// Probes which members of the new chain are reachable: a donor that no other member reaches is of little use.
     fn probe(&mut self) {
         let Some(entry) = &self.entry else { return };
-        let silent = |node: &NodeId| *node != self.config.node && !self.reach.contains(node);
-        let silent: Vec<NodeId> = entry.serving().map(|member| member.node).filter(silent).collect();
-        silent.into_iter().for_each(|node| self.send(node, Body::Probe));
+        let silent = |id: &MemberId| *id != self.config.id && !self.reach.contains(id);
+        let silent: Vec<MemberId> = entry.serving().map(|member| member.id).filter(silent).collect();
+        silent.into_iter().for_each(|id| self.send(id, Body::Probe));
     }
 
-    pub(super) fn handle_probe_reply(&mut self, from: NodeId, epoch: Epoch) {
+    pub(super) fn handle_probe_reply(&mut self, from: MemberId, epoch: Epoch) {
         let ReplicaPhase::Prepared { durable } = self.phase else { return };
         if epoch != self.promised || !self.member_node(from) || self.reach.contains(&from) {
             return;
@@ -106,7 +106,7 @@ impl Replica {
     }
 
     /// Handles the manager's choice of the donor: cuts off differing records and requests missing ones.
-    pub(super) fn handle_align(&mut self, entry: &RangeEntry, donor: NodeId, base: Version, cut: Version) {
+    pub(super) fn handle_align(&mut self, entry: &RangeEntry, donor: MemberId, base: Version, cut: Version) {
         if entry.epoch != self.promised || entry.range != self.config.range {
             return; // Superseded.
         }
@@ -115,7 +115,7 @@ impl Replica {
             ReplicaPhase::Equal { base: held } if held == base => return self.send_manager(Body::Equal { base }),
             _ => return,
         }
-        let mine = entry.member(self.config.node).is_some_and(|member| member.boot == self.config.boot);
+        let mine = entry.member(self.config.id).is_some_and(|member| member.boot == self.config.boot);
         let cut = cut.min(self.last);
         if !mine {
             return;
@@ -138,7 +138,7 @@ impl Replica {
             self.rollback(cut);
         }
         self.phase = ReplicaPhase::Aligning { donor, base };
-        if donor != self.config.node {
+        if donor != self.config.id {
             self.predecessor = Some(donor);
             if self.last < base {
                 self.ask_replay();
@@ -166,7 +166,7 @@ impl Replica {
     /// Handles the activation of a chain.
     fn handle_active(&mut self, entry: &RangeEntry) {
         let news = self.entry.as_ref().is_none_or(|held| held.age() < entry.age());
-        let member = entry.member(self.config.node).filter(|member| member.boot == self.config.boot);
+        let member = entry.member(self.config.id).filter(|member| member.boot == self.config.boot);
         let role = member.map(|member| member.role);
         let begun = self.promised == entry.epoch;
         match (role, self.phase) {
@@ -193,7 +193,7 @@ impl Replica {
     fn revise(&mut self, entry: &RangeEntry, news: bool) {
         if news {
             self.entry = Some(entry.clone());
-            let syncs = |to| entry.syncing().any(|member| member.node == to);
+            let syncs = |to| entry.syncing().any(|member| member.id == to);
             self.links.retain(|link| link.kind == LinkKind::Successor || syncs(link.to));
             self.persist();
         }
@@ -203,8 +203,8 @@ impl Replica {
     /// not assumed to be equal anyway.
     pub(super) fn serve(&mut self, entry: &RangeEntry) {
         assert!(invariants::equal_at_activation(self.last, entry.base));
-        let chain: Vec<NodeId> = entry.serving().map(|member| member.node).collect();
-        let place = chain.iter().position(|node| *node == self.config.node);
+        let chain: Vec<MemberId> = entry.serving().map(|member| member.id).collect();
+        let place = chain.iter().position(|id| *id == self.config.id);
         let Some(place) = place else { return };
         let role = match (place, place + 1 == chain.len()) {
             (0, true) => Role::Single,
@@ -275,9 +275,7 @@ impl Replica {
             _ if self.has_failed => return self.say_failed(),
             ReplicaPhase::Serving { role: Role::Head } => return self.beat(),
             ReplicaPhase::Serving { .. } => return self.wake_at = None,
-            ReplicaPhase::Aligning { base, donor } if donor != self.config.node && self.last < base => {
-                self.ask_replay()
-            }
+            ReplicaPhase::Aligning { base, donor } if donor != self.config.id && self.last < base => self.ask_replay(),
             ReplicaPhase::Aligning { .. } => self.try_equal(),
             ReplicaPhase::Syncing => {
                 // Also the only way to reach a tail that restarted its link, and to notify the manager again.

@@ -1,6 +1,6 @@
 //! Link to a downstream peer: sent and received versions, and the byte window. The log holds the records.
 use alloc::collections::VecDeque;
-use fawn_types::{MonoMs, NodeId, TimeMs, Version};
+use fawn_types::{MemberId, MonoMs, TimeMs, Version};
 
 /// Maximum frames in flight on a link, regardless of their size.
 const FRAMES_MAX: usize = 256;
@@ -19,7 +19,7 @@ pub(super) enum LinkKind {
 /// The sender's side of a link.
 #[derive(Clone, Debug)]
 pub(super) struct ReplicaLink {
-    pub(super) to: NodeId,
+    pub(super) to: MemberId,
     pub(super) kind: LinkKind,
     /// Last version in flight or received.
     pub(super) sent: Version,
@@ -44,7 +44,7 @@ pub(super) struct ReplicaLink {
 }
 
 impl ReplicaLink {
-    pub(super) fn new(to: NodeId, kind: LinkKind, after: Version, now: MonoMs) -> Self {
+    pub(super) fn new(to: MemberId, kind: LinkKind, after: Version, now: MonoMs) -> Self {
         Self {
             to,
             kind,

@@ -1,7 +1,7 @@
 //! Receipt of records and watermarks from the predecessor, in all roles (middle, tail, syncing, aligning).
 use super::{FrameVerdict, Replica, ReplicaPhase, Role};
 use crate::message::Body;
-use fawn_types::{NodeId, TimeMs, Version};
+use fawn_types::{MemberId, TimeMs, Version};
 
 /// The least watermark of the members above, chain time, and the last version that the head had assigned then.
 pub(super) type Announcement = (Version, TimeMs, Version);
@@ -10,7 +10,7 @@ impl Replica {
     /// Handles records of the predecessor's log. `after` is the version before the first one.
     pub(super) fn handle_append(
         &mut self,
-        from: NodeId,
+        from: MemberId,
         after: Version,
         last: Version,
         announced: Announcement,
@@ -41,7 +41,7 @@ impl Replica {
     }
 
     /// Handles the watermarks of the members above, without records.
-    pub(super) fn handle_watermark(&mut self, from: NodeId, sent: Version, announced: Announcement) {
+    pub(super) fn handle_watermark(&mut self, from: MemberId, sent: Version, announced: Announcement) {
         if !self.receives_from(from) {
             return;
         }
@@ -53,11 +53,11 @@ impl Replica {
     }
 
     /// Only this epoch's predecessor is accepted.
-    fn receives_from(&self, from: NodeId) -> bool {
+    fn receives_from(&self, from: MemberId) -> bool {
         let receives = match self.phase {
             ReplicaPhase::Serving { role } => matches!(role, Role::Middle | Role::Tail),
             ReplicaPhase::Syncing => self.transfer.is_none_or(|transfer| transfer.takes_records()),
-            ReplicaPhase::Aligning { donor, .. } => donor != self.config.node,
+            ReplicaPhase::Aligning { donor, .. } => donor != self.config.id,
             _ => false,
         };
         receives && self.predecessor == Some(from)

@@ -26,7 +26,7 @@ use crate::message::{Body, Frame, Header};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use chain_time::ChainTime;
-use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
+use fawn_types::{BootId, Durability, Epoch, MemberId, MonoMs, Now, RangeId, TimeMs, Version};
 use link::ReplicaLink;
 use transfer_in::TransferIn;
 use transfer_out::TransferOut;
@@ -68,8 +68,8 @@ impl Default for ReplicaOptions {
 /// Identity, durability mode and limits of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplicaConfig {
-    /// The machine's ID.
-    pub node: NodeId,
+    /// The shard's ID.
+    pub id: MemberId,
     /// The current start of its process.
     pub boot: BootId,
     /// The range.
@@ -101,7 +101,7 @@ pub(crate) enum ReplicaPhase {
     /// Has promised an epoch; reports once the promise is durable.
     Prepared { durable: bool },
     /// The log is being made equal to that of `donor`, which ends at `base`.
-    Aligning { donor: NodeId, base: Version },
+    Aligning { donor: MemberId, base: Version },
     /// Equality was reported to the manager; waits for `Active`.
     Equal { base: Version },
     /// A serving member of the active chain.
@@ -133,7 +133,7 @@ pub struct Replica {
     /// The full resync in progress, in any phase: until it is finished, this member holds no copy.
     transfer: Option<TransferIn>,
     transfer_out: Option<TransferOut>,
-    predecessor: Option<NodeId>,
+    predecessor: Option<MemberId>,
     links: Vec<ReplicaLink>,
     /// A `Commit` is due through `committed`.
     commit_due: bool,
@@ -150,7 +150,7 @@ pub struct Replica {
     /// The promise found at this boot's start.
     found: Epoch,
     /// Members that answered a probe of the promised epoch.
-    reach: Vec<NodeId>,
+    reach: Vec<MemberId>,
     /// When a new epoch was last requested.
     epoch_asked_at: Option<MonoMs>,
     /// The clean-shutdown mark of the previous boot, if the log still ends where that boot left it.
@@ -218,7 +218,7 @@ impl Replica {
     fn continues(&self) -> Option<BootId> {
         let Closed { boot, before, .. } = self.mark?;
         let last_active = self.entry.as_ref().and_then(|entry| entry.last_active.as_ref());
-        let served = last_active.and_then(|last| last.members.iter().find(|member| member.node == self.config.node));
+        let served = last_active.and_then(|last| last.members.iter().find(|member| member.id == self.config.id));
         let is_before = before.is_some() && before == served.map(|member| member.boot);
         if is_before { before } else { Some(boot) }
     }
@@ -413,7 +413,7 @@ impl Replica {
         }
     }
 
-    fn member_node(&self, from: NodeId) -> bool {
+    fn member_node(&self, from: MemberId) -> bool {
         self.entry.as_ref().is_some_and(|entry| entry.member(from).is_some())
     }
 
@@ -433,15 +433,15 @@ impl Replica {
     }
 
     fn header(&self) -> Header {
-        let ReplicaConfig { node, boot, range, .. } = self.config;
-        Header { from: node, boot, range, epoch: self.promised }
+        let ReplicaConfig { id, boot, range, .. } = self.config;
+        Header { from: id, boot, range, epoch: self.promised }
     }
 
     fn frame(&self, body: Body<'static>) -> Frame<'static> {
         Frame { header: self.header(), body }
     }
 
-    fn send(&mut self, to: NodeId, body: Body<'static>) {
+    fn send(&mut self, to: MemberId, body: Body<'static>) {
         let frame = self.frame(body);
         self.outputs.push_back(ReplicaOutput::Send { to, frame });
     }
@@ -451,7 +451,7 @@ impl Replica {
         self.outputs.push_back(ReplicaOutput::SendManager { frame });
     }
 
-    fn send_entry(&mut self, to: NodeId) {
+    fn send_entry(&mut self, to: MemberId) {
         if let Some(entry) = self.entry.clone() {
             self.send(to, Body::Entry(entry));
         }

@@ -1,7 +1,7 @@
 //! Effects that a replica requests of its node, in order, and the results of its events.
 use crate::map::RangeEntry;
 use crate::message::{Frame, TransferCursor};
-use fawn_types::{BootId, Epoch, NodeId, Version};
+use fawn_types::{BootId, Epoch, MemberId, Version};
 
 /// State that a node persists for each of its replicas.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -55,7 +55,7 @@ pub enum ReplicaOutput {
     /// the header `transfer_header(to)`.
     SendTransfer {
         /// The receiver.
-        to: NodeId,
+        to: MemberId,
         /// The base of the transfer.
         base: Version,
         /// The start of the chunk.
@@ -74,7 +74,7 @@ pub enum ReplicaOutput {
     /// A frame to a peer. It may be lost or reordered; the replica repeats it until answered.
     Send {
         /// The receiver.
-        to: NodeId,
+        to: MemberId,
         /// The frame.
         frame: Frame<'static>,
     },
@@ -87,7 +87,7 @@ pub enum ReplicaOutput {
     /// Pass the outcome to `handle_replayed`, which returns the frame to send these records in.
     SendRecords {
         /// The receiver.
-        to: NodeId,
+        to: MemberId,
         /// The receiver holds everything through this version.
         after: Version,
         /// The last version to send.
@@ -121,7 +121,7 @@ pub enum Alarm {
     #[error("peer {from:?} acknowledges {claimed:?}, this log ends at {last:?}: ignored")]
     AckBeyondLog {
         /// The peer.
-        from: NodeId,
+        from: MemberId,
         /// The acknowledged version.
         claimed: Version,
         /// The end of this member's log.
@@ -193,7 +193,7 @@ pub enum Rejection {
     #[error("not this member's part of the chain: ask {right:?}")]
     WrongMember {
         /// The member with that role, if known.
-        right: Option<NodeId>,
+        right: Option<MemberId>,
     },
     /// Fewer members serve than a write needs.
     #[error("too few copies for writes until a member was added, try again")]

@@ -3,7 +3,7 @@ use super::link::{LinkKind, ReplicaLink};
 use super::middle::Announcement;
 use super::{Alarm, Replayed, Replica, ReplicaOutput, ReplicaPhase, Role};
 use crate::message::{Body, Frame};
-use fawn_types::{MonoMs, NodeId, Now, Version};
+use fawn_types::{MemberId, MonoMs, Now, Version};
 
 impl Replica {
     /// The next batch or watermark to send on any link.
@@ -73,7 +73,7 @@ impl Replica {
     pub fn handle_replayed(
         &mut self,
         now: Now,
-        to: NodeId,
+        to: MemberId,
         after: Version,
         replayed: Replayed,
     ) -> Option<Frame<'static>> {
@@ -108,14 +108,14 @@ impl Replica {
     }
 
     /// The member after this one in the chain.
-    fn successor(&self) -> Option<NodeId> {
-        let mut chain = self.entry.as_ref()?.serving().map(|member| member.node);
-        chain.find(|node| *node == self.config.node)?;
+    fn successor(&self) -> Option<MemberId> {
+        let mut chain = self.entry.as_ref()?.serving().map(|member| member.id);
+        chain.find(|id| *id == self.config.id)?;
         chain.next()
     }
 
     /// Handles a peer's request for the records above `after`.
-    pub(super) fn handle_replay_wanted(&mut self, from: NodeId, after: Version) {
+    pub(super) fn handle_replay_wanted(&mut self, from: MemberId, after: Version) {
         if after > self.last || !self.member_node(from) {
             self.outputs.push_back(ReplicaOutput::Alarm(Alarm::AckBeyondLog { from, claimed: after, last: self.last }));
             return;
@@ -132,7 +132,7 @@ impl Replica {
             }
             None => {
                 let kind = match self.phase {
-                    ReplicaPhase::Aligning { donor, .. } if donor == self.config.node => LinkKind::Aligning,
+                    ReplicaPhase::Aligning { donor, .. } if donor == self.config.id => LinkKind::Aligning,
                     ReplicaPhase::Equal { .. } => LinkKind::Aligning,
                     ReplicaPhase::Serving { .. } if self.successor() == Some(from) => LinkKind::Successor,
                     // Any serving member holds all committed records.
@@ -172,8 +172,8 @@ impl Replica {
         for index in 0..self.links.len() {
             if self.suspicion_at(&self.links[index]).is_some_and(|at| at <= self.now.mono) {
                 self.links[index].owes_since = Some(self.now.mono);
-                let node = self.links[index].to;
-                self.send_manager(Body::Suspect { node });
+                let id = self.links[index].to;
+                self.send_manager(Body::Suspect { member: id });
             }
         }
     }

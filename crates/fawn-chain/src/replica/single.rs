@@ -14,9 +14,9 @@ impl Replica {
     pub fn serve_alone(&mut self, now: Now, epoch: Epoch, keys: KeyRange) {
         assert!(epoch > self.promised && epoch > self.last.epoch(), "{epoch:?} was used: {:?}", self.last);
         assert!(self.own.synced == self.last, "a base is synced: {:?} of {:?}", self.own, self.last);
-        let ReplicaConfig { node, boot, range, durability, .. } = self.config;
+        let ReplicaConfig { id, boot, range, durability, .. } = self.config;
         self.now = now;
-        let members = vec![ChainMember { node, boot, role: MemberRole::Serving }];
+        let members = vec![ChainMember { id, boot, role: MemberRole::Serving }];
         let mut entry = RangeEntry {
             epoch,
             state: ChainState::Active,

@@ -7,7 +7,7 @@
 //! records of the stream are newer than everything in the part.
 use super::{FrameVerdict, Replica, ReplicaOutput, ReplicaPhase};
 use crate::message::{Body, TransferCursor};
-use fawn_types::{MonoMs, NodeId, Now, Version};
+use fawn_types::{MemberId, MonoMs, Now, Version};
 
 /// A copy in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +56,7 @@ impl Replica {
     }
 
     /// Handles that the predecessor's log no longer holds the records after the end of this log.
-    pub(super) fn handle_gone(&mut self, from: NodeId, after: Version) {
+    pub(super) fn handle_gone(&mut self, from: MemberId, after: Version) {
         if self.predecessor != Some(from) || after != self.last {
             return; // A reply to an earlier request.
         }
@@ -73,7 +73,7 @@ impl Replica {
     /// Handles a part of the copy, or the choice of its base.
     pub(super) fn handle_transfer(
         &mut self,
-        from: NodeId,
+        from: MemberId,
         base: Version,
         (cursor, next): (TransferCursor, TransferCursor),
         read_version: Version,

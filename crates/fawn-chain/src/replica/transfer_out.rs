@@ -5,7 +5,7 @@
 use super::{Replica, ReplicaOutput, Role};
 use crate::map::MemberRole;
 use crate::message::{Body, Header, TransferCursor};
-use fawn_types::{MonoMs, NodeId, Version};
+use fawn_types::{MemberId, MonoMs, Version};
 
 /// A member that has sent no request for this long has stopped copying, or has its copy complete.
 const SILENCE_MS: u64 = 2_000;
@@ -13,13 +13,13 @@ const SILENCE_MS: u64 = 2_000;
 /// The member that receives the copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransferOut {
-    to: NodeId,
+    to: MemberId,
     asked_at: MonoMs,
 }
 
 impl Replica {
     /// Handles a syncing member's request for a part, or for a base.
-    pub(super) fn handle_transfer_wanted(&mut self, from: NodeId, base: Option<Version>, cursor: TransferCursor) {
+    pub(super) fn handle_transfer_wanted(&mut self, from: MemberId, base: Option<Version>, cursor: TransferCursor) {
         if self.transfer_header(from).is_none() {
             return; // Another member is the tail; the sender learns that from its entry.
         }
@@ -42,7 +42,7 @@ impl Replica {
         }
     }
 
-    fn is_copied_by_other(&self, from: NodeId) -> bool {
+    fn is_copied_by_other(&self, from: MemberId) -> bool {
         let Some(TransferOut { to, asked_at }) = self.transfer_out.filter(|copy| copy.to != from) else { return false };
         let member = self.entry.as_ref().and_then(|entry| entry.member(to));
         let is_syncing = member.is_some_and(|member| member.role == MemberRole::Syncing);
@@ -51,7 +51,7 @@ impl Replica {
 
     /// The header of a chunk; `None` if this member no longer sends copies to `to`.
     #[must_use]
-    pub fn transfer_header(&self, to: NodeId) -> Option<Header> {
+    pub fn transfer_header(&self, to: MemberId) -> Option<Header> {
         let gives = matches!(self.role(), Some(Role::Tail | Role::Single)) && self.member_node(to);
         gives.then(|| self.header())
     }

@@ -1,10 +1,11 @@
 //! Test cluster: replicas with fake logs and disks, a manager, a network of encoded frames, and the oracle.
+use crate::member;
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::{ClusterMap, NodeEntry, decode_map, decode_state, encode_map, encode_state};
 use fawn_chain::message::{Body, Frame, Header, TransferCursor, decode_frame, encode_frame};
 use fawn_chain::replica::{Alarm, FrameVerdict, LogProgress, Replayed, ReplicaOutput};
 use fawn_chain::{Closed, PersistedState, Replica, ReplicaConfig, ReplicaOptions, RingOptions, invariants};
-use fawn_types::{BootId, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Version};
+use fawn_types::{BootId, Durability, Epoch, HashSecret, MemberId, NodeId, Now, RangeId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const MANAGER: u32 = 0;
@@ -132,15 +133,15 @@ pub(crate) struct TestCluster {
 
 impl TestCluster {
     pub(crate) fn new(nodes: u32, durability: Durability, bug: Bug) -> Self {
-        let entry = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: format!("node-{id}") };
+        let entry = |id| NodeEntry { node: NodeId(id), shards: 1, weight: 1, domain: 0, address: format!("node-{id}") };
         let ring = RingOptions { replication: nodes as u8, virtual_ids: 1 };
-        let chain: Vec<NodeId> = (1..=nodes).map(NodeId).collect();
+        let chain: Vec<MemberId> = (1..=nodes).map(member).collect();
         // A secret whose ring gives the first range the chain 1, 2, 3, which keeps scripts readable. Only that range is
         // used.
         let named = |byte| {
             let secret = HashSecret([byte; 16]);
             let map = ClusterMap::new(secret, durability, ring, (1..=nodes).map(entry).collect());
-            map.ranges[0].serving().map(|member| member.node).eq(chain.iter().copied()).then_some(map)
+            map.ranges[0].serving().map(|member| member.id).eq(chain.iter().copied()).then_some(map)
         };
         let mut map = (0..=255).find_map(named).expect("one of 256 secrets places nodes in order");
         map.ranges.truncate(1);
@@ -179,7 +180,7 @@ impl TestCluster {
         let map = decode_map(&self.manager_disk).expect("the manager's file is intact");
         let options = ManagerOptions { dead_after_ms: 1_000, rebooted_wait_ms: 1_500, ..ManagerOptions::default() };
         let boot = boot_id(self.boots);
-        let mut manager = Manager::new(NodeId(MANAGER), boot, options, FileConsensus::default(), map);
+        let mut manager = Manager::new(member(MANAGER), boot, options, FileConsensus::default(), map);
         manager.set_durability(self.durability);
         self.manager = Some(manager);
         self.poll_manager();
@@ -224,7 +225,7 @@ impl TestCluster {
         machine.committed = machine.committed.min(machine.log.last());
         machine.boot = boot;
         machine.hello_at = 0;
-        let config = ReplicaConfig { node: NodeId(id), boot: boot_id(boot), range: RANGE, durability, options };
+        let config = ReplicaConfig { id: member(id), boot: boot_id(boot), range: RANGE, durability, options };
         machine.replica = Some(Replica::new(config, state, machine.log.last(), machine.committed));
     }
 
@@ -365,7 +366,7 @@ impl TestCluster {
                 let progress = LogProgress { appended: last, flushed: last, synced: last };
                 machine.replica.as_mut().expect("polled").handle_progress(now, progress);
             }
-            ReplicaOutput::Send { to, frame } => self.transmit(id, to.0, &frame),
+            ReplicaOutput::Send { to, frame } => self.transmit(id, to.node().0, &frame),
             ReplicaOutput::SendManager { frame } => {
                 if let Body::Report(_) = frame.body {
                     self.check_report(id, frame.header.epoch);
@@ -401,7 +402,7 @@ impl TestCluster {
         }
     }
 
-    fn send_records(&mut self, id: u32, to: NodeId, (after, through): (Version, Version), bytes_max: u32) {
+    fn send_records(&mut self, id: u32, to: MemberId, (after, through): (Version, Version), bytes_max: u32) {
         let (now, retained_max) = (self.time(), self.retained_max);
         let machine = self.machines.get_mut(&id).expect("known");
         let mut bytes: Vec<u8> = Vec::new();
@@ -425,12 +426,12 @@ impl TestCluster {
         let frame = machine.replica.as_mut().expect("polled").handle_replayed(now, to, after, replayed);
         if let Some(Frame { header, body: Body::Append { after, last, upstream, time, assigned, .. } }) = frame {
             let body = Body::Append { after, last, upstream, time, assigned, records: &bytes };
-            self.transmit(id, to.0, &Frame { header, body });
+            self.transmit(id, to.node().0, &Frame { header, body });
         }
     }
 
     /// Sends a chunk of the content at `base`: here, all records up to it in version order.
-    fn send_transfer(&mut self, id: u32, to: NodeId, base: Version, cursor: TransferCursor) {
+    fn send_transfer(&mut self, id: u32, to: MemberId, base: Version, cursor: TransferCursor) {
         if self.is_rotten {
             return;
         }
@@ -457,7 +458,7 @@ impl TestCluster {
         let Some(header) = machine.replica.as_ref().and_then(|replica| replica.transfer_header(to)) else { return };
         let (read_version, keys) = (machine.committed, machine.log.records.len() as u64);
         let body = Body::Transfer { base, cursor, next, read_version, keys, records: &records };
-        self.transmit(id, to.0, &Frame { header, body });
+        self.transmit(id, to.node().0, &Frame { header, body });
     }
 
     fn transmit(&mut self, from: u32, to: u32, frame: &Frame<'_>) {
@@ -581,12 +582,12 @@ impl TestCluster {
                         manager.handle_persisted(now, revision);
                     }
                 }
-                ManagerOutput::Send { to, frame } => self.transmit(MANAGER, to.0, &frame),
-                ManagerOutput::BootRefused { node, boot } => {
-                    self.events.push(format!("n{} is refused: boot {:#x}", node.0, boot.0));
+                ManagerOutput::Send { to, frame } => self.transmit(MANAGER, to.node().0, &frame),
+                ManagerOutput::BootRefused { member, boot } => {
+                    self.events.push(format!("n{} is refused: boot {:#x}", member.node().0, boot.0));
                 }
-                ManagerOutput::Dropping { node, reason, .. } => {
-                    self.events.push(format!("n{} is to be dropped: {reason:?}", node.0));
+                ManagerOutput::Dropping { member, reason, .. } => {
+                    self.events.push(format!("n{} is to be dropped: {reason:?}", member.node().0));
                 }
                 ManagerOutput::Activated { epoch, base, possible_loss, .. } => {
                     let loss = if possible_loss { ", acked writes may be missing" } else { "" };
@@ -609,7 +610,7 @@ impl TestCluster {
             if machine.hello_at <= self.now {
                 machine.hello_at = self.now + 200;
                 let header = Header {
-                    from: NodeId(id),
+                    from: member(id),
                     boot: boot_id(machine.boot),
                     range: RangeId(0),
                     epoch: Epoch::default(),

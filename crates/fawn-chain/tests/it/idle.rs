@@ -1,8 +1,9 @@
 //! Idle ranges over hundreds of epochs: their logs stay part of the history, and they serve again.
 use crate::cluster::{Bug, TestCluster};
+use crate::member;
 use fawn_chain::RangeEntry;
 use fawn_chain::map::{Activation, HISTORY_MAX};
-use fawn_types::{Durability, Epoch, KeyRange, NodeId, RangeId, Version};
+use fawn_types::{Durability, Epoch, KeyRange, RangeId, Version};
 
 /// Far more epochs than the history remembers activations.
 const EPOCHS: u32 = 3 * HISTORY_MAX as u32;
@@ -60,7 +61,7 @@ fn version(epoch: u32, seq: u64) -> Version {
 /// Once activations are forgotten, a log is forgotten if it ends below the epoch of the oldest remembered base.
 #[test]
 fn a_log_is_forgotten_below_the_oldest_remembered_base() {
-    let mut entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[NodeId(1)]);
+    let mut entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[member(1)]);
     let remember = |entry: &mut RangeEntry, epoch, base| {
         entry.remember(Activation { epoch: Epoch::new(epoch).unwrap(), base });
     };

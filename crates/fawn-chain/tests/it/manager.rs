@@ -1,5 +1,6 @@
 //! The manager's decisions on late and foreign processes, on members that stall repeatedly or have a slow disk, and on many reports.
 use crate::cluster::{Bug, MANAGER, RANGE, TestCluster, TestMessage};
+use crate::member;
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{Body, MemberReport, decode_frame, encode_frame};
@@ -93,7 +94,7 @@ fn heartbeats_of_a_node_outside_the_map_change_nothing() {
     let (before, events) = (epoch(&cluster), cluster.events.clone());
     let sends = |cluster: &mut TestCluster, opens: u32, range: RangeId, body: Body<'_>| {
         let boot = BootId::new(opens, 5);
-        let header = Header { from: NodeId(9), boot, range, epoch: Epoch::default() };
+        let header = Header { from: member(9), boot, range, epoch: Epoch::default() };
         let mut bytes = Vec::new();
         encode_frame(&Frame { header, body }, &mut bytes);
         cluster.hand_over(&TestMessage { from: 9, to: MANAGER, bytes });
@@ -196,13 +197,13 @@ fn a_slow_member_stays_in_a_chain_of_two_for_ten_seconds() {
 /// After each failure hundreds of ranges report. The layout is computed once per map, not once per report.
 #[test]
 fn the_layout_is_computed_once_per_map() {
-    let node = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: String::new() };
+    let node = |id| NodeEntry { node: NodeId(id), shards: 1, weight: 1, domain: 0, address: String::new() };
     let ring = RingOptions { replication: 3, virtual_ids: 8 };
     let map = ClusterMap::new(HashSecret([7; 16]), Durability::Sync, ring, (1..=20).map(node).collect());
     let ranges: Vec<RangeId> = map.ranges.iter().map(|entry| entry.range).collect();
     assert!(ranges.len() > 100);
     let mut manager =
-        Manager::new(NodeId(MANAGER), BootId::new(1, 1), ManagerOptions::default(), FileConsensus::default(), map);
+        Manager::new(member(MANAGER), BootId::new(1, 1), ManagerOptions::default(), FileConsensus::default(), map);
     let mut maps = 0;
     let mut drain = |manager: &mut Manager<FileConsensus>, at: u64| {
         while let Some(output) = manager.poll_output() {
@@ -213,7 +214,7 @@ fn the_layout_is_computed_once_per_map() {
         }
     };
     let boot = |node: u32| BootId::new(5, node);
-    let header = |node, range, epoch| Header { from: NodeId(node), boot: boot(node), range, epoch };
+    let header = |node, range, epoch| Header { from: member(node), boot: boot(node), range, epoch };
     for node in 1..=20 {
         let body = Body::Hello;
         manager.handle_frame(Now::at(1), &Frame { header: header(node, RangeId(0), Epoch::default()), body });
@@ -224,7 +225,7 @@ fn the_layout_is_computed_once_per_map() {
         let entry = manager.map().range(range).unwrap().clone();
         for member in entry.serving() {
             let body = Body::Report(MemberReport::default());
-            manager.handle_frame(Now::at(2), &Frame { header: header(member.node.0, range, entry.epoch), body });
+            manager.handle_frame(Now::at(2), &Frame { header: header(member.id.node().0, range, entry.epoch), body });
             frames += 1;
         }
         drain(&mut manager, 2);

@@ -1,5 +1,6 @@
 //! Rounds and hold-offs of the manager, frame by frame: each test chooses the frames of every member.
 use crate::cluster::MANAGER;
+use crate::member;
 use fawn_chain::manager::{Consensus, ConsensusEvent, FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::{LastActive, NodeEntry, RangeEntry};
 use fawn_chain::message::{Body, MemberReport};
@@ -28,16 +29,16 @@ fn version(epoch: Epoch, seq: u64) -> Version {
 
 impl Scripted {
     fn new(nodes: u32, durability: Durability) -> Self {
-        let node = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: String::new() };
+        let node = |id| NodeEntry { node: NodeId(id), shards: 1, weight: 1, domain: 0, address: String::new() };
         let ring = RingOptions { replication: nodes as u8, virtual_ids: 1 };
         let mut map = ClusterMap::new(HashSecret([7; 16]), durability, ring, (1..=nodes).map(node).collect());
         map.ranges.truncate(1);
-        let chain = map.ranges[0].serving().map(|member| member.node.0).collect();
+        let chain = map.ranges[0].serving().map(|member| member.id.node().0).collect();
         let range = map.ranges[0].range;
         let options = ManagerOptions { hold_off_ms_max: 25_000, ..ManagerOptions::default() };
         let boot = BootId::new(1, 1);
         let mut scripted = Self {
-            manager: Manager::new(NodeId(MANAGER), boot, options, FileConsensus::default(), map),
+            manager: Manager::new(member(MANAGER), boot, options, FileConsensus::default(), map),
             now: 1_000,
             range,
             chain,
@@ -68,7 +69,7 @@ impl Scripted {
 
     fn serves(&self) -> Vec<u32> {
         let entry = self.entry();
-        if entry.is_active() { entry.serving().map(|member| member.node.0).collect() } else { Vec::new() }
+        if entry.is_active() { entry.serving().map(|member| member.id.node().0).collect() } else { Vec::new() }
     }
 
     fn boot(&self, node: u32) -> BootId {
@@ -80,7 +81,7 @@ impl Scripted {
     }
 
     fn say_in(&mut self, node: u32, epoch: Epoch, body: Body<'static>) {
-        let header = Header { from: NodeId(node), boot: self.boot(node), range: self.range, epoch };
+        let header = Header { from: member(node), boot: self.boot(node), range: self.range, epoch };
         self.manager.handle_frame(Now::at(self.now), &Frame { header, body });
         self.drain();
     }
@@ -133,7 +134,7 @@ impl Scripted {
 
     /// A report of a log that ends at `last`, all committed, from a member that reaches all others.
     fn report_of(&self, last: Version) -> MemberReport {
-        let reach = self.chain.iter().copied().map(NodeId).collect();
+        let reach = self.chain.iter().copied().map(member).collect();
         let found = self.entry().last_active.map_or(Epoch::default(), |active| active.epoch);
         MemberReport { last, committed: last, found, reach, ..MemberReport::default() }
     }
@@ -156,13 +157,13 @@ impl Scripted {
 
     /// The head requests an epoch: a round begins.
     fn next_epoch(&mut self) {
-        let head = self.entry().head().unwrap().0;
+        let head = self.entry().head().unwrap().node().0;
         self.say(head, Body::EpochWanted);
     }
 
     fn dropped(&self) -> Vec<u32> {
         let node = |output: &ManagerOutput| match output {
-            ManagerOutput::Dropping { node, .. } => Some(node.0),
+            ManagerOutput::Dropping { member, .. } => Some(member.node().0),
             _ => None,
         };
         self.outputs.iter().filter_map(node).collect()
@@ -171,7 +172,7 @@ impl Scripted {
     /// The members to which an `Align` was sent since the outputs were cleared, with their cuts.
     fn aligns(&self) -> Vec<(u32, Version)> {
         let align = |output: &ManagerOutput| match output {
-            ManagerOutput::Send { to, frame: Frame { body: Body::Align { cut, .. }, .. } } => Some((to.0, *cut)),
+            ManagerOutput::Send { to, frame: Frame { body: Body::Align { cut, .. }, .. } } => Some((to.node().0, *cut)),
             _ => None,
         };
         self.outputs.iter().filter_map(align).collect()
@@ -180,7 +181,7 @@ impl Scripted {
     fn was_notified(&self, node: u32, epoch: Epoch) -> bool {
         self.outputs.iter().any(|output| match output {
             ManagerOutput::Send { to, frame: Frame { body: Body::Entry(entry), .. } } => {
-                to.0 == node && entry.epoch == epoch && entry.is_active()
+                to.node().0 == node && entry.epoch == epoch && entry.is_active()
             }
             _ => false,
         })
@@ -191,7 +192,7 @@ impl Scripted {
     /// The node reports that it cannot send, so it leaves the chain. Returns how long it keeps up before its promotion
     /// begins, s.
     fn hold_off_s(&mut self, node: u32) -> u64 {
-        self.say(node, Body::CannotSend { to: NodeId(0) });
+        self.say(node, Body::CannotSend { to: member(0) });
         self.settle(Version::ZERO);
         assert!(!self.serves().contains(&node), "{:?}", self.entry());
         let began = self.now;
@@ -241,7 +242,7 @@ fn hold_offs_double_up_to_the_longest_and_end_with_long_service() {
 fn a_hold_off_counts_the_time_in_which_the_member_keeps_up() {
     let mut chain = Scripted::serving(4, Durability::Sync);
     let node = chain.chain[1];
-    chain.say(node, Body::CannotSend { to: NodeId(0) });
+    chain.say(node, Body::CannotSend { to: member(0) });
     chain.settle(Version::ZERO);
     chain.run_with(3_000, &[node]);
     chain.run(9_000);
@@ -277,17 +278,17 @@ fn a_slow_member_is_not_promoted() {
 fn a_stalled_chain_of_two_takes_a_member_back_at_once() {
     let mut chain = Scripted::serving(3, Durability::Sync);
     let [first, second, third] = chain.chain[..] else { unreachable!() };
-    chain.say(third, Body::CannotSend { to: NodeId(0) });
+    chain.say(third, Body::CannotSend { to: member(0) });
     chain.settle(Version::ZERO);
-    chain.say(first, Body::Suspect { node: NodeId(second) });
+    chain.say(first, Body::Suspect { member: member(second) });
     chain.run_with(200, &[third]);
     assert!(!chain.entry().is_active(), "the third member is promoted");
     chain.settle(Version::ZERO);
     assert_eq!(chain.hold_off_s(third), 20);
     // A report of a stall is repeated while the chain is stalled, so an old one does not count.
-    chain.say(third, Body::CannotSend { to: NodeId(0) });
+    chain.say(third, Body::CannotSend { to: member(0) });
     chain.settle(Version::ZERO);
-    chain.say(first, Body::Suspect { node: NodeId(second) });
+    chain.say(first, Body::Suspect { member: member(second) });
     chain.run(4_000);
     chain.run_with(1_000, &[third]);
     assert!(chain.entry().is_active());
@@ -331,9 +332,9 @@ impl Consensus for Rival {
 #[test]
 fn a_round_of_a_lost_map_begins_again() {
     let map = Scripted::new(3, Durability::Sync).manager.map().clone();
-    let map = ClusterMap { revision: 0, ranges: vec![RangeEntry::new(RangeId(1), KeyRange::ALL, &[NodeId(1)])], ..map };
+    let map = ClusterMap { revision: 0, ranges: vec![RangeEntry::new(RangeId(1), KeyRange::ALL, &[member(1)])], ..map };
     let boot = BootId::new(1, 1);
-    let mut manager = Manager::new(NodeId(MANAGER), boot, ManagerOptions::default(), Rival::default(), map);
+    let mut manager = Manager::new(member(MANAGER), boot, ManagerOptions::default(), Rival::default(), map);
     for at in 0..10 {
         manager.handle_timeout(Now::at(1_000 + at * 100));
     }
@@ -411,7 +412,7 @@ fn a_member_that_the_others_do_not_reach_is_held_off() {
     let [first, second, third] = chain.chain[..] else { unreachable!() };
     chain.next_epoch();
     for (node, other) in [(first, second), (second, first), (third, third)] {
-        let report = MemberReport { reach: vec![NodeId(other)], ..chain.report_of(Version::ZERO) };
+        let report = MemberReport { reach: vec![member(other)], ..chain.report_of(Version::ZERO) };
         chain.say(node, Body::Report(report));
     }
     chain.run(400);
@@ -479,7 +480,7 @@ fn a_rebooted_log_below_the_commit_never_donates() {
     chain.run(100);
     let rebooted = |chain: &Scripted, last| MemberReport { reach: Vec::new(), ..chain.report_of(last) };
     let (short, long) = (rebooted(&chain, version(epoch, 6)), rebooted(&chain, version(epoch, 8)));
-    let joined = MemberReport { reach: vec![NodeId(third)], ..short.clone() };
+    let joined = MemberReport { reach: vec![member(third)], ..short.clone() };
     chain.say(first, Body::Report(joined));
     chain.say(third, Body::Report(short));
     chain.say(second, Body::Report(long));
@@ -507,7 +508,7 @@ fn lossy_donors_wait_for_each_other_and_the_longest_log_wins() {
     chain.alive = BTreeSet::from([first, second]);
     chain.run(100);
     let report = |chain: &Scripted, seq, reach: &[u32]| MemberReport {
-        reach: reach.iter().copied().map(NodeId).collect(),
+        reach: reach.iter().copied().map(member).collect(),
         ..chain.report_of(version(epoch, seq))
     };
     let (short, long) = (report(&chain, 6, &[third]), report(&chain, 8, &[]));
@@ -567,13 +568,13 @@ fn only_the_head_requests_an_epoch() {
 fn a_suspicion_counts_between_neighbours_that_both_send_heartbeats() {
     let mut chain = Scripted::serving(4, Durability::Sync);
     let [first, second, third, fourth] = chain.chain[..] else { unreachable!() };
-    chain.say(first, Body::Suspect { node: NodeId(third) });
+    chain.say(first, Body::Suspect { member: member(third) });
     assert!(chain.entry().is_active(), "not neighbours");
     chain.alive.remove(&fourth);
     chain.run(1_900);
     // The manager has not run since the last member fell silent.
     chain.now += 200;
-    chain.say(first, Body::Suspect { node: NodeId(second) });
+    chain.say(first, Body::Suspect { member: member(second) });
     assert_eq!(chain.dropped(), [0; 0], "the chain is stalled by the silent member");
 }
 
@@ -581,10 +582,10 @@ fn a_suspicion_counts_between_neighbours_that_both_send_heartbeats() {
 fn an_old_suspicion_does_not_count_against_its_reporter() {
     let mut chain = Scripted::serving(4, Durability::Sync);
     let [first, second, third, _] = chain.chain[..] else { unreachable!() };
-    chain.say(first, Body::Suspect { node: NodeId(second) });
+    chain.say(first, Body::Suspect { member: member(second) });
     chain.settle(Version::ZERO);
     chain.run(61_000);
-    chain.say(first, Body::Suspect { node: NodeId(third) });
+    chain.say(first, Body::Suspect { member: member(third) });
     assert_eq!(chain.dropped(), [second, third]);
 }
 

@@ -1,7 +1,8 @@
 //! The planner's next change of one chain, condition by condition.
+use crate::member;
 use fawn_chain::manager::planner::{Change, Health, next_change};
 use fawn_chain::map::{ChainMember, ChainState, MemberRole, RangeEntry};
-use fawn_types::{BootId, Durability, KeyRange, NodeId, RangeId};
+use fawn_types::{BootId, Durability, KeyRange, MemberId, RangeId};
 
 /// Three machines in their second boots.
 #[derive(Clone, Copy, Default)]
@@ -12,15 +13,15 @@ struct Facts {
 }
 
 impl Health for Facts {
-    fn boot(&self, _: RangeId, node: NodeId) -> Option<BootId> {
-        Some(BootId::new(2, node.0))
+    fn boot(&self, _: RangeId, node: MemberId) -> Option<BootId> {
+        Some(BootId::new(2, node.node().0))
     }
 
-    fn caught_up(&self, _: RangeId, _: NodeId) -> bool {
+    fn caught_up(&self, _: RangeId, _: MemberId) -> bool {
         self.caught_up
     }
 
-    fn is_held_off(&self, _: RangeId, _: NodeId) -> bool {
+    fn is_held_off(&self, _: RangeId, _: MemberId) -> bool {
         self.is_held_off
     }
 
@@ -31,7 +32,7 @@ impl Health for Facts {
 
 /// An active chain of two, with a third machine that is syncing in `boot`.
 fn chain_of_two(boot: u32) -> RangeEntry {
-    let member = |node, opens, role| ChainMember { node: NodeId(node), boot: BootId::new(opens, node), role };
+    let member = |node, opens, role| ChainMember { id: member(node), boot: BootId::new(opens, node), role };
     let members = vec![
         member(1, 2, MemberRole::Serving),
         member(2, 2, MemberRole::Serving),
@@ -42,13 +43,13 @@ fn chain_of_two(boot: u32) -> RangeEntry {
 }
 
 fn change(entry: &RangeEntry, facts: Facts) -> Option<Change> {
-    next_change(entry, Durability::default(), &[NodeId(1), NodeId(2), NodeId(3)], &facts)
+    next_change(entry, Durability::default(), &[member(1), member(2), member(3)], &facts)
 }
 
 #[test]
 fn a_hold_off_ends_early_for_a_chain_that_is_short_or_stalled() {
     let held = Facts { caught_up: true, is_held_off: true, stands_still: false };
-    let promotion = Some(Change::Reform { range: RangeId(1), promote: vec![NodeId(3)] });
+    let promotion = Some(Change::Reform { range: RangeId(1), promote: vec![member(3)] });
     assert_eq!(change(&chain_of_two(2), held), None);
     assert_eq!(change(&chain_of_two(2), Facts { is_held_off: false, ..held }), promotion);
     assert_eq!(change(&chain_of_two(2), Facts { stands_still: true, ..held }), promotion);
@@ -59,6 +60,6 @@ fn a_hold_off_ends_early_for_a_chain_that_is_short_or_stalled() {
 #[test]
 fn a_member_is_promoted_in_the_boot_that_caught_up() {
     let facts = Facts { caught_up: true, ..Facts::default() };
-    let added = Change::AddSyncing { range: RangeId(1), node: NodeId(3), boot: BootId::new(2, 3) };
+    let added = Change::AddSyncing { range: RangeId(1), member: member(3), boot: BootId::new(2, 3) };
     assert_eq!(change(&chain_of_two(1), facts), Some(added));
 }

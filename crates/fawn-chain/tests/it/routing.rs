@@ -6,7 +6,7 @@ use fawn_types::{ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RingKey,
 const SECRET: HashSecret = HashSecret([5; 16]);
 
 fn active_map() -> ClusterMap {
-    let node = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: String::new() };
+    let node = |id| NodeEntry { node: NodeId(id), shards: 1, weight: 1, domain: 0, address: String::new() };
     let options = RingOptions { replication: 3, virtual_ids: 1 };
     let mut map = ClusterMap::new(SECRET, Durability::Sync, options, (1..=3).map(node).collect());
     map.ranges.iter_mut().for_each(|entry| {

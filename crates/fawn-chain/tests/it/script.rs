@@ -35,7 +35,7 @@ fn describe(message: &TestMessage) -> String {
         Body::ReplayWanted { after } => format!("replay wanted after {after:?}"),
         Body::Entry(entry) => format!("entry {:?} {:?}", entry.epoch, entry.state),
         Body::Report(report) => format!("report last {:?} committed {:?}", report.last, report.committed),
-        Body::Align { donor, base, cut, .. } => format!("align donor n{} base {base:?} cut {cut:?}", donor.0),
+        Body::Align { donor, base, cut, .. } => format!("align donor n{} base {base:?} cut {cut:?}", donor.node().0),
         Body::Equal { base } => format!("equal {base:?}"),
         Body::TransferWanted { base, cursor } => format!("copy wanted of {base:?} from {cursor:?}"),
         Body::Transfer { base, cursor, next, read_version, .. } => {

@@ -1,13 +1,14 @@
 //! Single-replica tests: the chain of one that a lone server runs, rejections, a full log, marks of a clean shutdown.
+use crate::member;
 use fawn_chain::map::{ChainMember, ChainState, MemberRole};
 use fawn_chain::message::{Body, Frame, Header};
 use fawn_chain::{
     Closed, LogProgress, PersistedState, RangeEntry, Rejection, Replica, ReplicaConfig, ReplicaOptions, ReplicaOutput,
     Role,
 };
-use fawn_types::{BootId, Durability, Epoch, KeyRange, NodeId, Now, RangeId, TimeMs, Version};
+use fawn_types::{BootId, Durability, Epoch, KeyRange, MemberId, Now, RangeId, TimeMs, Version};
 
-const NODE: NodeId = NodeId(1);
+const NODE: MemberId = member(1);
 const BOOT: BootId = BootId(77);
 
 fn version(e: u32, seq: u64) -> Version {
@@ -20,11 +21,11 @@ fn drain(replica: &mut Replica) -> Vec<ReplicaOutput> {
 
 /// A chain of one in epoch 4 whose log ended in 3.9.
 fn single(options: ReplicaOptions) -> Replica {
-    let config = ReplicaConfig { node: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };
+    let config = ReplicaConfig { id: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };
     let mut replica = Replica::new(config, PersistedState::default(), version(3, 9), version(3, 4));
     let mut entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[NODE]);
     entry.epoch = Epoch::new(4).unwrap();
-    entry.members = vec![ChainMember { node: NODE, boot: BOOT, role: MemberRole::Serving }];
+    entry.members = vec![ChainMember { id: NODE, boot: BOOT, role: MemberRole::Serving }];
     replica.handle_entry(Now::at(1), &entry);
     let outputs = drain(&mut replica);
     assert!(
@@ -33,7 +34,7 @@ fn single(options: ReplicaOptions) -> Replica {
     );
     replica.handle_persisted(Now::at(1), 1);
     assert!(matches!(drain(&mut replica)[..], [ReplicaOutput::SendManager { .. }]));
-    let header = Header { from: NodeId(0), boot: BootId(0), range: RangeId(1), epoch: entry.epoch };
+    let header = Header { from: member(0), boot: BootId(0), range: RangeId(1), epoch: entry.epoch };
     let base = version(3, 9);
     let body = Body::Align { entry: entry.clone(), donor: NODE, base, cut: base };
     let _ = replica.handle_frame(Now::at(2), &Frame { header, body });
@@ -123,7 +124,7 @@ fn versions_are_assigned_without_a_walk_or_an_output() {
 #[test]
 fn a_member_alone_serves_by_itself_and_a_later_chain_goes_on_from_its_entry() {
     let options = ReplicaOptions::default();
-    let config = ReplicaConfig { node: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };
+    let config = ReplicaConfig { id: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };
     let mut state = PersistedState::default();
     let mut last = Version::ZERO;
     for e in 1..=3 {
@@ -160,7 +161,7 @@ fn a_member_alone_serves_by_itself_and_a_later_chain_goes_on_from_its_entry() {
 #[test]
 fn a_replica_without_a_part_refuses() {
     let options = ReplicaOptions::default();
-    let config = ReplicaConfig { node: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };
+    let config = ReplicaConfig { id: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };
     let mut replica = Replica::new(config, PersistedState::default(), Version::ZERO, Version::ZERO);
     assert_eq!(replica.assign(Now::at(1)), Err(Rejection::NotServing));
     assert_eq!(replica.admit_read(Now::at(1)), Err(Rejection::NotServing));
@@ -191,7 +192,7 @@ fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
     assert_eq!(failed.close(), None, "a failed replica leaves no mark");
     let options = ReplicaOptions::default();
     let config =
-        ReplicaConfig { node: NODE, boot: BootId(78), range: RangeId(1), durability: Durability::Memory, options };
+        ReplicaConfig { id: NODE, boot: BootId(78), range: RangeId(1), durability: Durability::Memory, options };
     let entry =
         RangeEntry { epoch: Epoch::new(5).unwrap(), state: ChainState::Preparing, ..state.entry.clone().unwrap() };
     for (last, continues) in [(version(3, 9), Some(BOOT)), (version(3, 8), None)] {

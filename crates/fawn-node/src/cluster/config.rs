@@ -1,22 +1,22 @@
 //! Configuration of a cluster node: its identity, the initial cluster map, and its limits.
 use fawn_chain::completions::CompletionLimits;
 use fawn_chain::{ClusterMap, ManagerOptions, ReplicaOptions, RouterOptions};
-use fawn_types::{BootId, Durability, NodeId, limits};
+use fawn_types::{BootId, Durability, MemberId, limits};
 
-/// Configuration of a cluster node. A node with an engine is a back-end; every node can submit operations.
+/// Configuration of one shard of a cluster's node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeConfig {
-    /// This node.
-    pub node: NodeId,
-    /// This run of the node's process; never used twice.
+    /// This shard.
+    pub id: MemberId,
+    /// This run of the shard's process; never used twice.
     pub boot: BootId,
-    /// Durability mode that the engine was opened with. On the manager's node it is also the mode of future epochs; an
+    /// Durability mode that the engine was opened with. At the manager it is also the mode of future epochs; an
     /// active epoch keeps the mode that it was activated with.
     pub durability: Durability,
-    /// The map as of the cluster's creation, the same on every node. Later changes are stored in the engine.
+    /// The map as of the cluster's creation, the same on every shard. Later changes are stored in the engine.
     pub map: ClusterMap,
-    /// The node that hosts the manager; it may be this one.
-    pub manager: Option<NodeId>,
+    /// The shard that hosts the manager; it may be this one.
+    pub manager: Option<MemberId>,
     /// Where the manager stores its map.
     pub map_place: MapPlace,
     /// Bounds and intervals.
@@ -26,7 +26,7 @@ pub struct NodeConfig {
 /// Configuration of the members of one store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HostConfig {
-    pub(crate) node: NodeId,
+    pub(crate) id: MemberId,
     pub(crate) boot: BootId,
     pub(crate) durability: Durability,
     pub(crate) limits: NodeLimits,
@@ -34,15 +34,15 @@ pub(crate) struct HostConfig {
 
 impl HostConfig {
     pub(crate) const fn of(config: &NodeConfig) -> Self {
-        let NodeConfig { node, boot, durability, limits, .. } = *config;
-        Self { node, boot, durability, limits }
+        let NodeConfig { id, boot, durability, limits, .. } = *config;
+        Self { id, boot, durability, limits }
     }
 }
 
 /// Where a manager stores its map.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum MapPlace {
-    /// In the store of the manager's node. If that disk fails, no chain can be changed any more.
+    /// In the store of the manager's shard. If that disk fails, no chain can be changed any more.
     #[default]
     OwnStore,
     /// In several stores of the host, which replies to [`super::NodeOutput::KeepMap`] with
@@ -103,18 +103,18 @@ impl Default for NodeLimits {
     }
 }
 
-/// The front-end session of one boot of a node.
+/// The front-end session of one boot of a shard.
 ///
-/// It contains the node, so a tail finds the receiver of a reply in the record alone. It also contains a hash of the
+/// It contains the shard, so a tail finds the receiver of a reply in the record alone. It also contains a hash of the
 /// boot, so sessions of earlier boots differ.
-pub(crate) const fn session_of(node: NodeId, boot: BootId) -> u64 {
+pub(crate) const fn session_of(id: MemberId, boot: BootId) -> u64 {
     let boot = fawn_types::random::SplitMix64::mix(boot.0) as u32;
     // 0 means "no session".
-    let session = (node.0 as u64) << 32 | boot as u64;
+    let session = (id.0 as u64) << 32 | boot as u64;
     if session == 0 { 1 } else { session }
 }
 
-/// The node whose front-end opened the session.
-pub(crate) const fn node_of(session: u64) -> NodeId {
-    NodeId((session >> 32) as u32)
+/// The shard that opened the session.
+pub(crate) const fn member_of(session: u64) -> MemberId {
+    MemberId((session >> 32) as u32)
 }

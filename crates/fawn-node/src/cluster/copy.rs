@@ -10,7 +10,7 @@ use crate::replica::{RangeSlot, TransferBegin, TransferProgress, put_acknowledge
 use fawn_chain::{Body, Completions, Frame, TransferCursor};
 use fawn_ds::internals::{LookupPlan, RecordKind, RecordRef, TransferScan, TransferStep};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, NodeId, RangeId, Version};
+use fawn_types::{KeyHash, MemberId, RangeId, Version};
 
 /// Interval between checks whether the store has emptied the range.
 const BEGIN_PAUSE_MS: u64 = 10;
@@ -19,7 +19,7 @@ const BEGIN_PAUSE_MS: u64 = 10;
 #[derive(Debug)]
 pub(super) struct TransferJob {
     range: RangeId,
-    to: NodeId,
+    to: MemberId,
     base: Version,
     cursor: TransferCursor,
     scan: TransferScan,
@@ -115,7 +115,7 @@ impl<D: Device> MemberHost<D> {
     pub(super) fn send_transfer(
         &mut self,
         at: RangeSlot,
-        (to, base): (NodeId, Version),
+        (to, base): (MemberId, Version),
         cursor: TransferCursor,
         links: &mut PeerLinks,
     ) {
@@ -164,7 +164,13 @@ impl<D: Device> MemberHost<D> {
         }
     }
 
-    fn send_results(&mut self, at: RangeSlot, (to, base): (NodeId, Version), from: (u64, u64), links: &mut PeerLinks) {
+    fn send_results(
+        &mut self,
+        at: RangeSlot,
+        (to, base): (MemberId, Version),
+        from: (u64, u64),
+        links: &mut PeerLinks,
+    ) {
         let (records, member) = (&mut self.records, &self.members[at]);
         records.clear();
         let mut next = TransferCursor::Keys { hash: 0 };
@@ -186,7 +192,7 @@ impl<D: Device> MemberHost<D> {
     /// Sends the chunk in `records`, which must have been read in this iteration.
     fn send_part(
         &mut self,
-        (range, to, base): (RangeId, NodeId, Version),
+        (range, to, base): (RangeId, MemberId, Version),
         (cursor, next): (TransferCursor, TransferCursor),
         links: &mut PeerLinks,
     ) {

@@ -27,7 +27,7 @@ impl ManagerHost {
             );
         }
         let consensus = FileConsensus::default();
-        let mut manager = Manager::new(config.node, config.boot, config.limits.manager, consensus, map);
+        let mut manager = Manager::new(config.id, config.boot, config.limits.manager, consensus, map);
         manager.set_durability(config.durability);
         Self { manager, wake_at: MonoMs(0), possible_losses: 0, members_dropped: 0 }
     }
@@ -70,14 +70,14 @@ impl ManagerHost {
             match output {
                 ManagerOutput::Persist { revision, image } => persist(revision, &image),
                 ManagerOutput::Send { to, frame } => links.send(to, frame),
-                ManagerOutput::BootRefused { node, boot } => {
+                ManagerOutput::BootRefused { member, boot } => {
                     tracing::error!(
-                        node = node.0,
+                        %member,
                         boot = boot.0,
-                        "another process uses this node's identity: a copied directory must join as a new node"
+                        "another process uses this shard's identity: a copied directory must join as a new node"
                     );
                 }
-                ManagerOutput::Dropping { range, node, reason } => {
+                ManagerOutput::Dropping { range, member, reason } => {
                     self.members_dropped += 1;
                     let what = match reason {
                         DropReason::Failed => "can no longer write; restart it once its disk is repaired",
@@ -86,7 +86,7 @@ impl ManagerHost {
                         DropReason::CannotSend => "cannot read its log; run `fawn check` on its data directory",
                         DropReason::SuspectsAll => "suspects all its successors; check its links and its load",
                     };
-                    tracing::warn!(range = range.0, node = node.0, ?reason, "a member leaves its chain: it {what}");
+                    tracing::warn!(range = range.0, %member, ?reason, "a member leaves its chain: it {what}");
                 }
                 ManagerOutput::Activated { range, epoch, base, possible_loss } => {
                     tracing::info!(?range, ?epoch, ?base, "range is active");

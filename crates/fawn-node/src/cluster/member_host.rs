@@ -1,5 +1,5 @@
 //! Host of chain members: the store, the members on it, their executor, and the execution of their outputs.
-use super::config::{HostConfig, node_of};
+use super::config::{HostConfig, member_of};
 use super::copy::TransferJob;
 use super::payload::put_result_as_reply;
 use super::peer_links::PeerLinks;
@@ -11,7 +11,7 @@ use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
 use fawn_chain::{Body, Frame, RangeEntry};
 use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, Version};
+use fawn_types::{Durability, MemberId, MonoMs, Now, RangeId, Version};
 use slab::Slab;
 
 /// Interval at which a cut is tried again while the store has no space for its record.
@@ -21,7 +21,7 @@ const CUT_PAUSE_MS: u64 = 10;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplayJob {
     pub(super) range: RangeId,
-    pub(super) to: NodeId,
+    pub(super) to: MemberId,
     pub(super) after: Version,
     pub(super) through: Version,
     pub(super) bytes_max: u32,
@@ -45,7 +45,7 @@ pub(crate) struct MemberHost<D: Device> {
     pub(crate) events: Vec<Event>,
     /// Peers that received a range's entry in this iteration. Stale requests come in bursts; one entry per burst is
     /// enough.
-    pub(crate) announced_to: Vec<(NodeId, RangeId)>,
+    pub(crate) announced_to: Vec<(MemberId, RangeId)>,
     /// Members that stopped serving: their waiting requests are to be refused.
     pub(crate) stopped: Vec<RangeSlot>,
     eager_sync: bool,
@@ -169,7 +169,7 @@ impl<D: Device> MemberHost<D> {
 
     /// Creates an empty copy if the entry names this node as a member and it has no copy yet.
     fn join_if_member(&mut self, entry: &RangeEntry) {
-        if entry.member(self.config.node).is_none() || self.members.find(entry.range).is_some() {
+        if entry.member(self.config.id).is_none() || self.members.find(entry.range).is_some() {
             return;
         }
         if let Err(error) = self.add_member(entry.range, entry.keys) {
@@ -309,7 +309,7 @@ impl<D: Device> MemberHost<D> {
             counters.replies += 1;
             encoded.clear();
             put_result_as_reply(encoded, tag.session, done.version, &done.result);
-            links.send_reply(node_of(tag.session), header, tag.seq, encoded);
+            links.send_reply(member_of(tag.session), header, tag.seq, encoded);
         });
     }
 

@@ -28,7 +28,7 @@ pub use payload::KeyspaceRequest;
 pub use recover::NodeError;
 pub use status::{BackEndCounters, NodeStatus};
 
-pub(crate) use config::{HostConfig, node_of, session_of};
+pub(crate) use config::{HostConfig, member_of, session_of};
 pub(crate) use member_host::MemberHost;
 pub(crate) use node_control::NodeControl;
 pub(crate) use peer_links::{LocalFrame, PeerLinks};

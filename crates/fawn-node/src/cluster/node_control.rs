@@ -9,7 +9,7 @@ use super::recover::NodeError;
 use fawn_chain::message::StreamError;
 use fawn_chain::{Body, ClusterMap, Frame};
 use fawn_flash::Device;
-use fawn_types::{Epoch, MonoMs, NodeId, Now, RangeId};
+use fawn_types::{Epoch, MemberId, MonoMs, Now, RangeId};
 use std::collections::VecDeque;
 
 /// A node of a cluster, apart from its members and sessions.
@@ -19,7 +19,7 @@ pub(crate) struct NodeControl {
     heartbeat_ms: u64,
     pub(crate) manager: Option<ManagerHost>,
     /// Peers whose streams were corrupt.
-    resets: VecDeque<NodeId>,
+    resets: VecDeque<MemberId>,
     /// Revisions and images of maps that the host must store.
     to_keep: VecDeque<(u64, Vec<u8>)>,
     /// Revision of another node's map that became durable in this node's store.
@@ -31,7 +31,7 @@ impl NodeControl {
     /// # Errors
     /// When the manager's map in the store does not decode.
     pub(crate) fn new<D: Device>(config: &NodeConfig, host: &MemberHost<D>) -> Result<Self, NodeError> {
-        let manager = match (config.manager == Some(config.node), &config.map_place) {
+        let manager = match (config.manager == Some(config.id), &config.map_place) {
             (false, _) => None,
             (true, MapPlace::Host { kept }) => {
                 let map = kept.as_deref().unwrap_or(&config.map).clone();
@@ -51,14 +51,14 @@ impl NodeControl {
     }
 
     /// The peer's stream is corrupt: the host must connect again.
-    pub(crate) fn reset_link(&mut self, peer: NodeId, error: &StreamError) {
+    pub(crate) fn reset_link(&mut self, peer: MemberId, error: &StreamError) {
         if !self.resets.contains(&peer) {
             tracing::warn!(?peer, %error, "peer link corrupt");
             self.resets.push_back(peer);
         }
     }
 
-    pub(crate) fn link_is_new(&mut self, peer: NodeId) {
+    pub(crate) fn link_is_new(&mut self, peer: MemberId) {
         self.resets.retain(|reset| *reset != peer);
     }
 

@@ -1,5 +1,5 @@
 //! Outputs of a node for its host: frames for peers, maps to store, link resets.
-use fawn_types::NodeId;
+use fawn_types::MemberId;
 
 /// An effect for the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -7,7 +7,7 @@ pub enum NodeOutput {
     /// Whole frames for a peer, in order. They may be lost: all messages are repeated until a reply arrives.
     Send {
         /// The receiver.
-        to: NodeId,
+        to: MemberId,
         /// One or more frames.
         bytes: Vec<u8>,
     },
@@ -21,6 +21,6 @@ pub enum NodeOutput {
     /// This peer's byte stream was corrupt: close the link, call `handle_link_reset`, connect again.
     Reset {
         /// The peer.
-        peer: NodeId,
+        peer: MemberId,
     },
 }

@@ -2,7 +2,7 @@
 use super::output::NodeOutput;
 use fawn_chain::message::{FrameStream, encode_frame};
 use fawn_chain::{Body, Frame, Header};
-use fawn_types::{BootId, ClientTag, Epoch, NodeId, RangeId};
+use fawn_types::{BootId, ClientTag, Epoch, MemberId, RangeId};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -25,47 +25,47 @@ pub(crate) enum LocalFrame {
 /// Inbound streams and outbound buffers of all peers.
 #[derive(Debug)]
 pub(crate) struct PeerLinks {
-    node: NodeId,
+    id: MemberId,
     boot: BootId,
-    manager: Option<NodeId>,
+    manager: Option<MemberId>,
     outbound_bytes_max: usize,
-    peers: HashMap<NodeId, PeerStream, FxBuildHasher>,
+    peers: HashMap<MemberId, PeerStream, FxBuildHasher>,
     /// Peers whose outbound buffer is not empty, in the order of their first frame.
-    waiting: VecDeque<NodeId>,
+    waiting: VecDeque<MemberId>,
     local: VecDeque<LocalFrame>,
     /// Frames dropped because a peer's buffer was full.
     pub(crate) dropped: u64,
 }
 
 impl PeerLinks {
-    pub(crate) fn new(node: NodeId, boot: BootId, manager: Option<NodeId>, outbound_bytes_max: usize) -> Self {
+    pub(crate) fn new(id: MemberId, boot: BootId, manager: Option<MemberId>, outbound_bytes_max: usize) -> Self {
         let (peers, waiting, local) = (HashMap::default(), VecDeque::new(), VecDeque::new());
-        Self { node, boot, manager, outbound_bytes_max, peers, waiting, local, dropped: 0 }
+        Self { id, boot, manager, outbound_bytes_max, peers, waiting, local, dropped: 0 }
     }
 
     /// A frame header with this node as the sender.
     pub(crate) const fn header(&self, range: RangeId, epoch: Epoch) -> Header {
-        Header { from: self.node, boot: self.boot, range, epoch }
+        Header { from: self.id, boot: self.boot, range, epoch }
     }
 
     /// Takes out the peer's stream so that the node can be borrowed too; pair with [`PeerLinks::return_stream`].
-    pub(crate) fn take_stream(&mut self, from: NodeId) -> FrameStream {
+    pub(crate) fn take_stream(&mut self, from: MemberId) -> FrameStream {
         std::mem::take(&mut self.peers.entry(from).or_default().stream)
     }
 
-    pub(crate) fn return_stream(&mut self, from: NodeId, stream: FrameStream) {
+    pub(crate) fn return_stream(&mut self, from: MemberId, stream: FrameStream) {
         self.peers.entry(from).or_default().stream = stream;
     }
 
     /// Discards partial frames of the old link in both directions.
-    pub(crate) fn reset(&mut self, peer: NodeId) {
+    pub(crate) fn reset(&mut self, peer: MemberId) {
         self.peers.remove(&peer);
         self.waiting.retain(|waiting| *waiting != peer);
     }
 
     /// Sends a frame without payload.
-    pub(crate) fn send(&mut self, to: NodeId, frame: Frame<'static>) {
-        if to == self.node {
+    pub(crate) fn send(&mut self, to: MemberId, frame: Frame<'static>) {
+        if to == self.id {
             self.local.push_back(LocalFrame::Control(frame));
         } else {
             self.post(to, &frame);
@@ -79,19 +79,19 @@ impl PeerLinks {
     }
 
     /// Sends a frame with records; never to this node.
-    pub(crate) fn send_records(&mut self, to: NodeId, frame: &Frame<'_>) {
-        assert!(to != self.node, "a log is not its own successor");
+    pub(crate) fn send_records(&mut self, to: MemberId, frame: &Frame<'_>) {
+        assert!(to != self.id, "a log is not its own successor");
         self.post(to, frame);
     }
 
     pub(crate) fn send_request(
         &mut self,
-        to: NodeId,
+        to: MemberId,
         header: Header,
         (op, tag, first_incomplete): (u64, ClientTag, u64),
         payload: &[u8],
     ) {
-        if to == self.node {
+        if to == self.id {
             let payload = payload.to_vec();
             self.local.push_back(LocalFrame::Request { header, op, tag, first_incomplete, payload });
         } else {
@@ -99,8 +99,8 @@ impl PeerLinks {
         }
     }
 
-    pub(crate) fn send_reply(&mut self, to: NodeId, header: Header, op: u64, payload: &[u8]) {
-        if to == self.node {
+    pub(crate) fn send_reply(&mut self, to: MemberId, header: Header, op: u64, payload: &[u8]) {
+        if to == self.id {
             self.local.push_back(LocalFrame::Reply { header, op, payload: payload.to_vec() });
         } else {
             self.post(to, &Frame { header, body: Body::Reply { op, payload } });
@@ -122,7 +122,7 @@ impl PeerLinks {
         Some(NodeOutput::Send { to, bytes: std::mem::take(&mut peer.outbound) })
     }
 
-    fn post(&mut self, to: NodeId, frame: &Frame<'_>) {
+    fn post(&mut self, to: MemberId, frame: &Frame<'_>) {
         let peer = self.peers.entry(to).or_default();
         if peer.outbound.len() >= self.outbound_bytes_max {
             self.dropped += 1;

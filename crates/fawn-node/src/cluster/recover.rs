@@ -6,7 +6,7 @@ use fawn_chain::map::decode_state;
 use fawn_chain::{ClusterMap, Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
 use fawn_ds::internals::{EngineError, Event, LookupPlan, Replay, TransferredResults};
 use fawn_flash::Device;
-use fawn_types::{Durability, KeyRange, RangeId, Version};
+use fawn_types::{Durability, KeyRange, MemberId, RangeId, Version};
 
 /// Bytes of records replayed per step.
 const RECOVERY_BYTES: usize = 1 << 20;
@@ -27,16 +27,24 @@ pub enum NodeError {
     },
     /// The store is older than the cluster map: a process that was started later used it, or another copy of it.
     #[error(
-        "the store of node {} is at open {opens}, the cluster has seen open {known}: it was restored or copied; remove its \
-         directory, and the others' copies are copied to it", node.0
+        "the store of shard {id} is at open {opens}, the cluster has seen open {known}: it was restored or copied; remove its \
+         directory, and the others' copies are copied to it"
     )]
     Restored {
-        /// Its node.
-        node: fawn_types::NodeId,
+        /// Its shard.
+        id: MemberId,
         /// The number of its last open.
         opens: u32,
         /// The newest number that the map knows.
         known: u32,
+    },
+    /// The cluster was created with another number of shards per node.
+    #[error("the cluster was created with {found} shards per node: start it with {found}, not with {expected}")]
+    ShardCount {
+        /// As requested.
+        expected: u16,
+        /// As created.
+        found: u16,
     },
     /// A cluster without a store.
     #[error("a cluster needs at least one store")]
@@ -72,11 +80,11 @@ impl<D: Device> MemberHost<D> {
         Ok(())
     }
 
-    /// Adds a member for every range in the store, and for every range that the initial map assigns to this node.
+    /// Adds a member for every range in the store, and for every range that the initial map assigns to this shard.
     pub(crate) fn recover(&mut self, map: &ClusterMap) -> Result<(), NodeError> {
         let mut ranges: Vec<(RangeId, KeyRange)> = self.engine.ranges().collect();
-        let node = self.config.node;
-        let mapped = map.ranges.iter().filter(|entry| entry.member(node).is_some());
+        let id = self.config.id;
+        let mapped = map.ranges.iter().filter(|entry| entry.member(id).is_some());
         ranges.extend(mapped.map(|entry| (entry.range, entry.keys)));
         for (range, keys) in ranges {
             if self.members.find(range).is_none() {
@@ -89,7 +97,7 @@ impl<D: Device> MemberHost<D> {
 
     /// Adds a member with the state of its log and its promise.
     pub(super) fn add_member(&mut self, range: RangeId, keys: KeyRange) -> Result<(), NodeError> {
-        assert!(self.members.find(range).is_none(), "a range has one member per node");
+        assert!(self.members.find(range).is_none(), "a range has one member per shard");
         self.engine.add_range(range, keys)?;
         // A store that was served alone: all that it holds is committed, and from now on its chain decides.
         self.engine.end_sole_epoch(range)?;
@@ -99,7 +107,7 @@ impl<D: Device> MemberHost<D> {
         let completions = self.recover_completions(range)?;
         let progress = self.engine.progress(range);
         let config = ReplicaConfig {
-            node: self.config.node,
+            id: self.config.id,
             boot: self.config.boot,
             range,
             durability: self.config.durability,

@@ -7,7 +7,7 @@ use crate::request::{OutstandingOp, RequestBody, SessionId};
 use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::router::Intent;
 use fawn_chain::{Body, ClusterMap, Frame, OpId, RangeEntry, Router, RouterOutput};
-use fawn_types::{Epoch, MonoMs, NodeId, Now, OperationError, RangeId, Reply, RingKey};
+use fawn_types::{Epoch, MemberId, MonoMs, Now, OperationError, RangeId, Reply, RingKey};
 use fawn_wire::internal::KeyspaceRequest;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -27,7 +27,7 @@ struct ClusterOp {
     intent: Intent,
     begun_at: MonoMs,
     /// Receiver and epoch of the last copy that was sent.
-    sent_to: Option<(NodeId, Epoch)>,
+    sent_to: Option<(MemberId, Epoch)>,
     is_sent_again: bool,
     /// Reason of the last refusal.
     refused: Option<RefusedReason>,
@@ -72,7 +72,7 @@ pub(crate) struct ClusterOps {
 
 impl ClusterOps {
     pub(crate) fn new(config: &NodeConfig) -> Self {
-        let session = session_of(config.node, config.boot);
+        let session = session_of(config.id, config.boot);
         Self {
             router: Router::new(session, config.limits.router, config.map.clone()),
             session,
@@ -264,7 +264,7 @@ impl ClusterOps {
     pub(crate) fn handle_refused(
         &mut self,
         number: u64,
-        by: (NodeId, Epoch),
+        by: (MemberId, Epoch),
         reason: RefusedReason,
     ) -> Option<(OutstandingOp, Box<[u8]>, usize)> {
         if let RefusedReason::Larger { bytes } = reason {

@@ -12,7 +12,7 @@ pub(crate) use outstanding_op::{LargerItem, OutstandingOp};
 use crate::replica::RangeSlot;
 use fawn_chain::Rejection;
 use fawn_ds::internals::{LookupPlan, Scan};
-use fawn_types::{ClientTag, Epoch, KeyHash, NodeId, RangeId, Request, ShardId};
+use fawn_types::{ClientTag, Epoch, KeyHash, MemberId, RangeId, Request, ShardId};
 use fawn_wire::ReplyFormat;
 use fawn_wire::internal::KeyspaceRequest;
 pub(crate) use fawn_wire::internal::RequestBody;
@@ -104,7 +104,7 @@ pub(crate) enum Origin {
     /// An operation of another shard of the node, or of this one.
     Shard { shard: ShardId, op: ShardOpId },
     /// An operation of a node's front-end, with the front-end's session, on a member of this range.
-    Node { node: NodeId, op: u64, session: u64, range: RangeId, epoch: Epoch },
+    Node { from: MemberId, op: u64, session: u64, range: RangeId, epoch: Epoch },
 }
 
 /// Outcome of a request.

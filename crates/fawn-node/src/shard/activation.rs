@@ -5,7 +5,7 @@ use fawn_chain::map::{decode_state, encode_state};
 use fawn_chain::{PersistedState, Replica, ReplicaConfig, ReplicaOptions, ReplicaOutput};
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{BootId, KeyRange, NodeId, Now, RangeId};
+use fawn_types::{BootId, KeyRange, MemberId, NodeId, Now, RangeId, ShardId};
 
 /// A standalone server is the first node of a cluster of one.
 const NODE: NodeId = NodeId(1);
@@ -15,6 +15,7 @@ pub(crate) fn host_config<D: Device>(
     engine: &Engine<D>,
     options: &ShardOptions,
     server_info: &ServerInfo,
+    shard: ShardId,
 ) -> HostConfig {
     let limits = NodeLimits {
         value_bytes_max: options.value_bytes_max,
@@ -24,7 +25,7 @@ pub(crate) fn host_config<D: Device>(
         ..NodeLimits::default()
     };
     let boot = BootId::new(engine.generation(), server_info.random_part());
-    HostConfig { node: NODE, boot, durability: options.durability, limits }
+    HostConfig { id: MemberId::new(NODE, shard), boot, durability: options.durability, limits }
 }
 
 /// Creates the range's replica, which serves in a new epoch. One synced commit of the manifest holds both the promise
@@ -34,8 +35,8 @@ pub(crate) fn activate<D: Device>(
     (range, keys): (RangeId, KeyRange),
     host: &HostConfig,
 ) -> Result<Replica, EngineError> {
-    let HostConfig { node, boot, durability, limits } = *host;
-    let config = ReplicaConfig { node, boot, range, durability, options: limits.replica };
+    let HostConfig { id, boot, durability, limits } = *host;
+    let config = ReplicaConfig { id, boot, range, durability, options: limits.replica };
     let persisted = persisted_state(engine, range)?;
     let progress = engine.progress(range);
     let above_promise = persisted.promised.next();

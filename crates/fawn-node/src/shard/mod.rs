@@ -77,7 +77,7 @@ impl<D: Device> Shard<D> {
             return Err(EngineError::RangeExists { range: other });
         }
         engine.add_range(range, keys)?;
-        let config = host_config(&engine, &options, &server_info);
+        let config = host_config(&engine, &options, &server_info, placement.shard());
         let replica = activate(&mut engine, (range, keys), &config)?;
         let mut host = MemberHost::new(config, engine);
         host.members.push(HostedMember::new(replica, Completions::default()));
@@ -94,7 +94,7 @@ impl<D: Device> Shard<D> {
     ) -> Self {
         let (control, links, cluster) = match in_cluster {
             Some((control, links, cluster)) => (Some(Box::new(control)), links, Some(Box::new(cluster))),
-            None => (None, PeerLinks::new(host.config.node, host.config.boot, None, 0), None),
+            None => (None, PeerLinks::new(host.config.id, host.config.boot, None, 0), None),
         };
         let forward = Box::new(Forwarder::new(placement, *host.engine.secret(), cluster));
         let state = ShardState {

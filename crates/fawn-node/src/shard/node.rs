@@ -24,7 +24,7 @@ impl<D: Device> Shard<D> {
         server_info: ServerInfo,
         now: Now,
     ) -> Result<Self, NodeError> {
-        let links = PeerLinks::new(config.node, config.boot, config.manager, config.limits.outbound_bytes_max);
+        let links = PeerLinks::new(config.id, config.boot, config.manager, config.limits.outbound_bytes_max);
         let mut cluster = ClusterOps::new(&config);
         let mut host = MemberHost::new(HostConfig::of(&config), engine);
         host.note_time(now);

@@ -20,18 +20,18 @@ impl NodeReplies<'_> {
         if wait.is_some() {
             return self.refuse(origin, RefusedReason::Overloaded);
         }
-        let Origin::Node { node, op, session, range, epoch } = *origin else { unreachable!("a front-end's operation") };
+        let Origin::Node { from, op, session, range, epoch } = *origin else { unreachable!("a front-end's operation") };
         self.encoded.clear();
         put_reply(self.encoded, session, reply);
-        self.links.send_reply(node, self.links.header(range, epoch), op, self.encoded);
+        self.links.send_reply(from, self.links.header(range, epoch), op, self.encoded);
     }
 
     /// Sends a refusal: the operation had no effect.
     pub(super) fn refuse(&mut self, origin: &Origin, reason: RefusedReason) {
-        let Origin::Node { node, op, range, epoch, .. } = *origin else { unreachable!("a front-end's operation") };
+        let Origin::Node { from, op, range, epoch, .. } = *origin else { unreachable!("a front-end's operation") };
         self.counters.refused += 1;
         let header = self.links.header(range, epoch);
-        self.links.send(node, Frame { header, body: Body::Refused { op, reason } });
+        self.links.send(from, Frame { header, body: Body::Refused { op, reason } });
     }
 }
 

@@ -2,7 +2,7 @@
 use super::ShardState;
 use super::node_replies::{NodeReplies, larger, reason_of};
 use crate::cluster::payload::decode_request;
-use crate::cluster::{MemberHost, node_of};
+use crate::cluster::{MemberHost, member_of};
 use crate::replica::{HostedMember, RangeSlot};
 use crate::request::{Execution, Origin, Parking, RequestBody, RequestMessage, Tag};
 use fawn_chain::message::RefusedReason;
@@ -39,7 +39,7 @@ impl<D: Device> ShardState<D> {
         payload: &[u8],
     ) {
         let Ok((session, grant, body)) = decode_request(payload) else { return self.host.counters.malformed += 1 };
-        let origin = Origin::Node { node: header.from, op, session, range: header.range, epoch: header.epoch };
+        let origin = Origin::Node { from: header.from, op, session, range: header.range, epoch: header.epoch };
         let Some(slot) = self.host.members.find(header.range) else {
             return self.node_replies().refuse(&origin, RefusedReason::WrongRange);
         };
@@ -50,7 +50,7 @@ impl<D: Device> ShardState<D> {
         let mut tag = None;
         if body.is_update() {
             // The tail derives the receiver of the reply from the tag alone, so the tag must be the sender's.
-            if client != (ClientTag { session, seq: op }) || node_of(session) != header.from {
+            if client != (ClientTag { session, seq: op }) || member_of(session) != header.from {
                 return self.host.counters.malformed += 1;
             }
             if !matches!(replica.role(), Some(Role::Head | Role::Single)) {

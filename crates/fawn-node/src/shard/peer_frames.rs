@@ -3,7 +3,7 @@ use super::Shard;
 use crate::cluster::{LocalFrame, NodeOutput};
 use fawn_chain::{Body, Frame, Header};
 use fawn_flash::Device;
-use fawn_types::{NodeId, Now, Reply};
+use fawn_types::{MemberId, Now, Reply};
 
 /// Maximum rounds of local frames per iteration. If frames remain, the next iteration is due at once.
 const LOCAL_ROUNDS_MAX: usize = 64;
@@ -12,7 +12,7 @@ const LOCAL_FRAMES_MAX: usize = 4096;
 
 impl<D: Device> Shard<D> {
     /// Receives bytes of a peer's stream; frames may be split and joined arbitrarily.
-    pub fn handle_bytes(&mut self, now: Now, from: NodeId, bytes: &[u8]) {
+    pub fn handle_bytes(&mut self, now: Now, from: MemberId, bytes: &[u8]) {
         self.note_time(now);
         let mut stream = self.state.links.take_stream(from);
         let mut piece = bytes;
@@ -34,7 +34,7 @@ impl<D: Device> Shard<D> {
     }
 
     /// The link to this peer is new: partial frames of the old link are discarded in both directions.
-    pub fn handle_link_reset(&mut self, now: Now, from: NodeId) {
+    pub fn handle_link_reset(&mut self, now: Now, from: MemberId) {
         self.note_time(now);
         if let Some(control) = &mut self.state.control {
             control.link_is_new(from);

@@ -128,7 +128,7 @@ impl<D: Device> ShardContext<'_, D> {
                 match control {
                     None => tracing::error!(failure, "the store takes no more writes"),
                     Some(_) => tracing::error!(
-                        node = host.config.node.0,
+                        node = host.config.id.0,
                         failure,
                         "the store takes no more writes: its copies leave their chains; check its disk, then restart it"
                     ),

@@ -13,3 +13,10 @@ mod shards;
 mod test_harness;
 mod together;
 mod transcripts;
+
+use fawn_types::{MemberId, NodeId, ShardId};
+
+/// The member of a node with one shard.
+const fn member(node: u32) -> MemberId {
+    MemberId::new(NodeId(node), ShardId(0))
+}

@@ -1,11 +1,11 @@
 //! Second phase and its oracles: the cluster heals, serves, keeps every observed write, and has equal copies.
 use super::machine::Machine;
-use super::{TURN_US, World};
+use super::{TURN_US, World, index_of};
 use crate::clients::{Key, LIFE_MS_MAX};
 use crate::history::{HistoryOperation, Verdict, check};
 use fawn_chain::ClusterMap;
 use fawn_node::cluster::{NodeStatus, RangeDigest};
-use fawn_types::{NodeId, RangeId, TimeMs};
+use fawn_types::{MemberId, RangeId, TimeMs};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time after the last fault within which every chain is complete and serves again, µs [replication.md §2.5].
@@ -114,15 +114,14 @@ impl World {
         }
     }
 
-    fn is_well(&self, node: NodeId) -> bool {
-        let machine = &self.machines[node.0 as usize - 1];
-        machine.process.is_some() && !machine.is_poisoned()
+    fn is_well(&self, id: MemberId) -> bool {
+        self.machines[index_of(id)].shard(id).is_some_and(|shard| shard.engine().poisoned().is_none())
     }
 
     /// Whether each range is served by members on healthy disks, though maybe by fewer than it should have.
     fn serves_all(&self) -> bool {
         let serves = |map: &ClusterMap| {
-            map.ranges.iter().all(|entry| entry.is_active() && entry.serving().all(|member| self.is_well(member.node)))
+            map.ranges.iter().all(|entry| entry.is_active() && entry.serving().all(|member| self.is_well(member.id)))
         };
         self.machines[0].manager_map().is_some_and(serves)
     }
@@ -134,8 +133,8 @@ impl World {
         };
         let stuck = map.ranges.iter().find(|entry| {
             let mut served = entry.last_active.iter().flat_map(|last| &last.members);
-            let is_served = entry.is_active() && entry.serving().all(|member| self.is_well(member.node));
-            served.any(|member| self.is_well(member.node)) && !is_served
+            let is_served = entry.is_active() && entry.serving().all(|member| self.is_well(member.id));
+            served.any(|member| self.is_well(member.id)) && !is_served
         });
         stuck.map(|entry| format!("{:?} {:?}: {:?}", entry.range, entry.state, entry.members))
     }
@@ -260,23 +259,23 @@ impl World {
     pub(super) fn compare_copied(&mut self, status: &NodeStatus) -> Result<(), String> {
         for member in &status.members {
             let range = member.range;
-            let due: Vec<NodeId> = self.copied.iter().filter(|(_, of)| *of == range).map(|(node, _)| *node).collect();
+            let due: Vec<MemberId> = self.copied.iter().filter(|(_, of)| *of == range).map(|(node, _)| *node).collect();
             for node in due {
                 let Some((copy, tail)) = self.watch.transfer_and_tail(node, range) else { continue };
                 self.copied.remove(&(node, range));
                 let time = self.chain_time(range);
-                let mut digest = |of: NodeId| {
-                    let machine = &mut self.machines[of.0 as usize - 1];
+                let mut digest = |of: MemberId| {
+                    let machine = &mut self.machines[index_of(of)];
                     // The digest may have reaped completions that belong to the process, which needs an iteration for
                     // them.
                     machine.due_us = Some(self.now_us + TURN_US);
-                    machine.process.as_mut()?.digest(range, time).ok().flatten()
+                    machine.process.as_mut()?.shard_mut(of)?.digest(range, time).ok().flatten()
                 };
                 // If the disk fails during the digest, there is nothing to compare.
                 let (Some(held), Some(wanted)) = (digest(node), digest(tail)) else { continue };
                 self.compared += 1;
                 if held != wanted {
-                    let said = format!("node {} holds {held:?}, the tail {wanted:?}", node.0);
+                    let said = format!("shard {node} holds {held:?}, the tail {wanted:?}");
                     return Err(format!("copies of {range:?} differ after a full resync at {copy:?}: {said}"));
                 }
             }
@@ -286,27 +285,32 @@ impl World {
 
     /// The latest chain time of any member of the range: keys that have expired there may have left one of the copies.
     fn chain_time(&self, range: RangeId) -> TimeMs {
-        let members = self.machines.iter().filter_map(Machine::status).flat_map(|status| status.members);
+        let shards = self.machines.iter().flat_map(Machine::shards);
+        let members = shards.flat_map(|(_, shard)| shard.node_status().members);
         members.filter(|member| member.range == range).map(|member| member.time).max().unwrap_or_default()
     }
 
     /// Checks that all members of a range have equal digests.
     fn compare_copies(&mut self) -> Result<(), String> {
         let backends = self.scenario.backends as usize;
-        let mut digests: BTreeMap<RangeId, Vec<(u32, RangeDigest)>> = BTreeMap::new();
+        let mut digests: BTreeMap<RangeId, Vec<(MemberId, RangeDigest)>> = BTreeMap::new();
         let times: BTreeMap<RangeId, TimeMs> =
             self.map.ranges.iter().map(|entry| (entry.range, self.chain_time(entry.range))).collect();
-        for machine in &mut self.machines[..backends] {
-            let node = machine.node.0;
-            let Some(process) = machine.process.as_mut() else { return Err(format!("node {node} is down")) };
-            let status = process.node_status();
+        let ids: Vec<MemberId> =
+            self.machines[..backends].iter().flat_map(|machine| machine.disks.iter().map(|disk| disk.id)).collect();
+        for id in ids {
+            let process = self.machines[index_of(id)].process.as_mut();
+            let Some(shard) = process.and_then(|process| process.shard_mut(id)) else {
+                return Err(format!("shard {id} is down"));
+            };
+            let status = shard.node_status();
             self.watch.alarms += status.counters.alarms;
             self.watch.copies += status.counters.copies;
             for member in status.members {
                 let time = times.get(&member.range).copied().unwrap_or_default();
-                let digest = process.digest(member.range, time).map_err(|error| format!("node {node}: {error}"))?;
+                let digest = shard.digest(member.range, time).map_err(|error| format!("shard {id}: {error}"))?;
                 let serves = super::observe::is_serving(member.phase);
-                digests.entry(member.range).or_default().extend(digest.filter(|_| serves).map(|digest| (node, digest)));
+                digests.entry(member.range).or_default().extend(digest.filter(|_| serves).map(|digest| (id, digest)));
             }
         }
         for (range, copies) in &digests {
@@ -324,8 +328,9 @@ impl World {
     pub(super) fn words(&self) -> String {
         let mut words = String::new();
         for machine in &self.machines {
-            let members = machine.status().map(|status| status.members);
-            words.push_str(&format!("\n  node {}: {members:?}", machine.node.0));
+            for (id, shard) in machine.shards() {
+                words.push_str(&format!("\n  shard {id}: {:?}", shard.node_status().members));
+            }
         }
         if let Some(map) = self.machines[0].manager_map() {
             for entry in &map.ranges {

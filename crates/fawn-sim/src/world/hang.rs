@@ -4,6 +4,7 @@
 //! [replication.md § 2.4]. The phase begins in a healed cluster: with a second fault there would be no copy to go on with.
 use super::World;
 use crate::scenario::Hang;
+use fawn_flash::SimDisk;
 use fawn_flash::sim::{DeviceFault, OpKind};
 
 /// Operations continue within this time after the disk began to hang, µs.
@@ -21,13 +22,13 @@ impl World {
     pub(super) fn hang(&mut self, hang: Hang) -> Result<(), String> {
         let Hang { machine, for_us, late_us, is_survived } = hang;
         let index = machine as usize;
-        let disk = self.machines[index].disk.clone();
+        let disks: Vec<SimDisk> = self.machines[index].disks.iter().map(|disk| disk.disk.clone()).collect();
         self.trace.say(self.now_us, format!("{hang:?}"));
         self.quiet = false;
         self.clients.think_longer(THINK_US);
         let fault = if late_us == 0 { DeviceFault::Hang } else { DeviceFault::Delay { ticks: late_us } };
         for kind in [OpKind::Write, OpKind::Sync] {
-            disk.fail_every(kind, fault.clone());
+            disks.iter().for_each(|disk| disk.fail_every(kind, fault.clone()));
         }
         let until_us = self.now_us + for_us;
         self.run_until(self.now_us + RESUME_US_MAX.min(for_us))?;
@@ -51,9 +52,9 @@ impl World {
         let served = self.machines[index].answered - before;
         self.trace.say(self.now_us, format!("the disk works again; {served} operations were answered at its machine"));
         for kind in [OpKind::Write, OpKind::Sync] {
-            disk.end_faults(kind);
+            disks.iter().for_each(|disk| disk.end_faults(kind));
         }
-        disk.release_hung();
+        disks.iter().for_each(SimDisk::release_hung);
         // Operations that the disk completes late may have begun a moment ago.
         self.run_until(self.now_us + late_us)?;
         self.heal_whole("a disk that hung")?;

@@ -1,7 +1,7 @@
 //! Injection of faults into the world: crashes, shutdowns, pauses, cuts, disk faults.
-use super::World;
 use super::machine::Machine;
 use super::observe::is_serving;
+use super::{World, index_of};
 use crate::faults::Fault;
 use crate::network::NetworkOptions;
 use fawn_flash::sim::{Loss, OpKind};
@@ -60,11 +60,15 @@ impl World {
             Fault::ReadsFail(machine, for_us) => {
                 let machine = &mut self.machines[machine as usize];
                 machine.unreadable_until_us = now_us + for_us;
-                machine.disk.fail_every(OpKind::Read, fawn_flash::sim::DeviceFault::Fail);
+                for disk in &machine.disks {
+                    disk.disk.fail_every(OpKind::Read, fawn_flash::sim::DeviceFault::Fail);
+                }
             }
             Fault::Fail(machine, sync, nth) => {
                 let kind = if sync { OpKind::Sync } else { OpKind::Write };
-                self.machines[machine as usize].disk.fail_nth(kind, nth, fawn_flash::sim::DeviceFault::Fail);
+                let disks = &self.machines[machine as usize].disks;
+                let disk = &disks[nth as usize % disks.len()].disk;
+                disk.fail_nth(kind, nth, fawn_flash::sim::DeviceFault::Fail);
             }
             Fault::Cut { links, for_us } => {
                 for (from, to) in links {
@@ -151,10 +155,14 @@ impl World {
         let now_us = self.now_us;
         let is_backend = index < self.scenario.backends as usize;
         let machine = &mut self.machines[index];
-        let Some(status) = machine.status() else { return Ok(()) };
-        self.watch.alarms += status.counters.alarms;
-        self.watch.copies += status.counters.copies;
-        self.watch.dropped += status.members_dropped;
+        if machine.process.is_none() {
+            return Ok(());
+        }
+        for (_, status) in machine.statuses() {
+            self.watch.alarms += status.counters.alarms;
+            self.watch.copies += status.counters.copies;
+            self.watch.dropped += status.members_dropped;
+        }
         let connected = machine.connected();
         let in_order = end(machine);
         self.closes += u64::from(in_order);
@@ -163,7 +171,7 @@ impl World {
         machine.restart_us = Some(now_us + for_us);
         let node = machine.node;
         self.watch.forget(node);
-        self.copied.retain(|(of, _)| *of != node);
+        self.copied.retain(|(of, _)| of.node() != node);
         self.network.drop_node(node, now_us);
         connected.into_iter().for_each(|client| self.clients.lose(client, now_us));
         Ok(())
@@ -177,12 +185,12 @@ impl World {
             let whole = entry.is_active() && entry.serving().count() == usize::from(self.scenario.replication);
             whole
                 && entry.serving().all(|member| {
-                    let machine = &backends[member.node.0 as usize - 1];
+                    let machine = &backends[index_of(member.id)];
                     let serves = |status: &fawn_node::cluster::MemberStatus| {
                         status.range == entry.range && status.epoch == entry.epoch && is_serving(status.phase)
                     };
                     machine.boot == member.boot
-                        && machine.status().is_some_and(|status| status.members.iter().any(serves))
+                        && machine.shard(member.id).is_some_and(|shard| shard.node_status().members.iter().any(serves))
                 })
         })
     }
@@ -209,7 +217,7 @@ impl World {
             machine.stalled_until_us = 0;
             machine.full_until_us = now_us;
             machine.unreadable_until_us = 0;
-            machine.disk.clear_faults();
+            machine.disks.iter().for_each(|disk| disk.disk.clear_faults());
             if machine.process.is_none() {
                 machine.restart_us = Some(now_us);
             }

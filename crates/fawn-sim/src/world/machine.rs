@@ -1,4 +1,4 @@
-//! One simulated machine: its disk, which outlives its process, and its process, which is stopped and started.
+//! One simulated machine: its shards' disks, which outlive its process, and its process, which is stopped and started.
 use super::sessions::Connection;
 use crate::canary::Canary;
 use crate::network::Arrival;
@@ -9,8 +9,8 @@ use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, NodeConfig, NodeLimits, NodeStatus};
-use fawn_node::{ServerInfo, Shard, ShardOptions};
-use fawn_types::{BootId, Durability, MonoMs, NodeId, Now, TimeMs};
+use fawn_node::{ServerInfo, Shard, ShardGroup, ShardOptions};
+use fawn_types::{BootId, Durability, MemberId, MonoMs, NodeId, Now, ShardId, TimeMs};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The wall clock when a world begins, ms.
@@ -24,22 +24,105 @@ const HOLD_OFF_MS_MAX: u64 = 16_000;
 /// Interval at which states of a lying disk are saved, µs, and the number of them.
 const PAST_EVERY_US: u64 = 3_000;
 const PAST_MAX: usize = 4;
+/// The shard that hosts the manager.
+pub(super) const MANAGER: MemberId = MemberId::new(NodeId(1), ShardId(0));
 /// Time after which an unanswered operation fails, ms.
 pub(super) const TIMEOUT_MS: u64 = 3_000;
 
-/// The process of a machine: client sessions on a node with a store.
-pub(super) type Process = Shard<SimDevice>;
+/// The process of a machine: the shards of a node, each with client sessions and a store.
+pub(super) type Process = ShardGroup<SimDevice>;
+
+/// The disk of a shard, which outlives its processes.
+pub(super) struct ShardDisk {
+    pub(super) id: MemberId,
+    pub(super) disk: SimDisk,
+    /// Earlier states of a lying disk, oldest first.
+    past: VecDeque<SimDisk>,
+    /// The first state of each of its blobs, with which a shard that forgets promises restarts.
+    forgotten: BTreeMap<u32, Vec<u8>>,
+}
+
+impl ShardDisk {
+    fn new(id: MemberId, disk: SimOptions) -> Self {
+        Self { id, disk: SimDisk::new(disk), past: VecDeque::new(), forgotten: BTreeMap::new() }
+    }
+
+    fn open(
+        &mut self,
+        map: &ClusterMap,
+        former: BootId,
+        now: Now,
+        canary: Option<Canary>,
+    ) -> Result<Engine<SimDevice>, String> {
+        let opened = Engine::open(SimDevice::attach(&self.disk), options(map), now);
+        let (mut engine, _) = opened.map_err(|error| error.to_string())?;
+        match canary {
+            Some(Canary::PromiseForgotten) => {
+                for (key, bytes) in &self.forgotten {
+                    engine.put_blob(*key, bytes).map_err(|error| error.to_string())?;
+                }
+            }
+            Some(Canary::KillTakenForStop) => forge_marks(&mut engine, former).map_err(|error| error.to_string())?,
+            _ => {}
+        }
+        Ok(engine)
+    }
+
+    /// Notes the promises of a shard that will forget later ones.
+    fn note_promises(&mut self, engine: &Engine<SimDevice>) {
+        for key in engine.blob_keys().collect::<Vec<_>>() {
+            let bytes = engine.blob(key).unwrap_or_default();
+            if decode_state(bytes).is_ok() {
+                self.forgotten.entry(key).or_insert_with(|| bytes.to_vec());
+            }
+        }
+    }
+
+    /// Closes the store, then cuts the disk's power, which must lose nothing. With `power_after_ops`, power fails that many
+    /// operations after the shutdown began, if it takes that many. Returns whether the shutdown finished.
+    fn close(&mut self, shard: Shard<SimDevice>, power_after_ops: Option<u64>, seed: u64) -> bool {
+        let disk = &self.disk;
+        if let Some(ops) = power_after_ops {
+            disk.capture(Capture::At { op: disk.ops() + ops, loss: Loss::Power, seed });
+        }
+        let is_closed = shard.into_engine().close().is_ok();
+        disk.capture(Capture::Never);
+        let image = disk.take_images().pop();
+        let in_order = image.is_none() && is_closed;
+        match in_order {
+            true => disk.crash(seed),
+            false => disk.kill(seed), // The disk failed or is full.
+        }
+        if let Some(image) = image {
+            self.disk = image.disk;
+        }
+        in_order
+    }
+
+    /// Reverts a lying disk to an earlier state. Only the log is old; the manifest is synced as reported.
+    fn put_past(&mut self) {
+        let Some(past) = self.past.pop_front() else { return };
+        for name in past.names().iter().filter(|name| name.starts_with("segment")) {
+            self.disk.put(name, &past.contents(name).unwrap_or_default());
+        }
+    }
+
+    /// Limits the disk to `left_bytes` more than its current content.
+    fn fill(&self, left_bytes: u64) {
+        let disk = &self.disk;
+        let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
+        let used_bytes: u64 = disk.names().iter().map(|name| len(name).next_multiple_of(4096)).sum();
+        disk.set_capacity_bytes(Some(used_bytes + left_bytes));
+    }
+}
 
 pub(super) struct Machine {
     pub(super) node: NodeId,
     pub(super) boot: BootId,
     pub(super) process: Option<Process>,
-    pub(super) disk: SimDisk,
-    /// Earlier states of a lying disk, oldest first.
-    past: VecDeque<SimDisk>,
+    /// In the order of the shards.
+    pub(super) disks: Vec<ShardDisk>,
     past_at_us: u64,
-    /// The first state of each of its blobs, with which a machine that forgets promises restarts.
-    forgotten: BTreeMap<u32, Vec<u8>>,
     /// How far its wall clock is ahead.
     skew_ms: u64,
     /// When it was last powered on; its monotonic clock counts from there.
@@ -51,7 +134,7 @@ pub(super) struct Machine {
     pub(super) full_until_us: u64,
     /// Its disk reads nothing until then; 0: it does.
     pub(super) unreadable_until_us: u64,
-    pub(super) inbox: VecDeque<(NodeId, Arrival)>,
+    pub(super) inbox: VecDeque<(MemberId, MemberId, Arrival)>,
     /// When its next iteration is due.
     pub(super) due_us: Option<u64>,
     /// Connections of clients.
@@ -61,15 +144,15 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(node: NodeId, disk: SimOptions, skew_ms: u64) -> Self {
+    /// A machine with a shard on each disk.
+    pub(super) fn new(node: NodeId, disks: Vec<SimOptions>, skew_ms: u64) -> Self {
+        let disk = |(shard, disk)| ShardDisk::new(MemberId::new(node, ShardId(shard)), disk);
         Self {
             node,
             boot: BootId(0),
             process: None,
-            disk: SimDisk::new(disk),
-            past: VecDeque::new(),
+            disks: (0..).zip(disks).map(disk).collect(),
             past_at_us: 0,
-            forgotten: BTreeMap::new(),
             skew_ms,
             powered_us: None,
             restart_us: None,
@@ -113,12 +196,13 @@ impl Machine {
     /// The next time at which it acts by itself.
     pub(super) fn next_us(&self) -> Option<u64> {
         let Some(_) = &self.process else { return self.restart_us };
-        let disk = self.disk.next_due().map(|at| at.max(self.stalled_until_us));
+        let disks = self.disks.iter().filter_map(|shard| shard.disk.next_due()).min();
+        let disk = disks.map(|at| at.max(self.stalled_until_us));
         let inbox = (!self.inbox.is_empty()).then_some(0);
         [self.due_us, disk, inbox].into_iter().flatten().min().map(|at| at.max(self.paused_until_us))
     }
 
-    /// Starts its process from the content of its disk.
+    /// Starts its process from the content of its disks.
     ///
     /// # Errors
     /// If it does not start, which no simulated fault explains.
@@ -136,52 +220,43 @@ impl Machine {
         let former = std::mem::replace(&mut self.boot, boot);
         self.restart_us = None;
         self.due_us = Some(now_us);
-        let name = |error: &dyn std::fmt::Display| format!("node {} does not start: {error}", self.node.0);
-        self.disk.advance_to(now_us);
-        let opened = Engine::open(SimDevice::attach(&self.disk), options(map), now);
-        let (mut engine, _) = opened.map_err(|error| name(&error))?;
-        match canary {
-            Some(Canary::PromiseForgotten) => {
-                for (key, bytes) in &self.forgotten {
-                    engine.put_blob(*key, bytes).map_err(|error| name(&error))?;
-                }
-            }
-            Some(Canary::KillTakenForStop) => forge_marks(&mut engine, former).map_err(|error| name(&error))?,
-            _ => {}
+        let mut process = Process::default();
+        for disk in &mut self.disks {
+            let id = disk.id;
+            disk.disk.advance_to(now_us);
+            let name = |error: &dyn std::fmt::Display| format!("shard {id} does not start: {error}");
+            let engine = disk.open(map, former, now, canary).map_err(|error| name(&error))?;
+            let config = config(id, boot, map, limits);
+            let started = Shard::in_cluster(engine, config, shard_options(map), ServerInfo::default(), now);
+            process.insert(id, started.map_err(|error| name(&error))?);
         }
-        let config = config(self.node, boot, map, limits);
-        let options = shard_options(map);
-        let started = Shard::in_cluster(engine, config, options, ServerInfo::default(), now);
-        self.process = Some(started.map_err(|error| name(&error))?);
+        self.process = Some(process);
         Ok(())
     }
 
     /// Ends its process; `seed` decides which unsynced writes the disk keeps.
     pub(super) fn stop(&mut self, loss: Loss, seed: u64, canary: Option<Canary>) {
-        if let (Some(Canary::PromiseForgotten), Some(engine)) =
-            (canary, self.process.as_ref().map(|process| process.engine()))
-        {
-            for key in engine.blob_keys().collect::<Vec<_>>() {
-                let bytes = engine.blob(key).unwrap_or_default();
-                if decode_state(bytes).is_ok() {
-                    self.forgotten.entry(key).or_insert_with(|| bytes.to_vec());
-                }
+        for (disk, seed) in self.disks.iter_mut().zip(seed..) {
+            let engine = self.process.as_ref().and_then(|process| process.shard(disk.id)).map(Shard::engine);
+            if let (Some(Canary::PromiseForgotten), Some(engine)) = (canary, engine) {
+                disk.note_promises(engine);
             }
-        }
-        match loss {
-            Loss::Power => self.disk.crash(seed),
-            Loss::Process => self.disk.kill(seed),
+            match loss {
+                Loss::Power => disk.disk.crash(seed),
+                Loss::Process => disk.disk.kill(seed),
+            }
         }
         self.process = None;
         if loss == Loss::Power {
             self.powered_us = None;
-            self.put_past();
+            self.disks.iter_mut().for_each(ShardDisk::put_past);
         }
         self.end();
     }
 
-    /// Shuts it down gracefully, then cuts its power, which must lose nothing. With `power_after_ops`, power fails that
-    /// many operations after the shutdown began, if it takes that many. Returns whether the shutdown finished.
+    /// Shuts it down gracefully, one shard after the other, then cuts its power, which must lose nothing. With
+    /// `power_after_ops`, power fails that many operations after the shutdown of the last shard began, if it takes that many.
+    /// Returns whether the shutdown finished.
     pub(super) fn close(
         &mut self,
         now_us: u64,
@@ -189,41 +264,24 @@ impl Machine {
         seed: u64,
         canary: Option<Canary>,
     ) -> bool {
-        let disk = &self.disk;
-        disk.advance_to(now_us);
-        if let Some(ops) = power_after_ops {
-            disk.capture(Capture::At { op: disk.ops() + ops, loss: Loss::Power, seed });
-        }
-        let engine = self.process.take().map(Shard::into_engine);
-        let is_closed = engine.is_some_and(|engine| engine.close().is_ok());
-        disk.capture(Capture::Never);
-        let image = disk.take_images().pop();
-        match image.is_none() && is_closed {
-            true => disk.crash(seed),
-            false => disk.kill(seed), // The disk failed or is full.
-        }
-        let in_order = image.is_none() && is_closed;
-        if let Some(image) = image {
-            self.disk = image.disk;
+        let Some(mut process) = self.process.take() else { return false };
+        let last = self.disks.len() - 1;
+        let mut in_order = true;
+        for (at, disk) in self.disks.iter_mut().enumerate() {
+            disk.disk.advance_to(now_us);
+            let Some(shard) = process.remove(disk.id) else { continue };
+            in_order &= disk.close(shard, power_after_ops.filter(|_| at == last), seed + at as u64);
         }
         if canary == Some(Canary::MarkBeforeSync) {
-            self.put_past();
+            self.disks.iter_mut().for_each(ShardDisk::put_past);
         }
         self.end();
         in_order
     }
 
-    /// Reverts a lying disk to an earlier state. Only the log is old; the manifest is synced as reported.
-    fn put_past(&mut self) {
-        let Some(past) = self.past.pop_front() else { return };
-        for name in past.names().iter().filter(|name| name.starts_with("segment")) {
-            self.disk.put(name, &past.contents(name).unwrap_or_default());
-        }
-    }
-
     /// Discards all state of its process.
     fn end(&mut self) {
-        self.past.clear();
+        self.disks.iter_mut().for_each(|disk| disk.past.clear());
         self.inbox.clear();
         self.due_us = None;
         self.paused_until_us = 0;
@@ -231,53 +289,57 @@ impl Machine {
         self.connections.clear();
     }
 
-    /// Whether its process runs on a disk that failed.
+    /// Whether a shard of its process runs on a disk that failed.
     pub(super) fn is_poisoned(&self) -> bool {
-        self.engine().is_some_and(|engine| engine.poisoned().is_some())
+        self.shards().any(|(_, shard)| shard.engine().poisoned().is_some())
     }
 
-    /// The store of its process.
-    pub(super) fn engine(&self) -> Option<&Engine<SimDevice>> {
-        self.process.as_ref().map(|process| process.engine())
+    /// The shards of its process.
+    pub(super) fn shards(&self) -> impl Iterator<Item = (MemberId, &Shard<SimDevice>)> {
+        self.process.iter().flat_map(ShardGroup::shards)
     }
 
-    /// The status of its process.
-    pub(super) fn status(&self) -> Option<NodeStatus> {
-        self.process.as_ref().map(|process| process.node_status())
+    /// A shard of its process.
+    pub(super) fn shard(&self, id: MemberId) -> Option<&Shard<SimDevice>> {
+        self.process.as_ref()?.shard(id)
+    }
+
+    /// The status of each shard of its process.
+    pub(super) fn statuses(&self) -> Vec<(MemberId, NodeStatus)> {
+        self.shards().map(|(id, shard)| (id, shard.node_status())).collect()
     }
 
     /// The cluster's map, if its process hosts the manager.
     pub(super) fn manager_map(&self) -> Option<&ClusterMap> {
-        self.process.as_ref().and_then(|process| process.manager_map())
+        self.shards().find_map(|(_, shard)| shard.manager_map())
     }
 
-    /// Limits its disk to `left_bytes` more than its current content.
+    /// Limits its disks to `left_bytes` more than their current content.
     pub(super) fn fill(&self, left_bytes: u64) {
-        let disk = &self.disk;
-        let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
-        let used_bytes: u64 = disk.names().iter().map(|name| len(name).next_multiple_of(4096)).sum();
-        disk.set_capacity_bytes(Some(used_bytes + left_bytes));
+        self.disks.iter().for_each(|disk| disk.fill(left_bytes));
     }
 
     /// Space comes back, and reads work again, when their time has come.
     pub(super) fn mend(&mut self, now_us: u64) {
         if self.full_until_us > 0 && self.full_until_us <= now_us {
             self.full_until_us = 0;
-            self.disk.set_capacity_bytes(None);
+            self.disks.iter().for_each(|disk| disk.disk.set_capacity_bytes(None));
         }
         if self.unreadable_until_us > 0 && self.unreadable_until_us <= now_us {
             self.unreadable_until_us = 0;
-            self.disk.end_faults(OpKind::Read);
+            self.disks.iter().for_each(|disk| disk.disk.end_faults(OpKind::Read));
         }
     }
 
-    /// Saves the state that a power loss would leave now, for a disk that lies about syncs.
+    /// Saves the states that a power loss would leave now, for disks that lie about syncs.
     pub(super) fn keep_past(&mut self, now_us: u64) {
         if self.past_at_us <= now_us {
             self.past_at_us = now_us + PAST_EVERY_US;
-            self.past.push_back(self.disk.image(Loss::Power, now_us));
-            if self.past.len() > PAST_MAX {
-                self.past.pop_front();
+            for ShardDisk { past, disk, .. } in &mut self.disks {
+                past.push_back(disk.image(Loss::Power, now_us));
+                if past.len() > PAST_MAX {
+                    past.pop_front();
+                }
             }
         }
     }
@@ -312,7 +374,7 @@ fn shard_options(map: &ClusterMap) -> ShardOptions {
     ShardOptions { durability: map.durability, value_bytes_max, ..ShardOptions::default() }
 }
 
-fn config(node: NodeId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {
+fn config(id: MemberId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {
     let report_wait_ms = crate::faults::REPORT_WAIT_MS;
     let manager = ManagerOptions {
         report_wait_ms,
@@ -324,5 +386,5 @@ fn config(node: NodeId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> N
     let limits = NodeLimits { manager, router: frontend, ..limits };
     let durability: Durability = map.durability;
     let map_place = MapPlace::OwnStore;
-    NodeConfig { node, boot, durability, map: map.clone(), manager: Some(NodeId(1)), map_place, limits }
+    NodeConfig { id, boot, durability, map: map.clone(), manager: Some(MANAGER), map_place, limits }
 }

@@ -25,10 +25,11 @@ use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::internals::RangeProgress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
+use fawn_node::Shard;
 use fawn_node::cluster::{MemberStatus, NodeOutput, NodeStatus};
 use fawn_types::random::SplitMix64;
-use fawn_types::{BootId, HashSecret, NodeId, RangeId};
-use machine::Machine;
+use fawn_types::{BootId, HashSecret, MemberId, NodeId, RangeId};
+use machine::{MANAGER, Machine};
 use observe::Observer;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -127,7 +128,7 @@ pub struct World {
     /// Cut links and the times to restore them.
     cuts: Vec<(u64, NodeId, NodeId)>,
     /// Members whose copies are complete, but not yet compared with their tails.
-    copied: BTreeSet<(NodeId, RangeId)>,
+    copied: BTreeSet<(MemberId, RangeId)>,
     compared: u64,
     /// Clients send no more requests by themselves.
     quiet: bool,
@@ -158,9 +159,15 @@ impl World {
         let latency_ticks = 10..=scenario.disk_us_max;
         let machine = |index: u32| {
             let seed = random.next();
-            let disk = SimOptions { seed, shuffle: true, latency_ticks: latency_ticks.clone(), ticks_per_reap: 0 };
+            let disk = |shard| SimOptions {
+                seed: seed.wrapping_add(shard),
+                shuffle: true,
+                latency_ticks: latency_ticks.clone(),
+                ticks_per_reap: 0,
+            };
+            let disks = (0..u64::from(scenario.shards)).map(disk).collect();
             let skew_ms = random.below(3) * random.below(5_000);
-            Machine::new(NodeId(index + 1), disk, skew_ms)
+            Machine::new(NodeId(index + 1), disks, skew_ms)
         };
         let machines = (0..scenario.backends + scenario.frontends).map(machine).collect();
         Self {
@@ -197,7 +204,7 @@ impl World {
     }
 
     fn report(&self) -> RunReport {
-        let process_dropped = self.machines[0].status().map(|status| status.members_dropped);
+        let process_dropped = self.machines[0].shard(MANAGER).map(|shard| shard.node_status().members_dropped);
         RunReport {
             hash: self.trace.hash(),
             events: self.trace.events(),
@@ -323,9 +330,9 @@ impl World {
                 Arrival::Reset => b"reset",
             };
             self.trace.note(now_us, b'b', from.0, to.0, bytes);
-            let machine = &mut self.machines[to.0 as usize - 1];
+            let machine = &mut self.machines[index_of(to)];
             if machine.process.is_some() {
-                machine.inbox.push_back((from, arrival));
+                machine.inbox.push_back((from, to, arrival));
             }
         }
     }
@@ -340,68 +347,71 @@ impl World {
             return Ok(());
         }
         if machine.stalled_until_us <= now_us {
-            machine.disk.advance_to(now_us);
+            machine.disks.iter().for_each(|disk| disk.disk.advance_to(now_us));
         }
         if lies {
             machine.keep_past(now_us);
         }
         let clock = machine.clock(now_us);
         let Some(process) = machine.process.as_mut() else { return Ok(()) };
-        for (from, arrival) in machine.inbox.drain(..) {
+        for (from, to, arrival) in machine.inbox.drain(..) {
             match arrival {
-                Arrival::Bytes(bytes) => process.handle_bytes(clock, from, &bytes),
-                Arrival::Reset => process.handle_link_reset(clock, from),
+                Arrival::Bytes(bytes) => process.handle_bytes(clock, (from, to), &bytes),
+                Arrival::Reset => process.handle_link_reset(clock, (from, to)),
             }
         }
         machine.offer_inputs(clock);
         let Some(process) = machine.process.as_mut() else { return Ok(()) };
         let due = process.run_once(clock);
         let mut outputs = Vec::new();
-        while let Some(output) = process.poll_node_output() {
+        while let Some(output) = process.poll_output() {
             outputs.push(output);
         }
-        let node = machine.node;
-        let status = process.node_status();
+        let statuses = machine.statuses();
         let (replies, is_due) = machine.take_replies(&mut self.random)?;
-        let is_copying = status.members.iter().any(|member| member.phase == "copying");
-        if self.watch.note_losses(node, &status, self.unclean)? && self.scenario.may_lose {
-            self.trace.say(now_us, "what was acked may be missing".to_owned());
-            self.watch.forgive();
-            self.clients.forgive();
+        let mut is_copying = false;
+        for (id, status) in &statuses {
+            is_copying |= status.members.iter().any(|member| member.phase == "copying");
+            if self.watch.note_losses(*id, status, self.unclean)? && self.scenario.may_lose {
+                self.trace.say(now_us, "what was acked may be missing".to_owned());
+                self.watch.forgive();
+                self.clients.forgive();
+            }
+            self.observe(*id, status)?;
         }
-        self.observe(index, &status)?;
         let machine = &mut self.machines[index];
         // No fault of a run lasts long enough: a scan that meets an unreadable record fails, and is repeated.
-        if machine.engine().is_some_and(|engine| engine.stats().corrupt_passed > 0) {
-            return Err(format!("node {}: a scan passed a record as lost", node.0));
+        if let Some((id, _)) = machine.shards().find(|(_, shard)| shard.engine().stats().corrupt_passed > 0) {
+            return Err(format!("shard {id}: a scan passed a record as lost"));
         }
         let own_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
         machine.due_us = sessions::due_us(own_us, is_due, now_us);
-        self.compare_copied(&status)?;
-        outputs.into_iter().try_for_each(|output| self.carry_out(index, output))?;
+        statuses.iter().try_for_each(|(_, status)| self.compare_copied(status))?;
+        outputs.into_iter().try_for_each(|(from, output)| self.carry_out(from, output))?;
         self.deliver_replies(index, &replies)?;
         if is_copying {
             self.inject_at_transfer(index)?;
         }
         // The manager's map is only on its own machine's disk, so that machine is always restarted.
         if self.machines[index].is_poisoned() && (self.scenario.supervised || index == 0) {
-            self.trace.say(now_us, format!("node {}'s disk failed: its process is restarted", node.0));
+            self.trace.say(now_us, format!("node {}'s disk failed: its process is restarted", index + 1));
             self.stop(index, Loss::Process, RESTART_US)?;
         }
         Ok(())
     }
 
-    /// Checks what a machine's iteration has changed.
-    fn observe(&mut self, index: usize, status: &NodeStatus) -> Result<(), String> {
+    /// Checks what an iteration has changed at one shard.
+    fn observe(&mut self, node: MemberId, status: &NodeStatus) -> Result<(), String> {
         let now_us = self.now_us;
-        let node = self.machines[index].node;
-        let machine = &self.machines[index];
-        let engine = machine.engine();
+        let machine = &self.machines[index_of(node)];
+        let engine = machine.shard(node).map(Shard::engine);
         let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
         let copied = status.members.iter().filter(|member| self.watch.has_copied(node, member));
         self.copied.extend(copied.map(|member| (node, member.range)));
         let has_begun = status.members.iter().any(|member| self.watch.has_begun(node, member));
-        if let Some(map) = machine.manager_map() {
+        if node == MANAGER
+            && let Some(map) = machine.manager_map()
+        {
             self.watch.note_chains(map);
         }
         self.watch.look(node, status, progress)?;
@@ -417,7 +427,7 @@ impl World {
     }
 
     /// Sends a frame. Late chunks of a transfer find more bugs than other late frames, so more of them are late.
-    fn send(&mut self, from: NodeId, to: NodeId, frame_out: OutgoingFrame) {
+    fn send(&mut self, from: MemberId, to: MemberId, frame_out: OutgoingFrame) {
         let now_us = self.now_us;
         let may_be_late = frame_out.is_part && now_us < self.faults.until_us() + LATE_AFTER_FAULTS_US;
         if may_be_late && self.random.chance(1, PARTS_PER_LATE) {
@@ -427,12 +437,11 @@ impl World {
         self.network.send(now_us, from, to, frame_out.frame);
     }
 
-    fn carry_out(&mut self, index: usize, output: NodeOutput) -> Result<(), String> {
+    fn carry_out(&mut self, node: MemberId, output: NodeOutput) -> Result<(), String> {
         let now_us = self.now_us;
-        let node = self.machines[index].node;
         match output {
             NodeOutput::Send { to, bytes } => {
-                let wall = self.machines[to.0 as usize - 1].clock(now_us).wall;
+                let wall = self.machines[index_of(to)].clock(now_us).wall;
                 for frame_out in self.transport.outgoing(&bytes, wall)? {
                     if let Some(promise) = frame_out.promise {
                         self.watch.hear(node, promise);
@@ -442,7 +451,7 @@ impl World {
             }
             NodeOutput::KeepMap { .. } => return Err("the manager's node keeps its map itself".to_owned()),
             NodeOutput::Reset { peer } => {
-                self.trace.say(now_us, format!("node {} closes its link to {}", node.0, peer.0));
+                self.trace.say(now_us, format!("shard {node} closes its link to {peer}"));
                 self.network.break_link(node, peer, now_us);
             }
         }
@@ -450,10 +459,16 @@ impl World {
     }
 }
 
+/// The machine of a shard.
+const fn index_of(id: MemberId) -> usize {
+    id.node().0 as usize - 1
+}
+
 /// The map with which every machine starts.
 fn first_map(scenario: &Scenario, random: &mut SplitMix64) -> ClusterMap {
     let ring = RingOptions { replication: scenario.replication, virtual_ids: scenario.virtual_ids };
-    let entry = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: format!("node-{id}") };
+    let shards = scenario.shards;
+    let entry = |id| NodeEntry { node: NodeId(id), shards, weight: 1, domain: 0, address: format!("node-{id}") };
     let mut secret = [0; 16];
     secret[..8].copy_from_slice(&random.next().to_le_bytes());
     ClusterMap::new(HashSecret(secret), scenario.durability, ring, (1..=scenario.backends).map(entry).collect())

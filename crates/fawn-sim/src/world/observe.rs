@@ -1,12 +1,10 @@
 //! Per-iteration oracles: the invariants that hold at every moment.
+use super::machine::MANAGER;
 use fawn_chain::{ClusterMap, invariants};
 use fawn_ds::internals::RangeProgress;
 use fawn_node::cluster::{MemberStatus, NodeStatus};
-use fawn_types::{Durability, Epoch, NodeId, RangeId, Version};
+use fawn_types::{Durability, Epoch, MemberId, NodeId, RangeId, Version};
 use std::collections::BTreeMap;
-
-/// The node that hosts the manager.
-const MANAGER: NodeId = NodeId(1);
 
 /// Observations so far.
 #[derive(Debug)]
@@ -15,18 +13,18 @@ pub(super) struct Observer {
     /// Minimum number of members that hold a write before it is acknowledged.
     copies_min: u8,
     /// The last version in the log of each member that served in an epoch.
-    received: BTreeMap<(RangeId, Epoch), BTreeMap<NodeId, Version>>,
+    received: BTreeMap<(RangeId, Epoch), BTreeMap<MemberId, Version>>,
     /// The greatest epoch in which each member acted towards others.
-    seen_epochs: BTreeMap<(NodeId, RangeId), Epoch>,
+    seen_epochs: BTreeMap<(MemberId, RangeId), Epoch>,
     /// The member that assigned, and the one that committed, in each epoch.
-    heads: BTreeMap<(RangeId, Epoch), NodeId>,
-    tails: BTreeMap<(RangeId, Epoch), NodeId>,
+    heads: BTreeMap<(RangeId, Epoch), MemberId>,
+    tails: BTreeMap<(RangeId, Epoch), MemberId>,
     /// The members of each chain in the manager's newest map, head first.
-    chains: BTreeMap<RangeId, (Epoch, Vec<NodeId>)>,
+    chains: BTreeMap<RangeId, (Epoch, Vec<MemberId>)>,
     /// The last committed version of each range, so acked or readable.
     committed: BTreeMap<RangeId, Version>,
     /// Each member's status after its last iteration, and its own watermark of the durability mode.
-    members: BTreeMap<(RangeId, NodeId), (MemberStatus, Version)>,
+    members: BTreeMap<(RangeId, MemberId), (MemberStatus, Version)>,
     /// Possible losses reported by the current manager, and by all managers.
     losses_told: u64,
     pub(super) losses: u64,
@@ -63,13 +61,13 @@ impl Observer {
         for entry in map.ranges.iter().filter(|entry| entry.is_active()) {
             let (epoch, nodes) = self.chains.entry(entry.range).or_default();
             if *epoch < entry.epoch {
-                (*epoch, *nodes) = (entry.epoch, entry.serving().map(|member| member.node).collect());
+                (*epoch, *nodes) = (entry.epoch, entry.serving().map(|member| member.id).collect());
             }
         }
     }
 
     /// The place in its chain of a member that serves; `None` for middles of a chain whose order is not known.
-    fn place(&self, node: NodeId, member: &MemberStatus) -> Option<usize> {
+    fn place(&self, node: MemberId, member: &MemberStatus) -> Option<usize> {
         match (member.phase, self.chains.get(&member.range)) {
             ("head" | "middle" | "tail", Some((epoch, nodes))) if *epoch == member.epoch => {
                 nodes.iter().position(|other| *other == node)
@@ -101,14 +99,14 @@ impl Observer {
     }
 
     /// Records that a member acts in `epoch`, which it may never forget.
-    pub(super) fn hear(&mut self, node: NodeId, (range, epoch): (RangeId, Epoch)) {
+    pub(super) fn hear(&mut self, node: MemberId, (range, epoch): (RangeId, Epoch)) {
         let seen = self.seen_epochs.entry((node, range)).or_default();
         *seen = (*seen).max(epoch);
     }
 
     /// Whether the manager reports a new possible loss of acked writes. It may do so only if a process was killed, and
     /// never under `sync`.
-    pub(super) fn note_losses(&mut self, node: NodeId, status: &NodeStatus, unclean: bool) -> Result<bool, String> {
+    pub(super) fn note_losses(&mut self, node: MemberId, status: &NodeStatus, unclean: bool) -> Result<bool, String> {
         if node != MANAGER || status.possible_losses <= self.losses_told {
             return Ok(false);
         }
@@ -122,20 +120,20 @@ impl Observer {
     }
 
     /// Whether a member finished its copy since its previous iteration.
-    pub(super) fn has_copied(&self, node: NodeId, member: &MemberStatus) -> bool {
+    pub(super) fn has_copied(&self, node: MemberId, member: &MemberStatus) -> bool {
         let before = self.members.get(&(member.range, node));
         member.phase == "syncing" && before.is_some_and(|(before, _)| before.phase == "copying")
     }
 
     /// Whether a member serves in an epoch in which it did not serve in its previous iteration.
-    pub(super) fn has_begun(&self, node: NodeId, member: &MemberStatus) -> bool {
+    pub(super) fn has_begun(&self, node: MemberId, member: &MemberStatus) -> bool {
         let before = self.members.get(&(member.range, node));
         let served = before.is_some_and(|(before, _)| before.epoch == member.epoch && is_serving(before.phase));
         is_serving(member.phase) && !served
     }
 
     /// The committed version and the tail of a syncing member, if both members have committed the same version.
-    pub(super) fn transfer_and_tail(&self, node: NodeId, range: RangeId) -> Option<(Version, NodeId)> {
+    pub(super) fn transfer_and_tail(&self, node: MemberId, range: RangeId) -> Option<(Version, MemberId)> {
         let (copy, _) = self.members.get(&(range, node)).filter(|(copy, _)| copy.phase == "syncing")?;
         let mut tails = self.members_of(range).filter(|(_, (member, _))| matches!(member.phase, "tail" | "single"));
         let (tail, _) = tails.find(|(_, (member, _))| {
@@ -151,16 +149,16 @@ impl Observer {
 
     /// Forgets the process of a node, which has ended.
     pub(super) fn forget(&mut self, node: NodeId) {
-        if node == MANAGER {
+        if node == MANAGER.node() {
             self.losses_told = 0;
         }
-        self.members.retain(|(_, of), _| *of != node);
+        self.members.retain(|(_, of), _| of.node() != node);
     }
 
     /// Checks all invariants after an iteration of `node`; `progress` returns the watermarks of its logs.
     pub(super) fn look(
         &mut self,
-        node: NodeId,
+        node: MemberId,
         status: &NodeStatus,
         progress: impl Fn(RangeId) -> RangeProgress,
     ) -> Result<(), String> {
@@ -178,7 +176,7 @@ impl Observer {
                 before.time = member.time;
                 continue;
             }
-            self.look_at(node, member).map_err(|error| format!("node {}, {:?}: {error}", node.0, member.range))?;
+            self.look_at(node, member).map_err(|error| format!("shard {node}, {:?}: {error}", member.range))?;
             self.members.insert((member.range, node), (member.clone(), mark));
             self.compare(member.range)?;
         }
@@ -186,12 +184,12 @@ impl Observer {
     }
 
     /// All members of the range.
-    fn members_of(&self, range: RangeId) -> impl Iterator<Item = (NodeId, &(MemberStatus, Version))> {
-        let of_range = self.members.range((range, NodeId(0))..=(range, NodeId(u32::MAX)));
+    fn members_of(&self, range: RangeId) -> impl Iterator<Item = (MemberId, &(MemberStatus, Version))> {
+        let of_range = self.members.range((range, MemberId(0))..=(range, MemberId(u32::MAX)));
         of_range.map(|((_, node), member)| (*node, member))
     }
 
-    fn look_at(&mut self, node: NodeId, member: &MemberStatus) -> Result<(), String> {
+    fn look_at(&mut self, node: MemberId, member: &MemberStatus) -> Result<(), String> {
         let MemberStatus { range, epoch, phase, last, committed, .. } = *member;
         let seen = self.seen_epochs.get(&(node, range)).copied().unwrap_or_default();
         if !invariants::epochs_only_grow(seen, epoch) {
@@ -257,11 +255,11 @@ pub(super) fn is_serving(phase: &str) -> bool {
 
 /// **one-serving-tail** (and head) per range and epoch.
 fn one(
-    seen: &mut BTreeMap<(RangeId, Epoch), NodeId>,
+    seen: &mut BTreeMap<(RangeId, Epoch), MemberId>,
     at: (RangeId, Epoch),
-    node: NodeId,
+    node: MemberId,
     what: &str,
 ) -> Result<(), String> {
     let first = *seen.entry(at).or_insert(node);
-    if first == node { Ok(()) } else { Err(format!("two {what}s in {:?}: node {} was one already", at.1, first.0)) }
+    if first == node { Ok(()) } else { Err(format!("two {what}s in {:?}: shard {first} was one already", at.1)) }
 }

@@ -3,8 +3,8 @@ use super::machine::Machine;
 use super::{TURN_US, World};
 use crate::clients::Key;
 use fawn_node::{SessionId, ShardOutput};
-use fawn_types::Now;
 use fawn_types::random::SplitMix64;
+use fawn_types::{MemberId, Now};
 use fawn_wire::Protocol;
 
 /// One write to a client in this many takes only a part of the session's output.
@@ -13,6 +13,8 @@ const WRITES_PER_PARTIAL: u64 = 16;
 /// The server's end of a client's connection.
 pub(super) struct Connection {
     client: usize,
+    /// The shard with its session.
+    shard: MemberId,
     session: SessionId,
     /// Received bytes that the session has not consumed.
     input: Vec<u8>,
@@ -28,16 +30,27 @@ pub(super) type ClientBytes = (usize, Vec<u8>);
 impl Machine {
     /// Opens a session for `client`.
     fn open_connection(&mut self, client: usize, protocol: Protocol) {
-        let Some(gateway) = self.process.as_mut() else { return };
+        // As the kernel does, connections are divided among the shards.
+        let shard = self.disks[client % self.disks.len()].id;
+        let Some(gateway) = self.process.as_mut().and_then(|process| process.shard_mut(shard)) else { return };
         let session = gateway.open_session(protocol);
-        self.connections.push(Connection { client, session, input: Vec::new(), accepts: true, has_output: false });
+        self.connections.push(Connection {
+            client,
+            shard,
+            session,
+            input: Vec::new(),
+            accepts: true,
+            has_output: false,
+        });
     }
 
     /// Closes the session of `client`, whose requests may still be executed.
     fn close_connection(&mut self, client: usize) {
-        let Some(gateway) = self.process.as_mut() else { return };
+        let Some(process) = self.process.as_mut() else { return };
         for connection in self.connections.extract_if(.., |connection| connection.client == client) {
-            gateway.close_session(connection.session);
+            if let Some(gateway) = process.shard_mut(connection.shard) {
+                gateway.close_session(connection.session);
+            }
         }
     }
 
@@ -56,8 +69,9 @@ impl Machine {
 
     /// Offers received bytes to the sessions.
     pub(super) fn offer_inputs(&mut self, now: Now) {
-        let Some(gateway) = self.process.as_mut() else { return };
+        let Some(process) = self.process.as_mut() else { return };
         for connection in &mut self.connections {
+            let Some(gateway) = process.shard_mut(connection.shard) else { continue };
             let need_bytes = gateway.need_bytes(connection.session);
             if connection.accepts && !connection.input.is_empty() && connection.input.len() >= need_bytes {
                 let consumed = gateway.handle_input(now, connection.session, &connection.input);
@@ -70,13 +84,28 @@ impl Machine {
     /// Carries out the sessions' outputs after an iteration. Returns the bytes for clients, and whether another
     /// iteration is due at once.
     pub(super) fn take_replies(&mut self, random: &mut SplitMix64) -> Result<(Vec<ClientBytes>, bool), String> {
-        let Some(gateway) = self.process.as_mut() else {
-            return Ok((Vec::new(), false));
+        let (mut replies, mut is_due) = (Vec::new(), false);
+        for at in 0..self.disks.len() {
+            is_due |= self.take_replies_of(self.disks[at].id, random, &mut replies)?;
+        }
+        Ok((replies, is_due))
+    }
+
+    /// As [`Machine::take_replies`], for the sessions of one shard.
+    fn take_replies_of(
+        &mut self,
+        shard: MemberId,
+        random: &mut SplitMix64,
+        replies: &mut Vec<ClientBytes>,
+    ) -> Result<bool, String> {
+        let Some(gateway) = self.process.as_mut().and_then(|process| process.shard_mut(shard)) else {
+            return Ok(false);
         };
         let mut is_due = false;
         while let Some(output) = gateway.poll_output() {
             let (ShardOutput::Writable(session) | ShardOutput::Resume(session) | ShardOutput::Close(session)) = output;
-            let Some(connection) = self.connections.iter_mut().find(|connection| connection.session == session) else {
+            let is_it = |connection: &&mut Connection| (connection.shard, connection.session) == (shard, session);
+            let Some(connection) = self.connections.iter_mut().find(is_it) else {
                 continue; // Closed meanwhile.
             };
             match output {
@@ -88,8 +117,8 @@ impl Machine {
                 ShardOutput::Close(_) => return Err(format!("the session of client {} closes", connection.client)),
             }
         }
-        let mut replies = Vec::new();
-        for connection in self.connections.iter_mut().filter(|connection| connection.has_output) {
+        let of_shard = |connection: &&mut Connection| connection.shard == shard && connection.has_output;
+        for connection in self.connections.iter_mut().filter(of_shard) {
             let output = gateway.output(connection.session);
             let is_partial = random.chance(1, WRITES_PER_PARTIAL);
             let count = if is_partial { random.below(output.len() as u64 + 1) as usize } else { output.len() };
@@ -98,7 +127,7 @@ impl Machine {
             replies.push((connection.client, output[..count].to_vec()));
             gateway.wrote(connection.session, count);
         }
-        Ok((replies, is_due || gateway.has_due_work()))
+        Ok(is_due || gateway.has_due_work())
     }
 }
 

@@ -1,5 +1,5 @@
 //! `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
-use crate::server::{ClusterReport, CopyReport, ShardReport};
+use crate::server::{BackEndReport, ClusterReport, CopyReport, ShardReport};
 use fawn_flash::IoClass;
 use fawn_node::counters;
 use fawn_node::counters::{Counted, CounterNames};
@@ -98,23 +98,24 @@ fn families(text: &mut String, tables: Vec<(String, MetricRows)>) {
 
 /// Back-ends' copies of ranges with their labels; none for a single store.
 fn copies(reports: &[ShardReport]) -> impl Iterator<Item = (String, &CopyReport)> {
-    reports.iter().enumerate().flat_map(|(shard, report)| {
-        let back_ends = report.cluster.iter().flat_map(|cluster| &cluster.back_ends);
-        back_ends.flat_map(move |back_end| {
-            let node = back_end.node;
-            let labels = move |copy: &CopyReport| format!("shard=\"{shard}\",node=\"{node}\",range=\"{}\"", copy.range);
-            back_end.copies.iter().map(move |copy| (labels(copy), copy))
-        })
+    let back_ends = reports.iter().filter_map(|report| report.cluster.as_ref()).flat_map(|cluster| &cluster.back_ends);
+    back_ends.flat_map(|back_end| {
+        let labels = move |copy: &CopyReport| format!("{},range=\"{}\"", labels_of(back_end), copy.range);
+        back_end.copies.iter().map(move |copy| (labels(copy), copy))
     })
+}
+
+/// Labels of a back-end's shard. All of them are in one thread, so its number is the shard's.
+fn labels_of(back_end: &BackEndReport) -> String {
+    format!("shard=\"{}\",node=\"{}\"", back_end.shard, back_end.node)
 }
 
 /// All stores with their labels.
 fn stores(reports: &[ShardReport]) -> impl Iterator<Item = (String, &StoreStatus)> {
     reports.iter().enumerate().flat_map(|(shard, report)| {
-        report.stores().map(move |(node, store)| match node {
-            None => (format!("shard=\"{shard}\""), store),
-            Some(node) => (format!("shard=\"{shard}\",node=\"{node}\""), store),
-        })
+        report
+            .stores()
+            .map(move |(back_end, store)| (back_end.map_or_else(|| format!("shard=\"{shard}\""), labels_of), store))
     })
 }
 
@@ -137,7 +138,7 @@ mod tests {
     use fawn_node::{
         BackEndStatus, ClusterStatus, OpenGeneration, RepliesStatus, ShardCounters, ShardStatus, StoreStatus,
     };
-    use fawn_types::{Durability, Epoch, NodeId, Now, RangeId, Version};
+    use fawn_types::{Durability, Epoch, MemberId, NodeId, Now, RangeId, ShardId, Version};
 
     #[test]
     fn names_follow_the_conventions() {
@@ -170,7 +171,7 @@ mod tests {
             broken: None,
         };
         let back_end = |node, phase, copied| BackEndStatus {
-            node: NodeId(node),
+            id: MemberId::new(NodeId(node), ShardId(0)),
             poisoned: None,
             members: vec![member(phase, copied)],
             store: StoreStatus::default(),

@@ -1,13 +1,16 @@
 //! Command `fawn demo`.
 use super::{Exit, Failure, logs};
-use crate::config::{DurabilityMode, Endpoint, SettingFlags, Settings, Size};
+use crate::config::{DurabilityMode, Endpoint, SettingFlags, Settings, ShardCount, Size};
 use crate::demo;
 use std::path::PathBuf;
 
 /// Enough for the catalogue's indexes and a cache; a demo does not need a quarter of the machine.
 const MEMORY_DEFAULT: Size = Size(512 << 20);
-/// Three stores with the minimum budget each.
+/// Three stores with the minimum budget each, for each shard of a node.
 const MEMORY_MIN: Size = Size(64 << 20);
+
+/// Maximum number of shards per node.
+const SHARDS_MAX: i64 = 8;
 
 /// Shows a replicated store on this machine: three nodes with a store each, in one process.
 ///
@@ -47,9 +50,10 @@ pub(super) struct Demo {
     /// File (JSON: process, addresses) that exists while the catalogue is loaded and clients are served.
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
-    /// Refused with an explanation: users of `fawn serve` may try it.
-    #[arg(long, hide = true, value_name = "NUMBER")]
-    shards: Option<String>,
+    /// Shards of each node, the same at every start on a directory. With several, keys are divided among ranges whose chains
+    /// join shards of different nodes; all run in one thread [default: 1].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=SHARDS_MAX))]
+    shards: Option<u16>,
 }
 
 impl Demo {
@@ -71,9 +75,6 @@ impl Demo {
     }
 
     fn settings(self) -> Result<Settings, String> {
-        if self.shards.is_some() {
-            return Err("--shards: the demo's back-ends share one thread; `fawn serve` takes it".to_owned());
-        }
         if self.resp == Some(Endpoint::Off) {
             return Err("--resp off: the demo loads its data through RESP; give it an address".to_owned());
         }
@@ -85,9 +86,7 @@ impl Demo {
                 ));
             }
         }
-        if let Some(memory) = self.memory.filter(|memory| *memory < MEMORY_MIN) {
-            return Err(format!("memory = {memory}: expected at least {MEMORY_MIN} for three nodes"));
-        }
+        let memory_min = Size(MEMORY_MIN.0 * u64::from(self.shards.unwrap_or(1)));
         let is_given = self.memory.is_some();
         let flags = SettingFlags {
             dir: Some(self.dir.unwrap_or_else(demo::default_dir)),
@@ -95,15 +94,19 @@ impl Demo {
             memcached: self.memcached,
             admin: self.admin,
             memory: self.memory,
+            shards: self.shards.map(ShardCount::Number),
             durability: self.durability,
             ready_file: self.ready_file,
             ..SettingFlags::default()
         };
         let mut settings = Settings::resolve(flags).map_err(|error| error.to_string())?;
         if !is_given {
-            settings.memory = settings.memory.min(MEMORY_DEFAULT);
+            settings.memory = settings.memory.min(MEMORY_DEFAULT.max(memory_min));
         }
-        assert!(settings.memory >= MEMORY_MIN, "no default is less than three smallest budgets");
+        if settings.memory < memory_min {
+            let memory = settings.memory;
+            return Err(format!("memory = {memory}: expected at least {memory_min} for the stores of three nodes"));
+        }
         Ok(settings)
     }
 }

@@ -6,7 +6,7 @@ use super::store::{self, StoreDevice};
 use crate::config::Settings;
 use crate::data_dir::Layout;
 use fawn_flash::Device;
-use fawn_node::front::ClientService;
+use fawn_node::ClientService;
 use fawn_node::{Placement, ServerInfo, Shard};
 use fawn_types::{HashSecret, Now};
 use std::os::fd::RawFd;

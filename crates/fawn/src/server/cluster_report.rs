@@ -33,10 +33,12 @@ pub(crate) struct ChainReport {
     pub(crate) copies_wanted: usize,
 }
 
-/// State of a back-end.
+/// State of one shard of a back-end.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct BackEndReport {
     pub(crate) node: u32,
+    /// Its number among the node's shards.
+    pub(crate) shard: u16,
     /// The failure that stopped its store's writes, if any.
     pub(crate) poisoned: Option<String>,
     /// Directory of its store, under the data directory.
@@ -116,9 +118,10 @@ impl ChainReport {
 impl BackEndReport {
     fn of(back_end: &BackEndStatus) -> Self {
         Self {
-            node: back_end.node.0,
+            node: back_end.id.node().0,
+            shard: back_end.id.shard().0,
             poisoned: back_end.poisoned.clone(),
-            directory: super::cluster::dir_name(back_end.node.0),
+            directory: super::cluster::dir_name(back_end.id),
             store: StoreReport(StoreStatus { poisoned: back_end.poisoned.clone(), ..back_end.store.clone() }),
             copies: back_end.members.iter().map(CopyReport::of).collect(),
         }
@@ -139,20 +142,20 @@ impl CopyReport {
 /// Remedy for the first failed back-end.
 fn advice(back_ends: &[BackEndStatus]) -> Option<String> {
     back_ends.iter().find_map(|back_end| {
-        let node = back_end.node.0;
+        let (node, shard) = (back_end.id.node().0, back_end.id.shard().0);
         if let Some(failure) = &back_end.poisoned {
             let steps = "check its disk, restart, and run `fawn check` on its directory if it happens again";
-            return Some(format!("the store of node {node} takes no more writes: {failure}; {steps}"));
+            return Some(format!("the store of node {node}, shard {shard}, takes no more writes: {failure}; {steps}"));
         }
         let (range, why) = back_end.members.iter().find_map(|copy| Some((copy.range, copy.broken.as_deref()?)))?;
-        Some(format!("the copy of range {} on node {node} has failed: {why}; restart it", range.0))
+        Some(format!("the copy of range {} on node {node}, shard {shard}, has failed: {why}; restart it", range.0))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fawn_types::{Epoch, NodeId, RangeId, Version};
+    use fawn_types::{Epoch, MemberId, NodeId, RangeId, ShardId, Version};
 
     fn member(phase: &'static str, copied: Option<(u64, u64)>) -> MemberStatus {
         MemberStatus {
@@ -180,7 +183,7 @@ mod tests {
             copies_wanted: 3,
         };
         let back_end = BackEndStatus {
-            node: NodeId(2),
+            id: MemberId::new(NodeId(2), ShardId(0)),
             poisoned: poisoned.map(str::to_owned),
             store: StoreStatus::default(),
             members: vec![member("failed", None)],

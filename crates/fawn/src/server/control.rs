@@ -1,5 +1,5 @@
 //! Orders from the rest of the process to a shard: a bounded queue, taken between iterations.
-use super::cluster_report::ClusterReport;
+use super::cluster_report::{BackEndReport, ClusterReport};
 use super::counters::{LoopCounters, StoreReport, table_json};
 use super::listener::Listener;
 use fawn_node::{ShardStatus, StoreStatus};
@@ -43,10 +43,10 @@ impl ShardReport {
     }
 
     /// Its stores, each with its back-end if there are several.
-    pub(crate) fn stores(&self) -> impl Iterator<Item = (Option<u32>, &StoreStatus)> {
+    pub(crate) fn stores(&self) -> impl Iterator<Item = (Option<&BackEndReport>, &StoreStatus)> {
         let back_ends = self.cluster.iter().flat_map(|cluster| &cluster.back_ends);
         let own = self.store.iter().map(|store| (None, &store.0));
-        own.chain(back_ends.map(|back_end| (Some(back_end.node), &back_end.store.0)))
+        own.chain(back_ends.map(|back_end| (Some(back_end), &back_end.store.0)))
     }
 
     /// Reason to send no clients here, if there is one. A full store still reads and deletes.

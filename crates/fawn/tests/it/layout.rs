@@ -82,8 +82,13 @@ fn settings_that_do_not_fit_are_refused() {
     let (code, error) = refused(dir.path(), &["--shards", "5"]);
     assert!(code == 2 && error.contains("at least 80M for 5 shards"), "{code} {error}");
     assert!(!dir.path().join("data").exists(), "nothing was made");
-    let (code, _, error) = run(&["demo", "--shards", "2"]);
-    assert!(code == 2 && error.contains("`fawn serve` takes it"), "{code} {error}");
+    for (flags, expected) in [
+        (["--shards", "9", "--memory", "1G"], "9 is not in 1..=8"),
+        (["--shards", "2", "--memory", "100M"], "at least 128M"),
+    ] {
+        let (code, _, error) = run(&[&["demo"], &flags[..]].concat());
+        assert!(code == 2 && error.contains(expected), "{code} {error}");
+    }
     // The directory's three shards are known only after the layout was read.
     stop(start(dir.path(), &["--shards", "3"]));
     let data = dir.path().join("data");

@@ -51,7 +51,10 @@ fn full_disks_delay_promises_and_maps() {
     fill(world.disks.values().cloned());
     for _ in 0..60 {
         world.kill(3, false);
+        // Opening a store needs space for the number of the open.
+        world.disks[&3].set_capacity_bytes(None);
         world.start(3);
+        fill([world.disks[&3].clone()].into_iter());
         world.run(1_500);
     }
     assert!(!is_serving(&world), "nothing was due on the full disks");
@@ -70,12 +73,12 @@ fn a_full_disk_leaves_open_what_was_sent_twice() {
     put_all(&mut world, b"1");
     let map = world.manager_map().clone();
     let head = map.range_of(&RingKey::of(&map.secret, b"k1")).and_then(RangeEntry::head).unwrap();
-    fill([world.disks[&head.0].clone()].into_iter());
+    fill([world.disks[&head.node().0].clone()].into_iter());
     let value = vec![7; 4_000];
     let refused = (0..1_000).any(|_| world.call(&set(b"k1", &value)).is_error("OOM "));
     assert!(refused, "the store never became full");
     // The reply to the first copy of the request is lost.
-    world.cut.insert((head.0, FRONT_END));
+    world.cut.insert((head.node().0, FRONT_END));
     let op = world.submit(&set(b"k1", &value)).unwrap();
     world.run(100);
     world.cut.clear();

@@ -1,6 +1,7 @@
 //! Edge cases: stale epochs, expiry by chain time, logs that no longer reach back, stores of other clusters.
 use super::commands::{Answer, redis, set};
 use super::world::{BACK_ENDS, FRONT_END, SECRET, TestWorld};
+use crate::member;
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, RangeEntry, RingOptions};
@@ -17,7 +18,7 @@ use std::ops::RangeInclusive;
 
 /// A front-end apart from the world's.
 const STRANGER: u32 = 9;
-const STRANGERS_SESSION: u64 = (STRANGER as u64) << 32 | 7;
+const STRANGERS_SESSION: u64 = (member(STRANGER).0 as u64) << 32 | 7;
 
 /// Sends a request with any epoch, as a separate front-end. Returns a description of the replies.
 fn ask(world: &mut TestWorld, to: u32, epoch: Epoch, range: RangeId, request: &Request<'_>) -> Vec<String> {
@@ -49,12 +50,15 @@ fn send_to(
     let bytes = stranger_frame(at, Body::Request { op: 1, tag, first_incomplete, payload });
     let now = world.now;
     let node = world.nodes.get_mut(&to).unwrap();
-    node.handle_bytes(now, NodeId(STRANGER), &bytes);
+    node.handle_bytes(now, member(STRANGER), &bytes);
     let mut heard = Vec::new();
     for _ in 0..50 {
         let _ = node.run_once(now);
         while let Some(output) = node.poll_node_output() {
-            let NodeOutput::Send { to: NodeId(STRANGER), bytes } = output else { continue };
+            let NodeOutput::Send { to, bytes } = output else { continue };
+            if to != member(STRANGER) {
+                continue;
+            }
             let mut stream = FrameStream::new();
             stream.push(&bytes);
             while let Some(frame) = stream.next_frame().unwrap() {
@@ -74,7 +78,7 @@ fn send_to(
 }
 
 fn stranger_frame((epoch, range): (Epoch, RangeId), body: Body<'_>) -> Vec<u8> {
-    let header = Header { from: NodeId(STRANGER), boot: BootId(77), range, epoch };
+    let header = Header { from: member(STRANGER), boot: BootId(77), range, epoch };
     let mut bytes = Vec::new();
     encode_frame(&Frame { header, body }, &mut bytes);
     bytes
@@ -108,7 +112,7 @@ fn updates_are_done_at_their_head_for_the_sender_of_their_tag() {
     let map = world.manager_map().clone();
     let entry = map.range_of(&RingKey::of(&map.secret, b"k")).unwrap();
     let at = (entry.epoch, entry.range);
-    let (head, tail) = (entry.head().unwrap().0, entry.tail().unwrap().0);
+    let (head, tail) = (entry.head().unwrap().node().0, entry.tail().unwrap().node().0);
     let is_foreign = |key: &[u8]| !entry.keys.contains(&RingKey::of(&map.secret, key));
     let foreign = (0..64_u8).map(|i| [b'q', i]).find(|key| is_foreign(key)).unwrap();
     let tag = |session, seq| (session, ClientTag { session, seq });
@@ -142,7 +146,7 @@ fn an_update_refused_for_its_length_is_never_done() {
         (0..if is_cold { 600 } else { 0 }).for_each(|i| world.put(format!("other:{i}").as_bytes(), &long));
         let map = world.manager_map().clone();
         let entry = map.range_of(&RingKey::of(&map.secret, b"k")).unwrap();
-        let (at, head) = ((entry.epoch, entry.range), entry.head().unwrap().0);
+        let (at, head) = ((entry.epoch, entry.range), entry.head().unwrap().node().0);
         let payload = |grant_bytes, update| {
             let mut payload = Vec::new();
             let request = RequestBody::Key(Request::Update { key: b"k", update });
@@ -156,7 +160,7 @@ fn an_update_refused_for_its_length_is_never_done() {
             let payload = payload(u32::MAX, append);
             let frame =
                 stranger_frame(at, Body::Request { op: 2, tag: tag(2), first_incomplete: 1, payload: &payload });
-            world.nodes.get_mut(&head).unwrap().handle_bytes(world.now, NodeId(STRANGER), &frame);
+            world.nodes.get_mut(&head).unwrap().handle_bytes(world.now, member(STRANGER), &frame);
             long.push(b'v');
         }
         let delete = payload(9_999, Update::Delete { condition: Condition::Always, return_previous: true });
@@ -226,14 +230,14 @@ fn a_store_of_another_cluster_is_refused() {
     let disk = SimDisk::new(SimOptions::instant(1));
     let options = Options { secret: Some(HashSecret([9; 16])), ..Options::default() };
     let engine = Engine::open(SimDevice::attach(&disk), options, Now::at(1)).unwrap().0;
-    let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
+    let node = NodeEntry { node: NodeId(1), shards: 1, weight: 1, domain: 0, address: String::new() };
     let map = ClusterMap::new(SECRET, Durability::Sync, RingOptions::default(), vec![node]);
     let config = NodeConfig {
-        node: NodeId(1),
+        id: member(1),
         boot: BootId(1),
         durability: Durability::Sync,
         map,
-        manager: Some(NodeId(1)),
+        manager: Some(member(1)),
         map_place: MapPlace::OwnStore,
         limits: NodeLimits::default(),
     };
@@ -247,13 +251,13 @@ fn corrupt_bytes_ask_for_a_new_link_once() {
     let mut world = TestWorld::new(63);
     let now = world.now;
     let node = world.nodes.get_mut(&FRONT_END).unwrap();
-    node.handle_bytes(now, NodeId(2), &[0xFF; 64]);
-    node.handle_bytes(now, NodeId(2), &[0xFF; 64]);
+    node.handle_bytes(now, member(2), &[0xFF; 64]);
+    node.handle_bytes(now, member(2), &[0xFF; 64]);
     node.run_once(now);
     let resets =
         std::iter::from_fn(|| node.poll_node_output()).filter(|output| matches!(output, NodeOutput::Reset { .. }));
     assert_eq!(resets.count(), 1);
-    node.handle_link_reset(now, NodeId(2));
+    node.handle_link_reset(now, member(2));
     world.put(b"k", b"after a new link");
 }
 
@@ -270,8 +274,8 @@ fn refusals_for_a_longer_value_harm_no_operation() {
             [keys.find(is_key).unwrap()]
         };
         // Node 2 is the tail of the key that is read, and not the head of the one that is replaced.
-        let read = key_of(b'a'..=b'z', &|entry| entry.tail() == Some(NodeId(2)));
-        let replaced = key_of(b'A'..=b'Z', &|entry| entry.head() != Some(NodeId(2)));
+        let read = key_of(b'a'..=b'z', &|entry| entry.tail() == Some(member(2)));
+        let replaced = key_of(b'A'..=b'Z', &|entry| entry.head() != Some(member(2)));
         world.put(&read, b"v");
         let commands: [&[&[u8]]; 7] = [
             &[b"DBSIZE"],
@@ -283,7 +287,7 @@ fn refusals_for_a_longer_value_harm_no_operation() {
             &[b"MSET", b"{t}a", b"1", b"{t}b", b"2"],
         ];
         let entry = map.range_of(&RingKey::of(&map.secret, &read)).unwrap();
-        let header = Header { from: NodeId(2), boot: BootId(2), range: entry.range, epoch: entry.epoch };
+        let header = Header { from: member(2), boot: BootId(2), range: entry.range, epoch: entry.epoch };
         let node = world.nodes.get_mut(&FRONT_END).unwrap();
         let ids: Vec<_> = commands
             .iter()
@@ -299,7 +303,7 @@ fn refusals_for_a_longer_value_harm_no_operation() {
             let mut frame = Vec::new();
             let body = Body::Refused { op, reason: RefusedReason::Larger { bytes } };
             encode_frame(&Frame { header, body }, &mut frame);
-            node.handle_bytes(world.now, NodeId(2), &frame);
+            node.handle_bytes(world.now, member(2), &frame);
         }
         let (rereads, reserved) = (node.status().counters.rereads, node.status().replies.reserved_bytes);
         assert_eq!(rereads > 0, bytes >= 100_000, "{rereads} reads were repeated for {bytes} bytes");

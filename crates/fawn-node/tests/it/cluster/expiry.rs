@@ -1,10 +1,11 @@
 //! Expiry at a tail: a key that an update keeps is never missed before that update is committed.
 use super::commands::{Answer, TestCommand, get, memcached, redis, set};
 use super::world::{BACK_ENDS, FRONT_END, TestOp, TestWorld};
+use crate::member;
 use fawn_chain::RangeEntry;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, KeyRange, NodeId, RangeId};
+use fawn_types::{Durability, KeyRange, RangeId};
 
 const KEY: &[u8] = b"key";
 /// How long the key lives, ms.
@@ -14,7 +15,7 @@ const LIFE_MS: u64 = 200;
 fn world(is_slow: bool) -> TestWorld {
     let disk = |node: u32| SimDisk::new(SimOptions::instant(u64::from(node)));
     let disks = (1..=BACK_ENDS).map(|node| (node, disk(node))).collect();
-    let chain = [NodeId(1), NodeId(2), NodeId(3)];
+    let chain = [member(1), member(2), member(3)];
     let range = RangeEntry::new(RangeId(1), KeyRange::ALL, &chain);
     let mut world = TestWorld::on(7, Durability::Sync, 8 << 20, disks, Some(range));
     if is_slow {
@@ -47,7 +48,7 @@ fn answer(world: &TestWorld, op: TestOp) -> Option<&Answer> {
 #[test]
 fn a_key_kept_by_a_pending_update_is_not_missed() {
     let mut world = world(false);
-    let tail = world.manager_map().ranges[0].tail().unwrap().0;
+    let tail = world.manager_map().ranges[0].tail().unwrap().node().0;
     expire(&mut world);
     for kind in [OpKind::Write, OpKind::Sync] {
         world.disks[&tail].fail_every(kind, DeviceFault::Hang);

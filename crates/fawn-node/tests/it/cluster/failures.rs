@@ -253,7 +253,7 @@ fn a_silent_head_stops_its_own_range_only() {
     let (stuck, head) = (b"k0", entry_of(b"k0").head().unwrap());
     let is_other = |key: &Vec<u8>| entry_of(key).range != entry_of(stuck).range && entry_of(key).head() != Some(head);
     let other = (0..1000_u32).map(|i| format!("o{i}").into_bytes()).find(is_other).unwrap();
-    world.cut.insert((FRONT_END, head.0));
+    world.cut.insert((FRONT_END, head.node().0));
     let silent = world.submit(&set(stuck, b"2")).unwrap();
     // More operations than a window, in less time than the unanswered one takes to time out.
     let window = world.limits.router.window_ops_max;

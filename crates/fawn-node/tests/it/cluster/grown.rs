@@ -1,12 +1,13 @@
 //! Tests of a store that was served alone, becomes a member of a chain, donates its records to it, and back.
 use super::world::{BACK_ENDS, TestWorld};
+use crate::member;
 use crate::test_harness::{START, resp};
 use fawn_chain::RangeEntry;
 use fawn_chain::map::{ChainMember, ChainState, MemberRole, decode_state};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{Placement, ServerInfo, SessionId, Shard, ShardOptions};
-use fawn_types::{BootId, Durability, Epoch, NodeId, Now, RangeId};
+use fawn_types::{BootId, Durability, Epoch, Now, RangeId};
 use fawn_wire::Protocol;
 use std::collections::BTreeMap;
 
@@ -79,7 +80,7 @@ fn grown(disk: &SimDisk) -> RangeEntry {
     assert_eq!((entry.members.len(), entry.is_active(), state.promised), (1, true, entry.epoch));
     assert_eq!(engine.sole_epoch(RANGE), Some(entry.epoch));
     let joined = (2..=BACK_ENDS).map(|node| ChainMember {
-        node: NodeId(node),
+        id: member(node),
         boot: BootId::default(),
         role: MemberRole::Serving,
     });

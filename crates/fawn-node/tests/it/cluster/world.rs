@@ -1,6 +1,7 @@
 //! Cluster under test: three back-ends and a front-end on simulated disks, byte queues between them, one clock, one
 //! deterministic loop. Clients are sessions at the front-end, one per operation.
 use super::commands::{Answer, TestCommand, get, set};
+use crate::member;
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::internals::{Engine, Options};
@@ -112,7 +113,7 @@ impl TestWorld {
     }
 
     fn map(&self) -> ClusterMap {
-        let node = |node| NodeEntry { node: NodeId(node), weight: 1, domain: 0, address: String::new() };
+        let node = |node| NodeEntry { node: NodeId(node), shards: 1, weight: 1, domain: 0, address: String::new() };
         let nodes = (1..=BACK_ENDS).map(node).collect();
         let ring = RingOptions { replication: 3, virtual_ids: 1 };
         let mut map = ClusterMap::new(SECRET, self.durability, ring, nodes);
@@ -123,11 +124,11 @@ impl TestWorld {
     pub(crate) fn start(&mut self, node: u32) {
         self.boots += 1;
         let config = NodeConfig {
-            node: NodeId(node),
+            id: member(node),
             boot: BootId::new(self.boots, 7),
             durability: self.durability,
             map: self.map(),
-            manager: Some(NodeId(1)),
+            manager: Some(member(1)),
             map_place: MapPlace::OwnStore,
             limits: self.limits,
         };
@@ -169,7 +170,7 @@ impl TestWorld {
         }
         self.links.retain(|(from, to), _| *from != node && *to != node);
         for other in self.nodes.values_mut() {
-            other.handle_link_reset(self.now, NodeId(node));
+            other.handle_link_reset(self.now, member(node));
         }
     }
 
@@ -197,7 +198,8 @@ impl TestWorld {
 
     fn carry_out(&mut self, from: u32, output: NodeOutput) {
         match output {
-            NodeOutput::Send { to: NodeId(to), bytes } => {
+            NodeOutput::Send { to, bytes } => {
+                let to = to.node().0;
                 if self.nodes.contains_key(&to) && !self.cut.contains(&(from, to)) {
                     self.links.entry((from, to)).or_default().extend_from_slice(&bytes);
                 }
@@ -215,7 +217,7 @@ impl TestWorld {
                 if self.random.chance(1, 8) { self.random.below(bytes.len() as u64 + 1) as usize } else { bytes.len() };
             while left > 0 {
                 let piece = (self.random.below(4000) as usize + 1).min(left);
-                node.handle_bytes(self.now, NodeId(*from), &bytes[..piece]);
+                node.handle_bytes(self.now, member(*from), &bytes[..piece]);
                 bytes.drain(..piece);
                 left -= piece;
             }

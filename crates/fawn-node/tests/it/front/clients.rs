@@ -223,7 +223,8 @@ fn clients_of_a_narrow_cluster_hear_what_a_store_of_their_own_would_tell() {
             pending_max: if seed % 2 == 0 { 24 } else { 10_000 },
             ..ShardOptions::default()
         };
-        let mut options = LocalOptions { shard, is_one_range: seed % 3 == 0, ..LocalOptions::default() };
+        let (is_one_range, shards) = (seed % 3 == 0, if seed % 3 == 1 { 2 } else { 1 });
+        let mut options = LocalOptions { shard, is_one_range, shards, ..LocalOptions::default() };
         options.limits.router.window_ops_max = 2 + seed;
         let mut harness = ClusterHarness::with_options(options, seed + 1);
         clients_hear_their_own(&mut harness, &mut SplitMix64::new(seed));

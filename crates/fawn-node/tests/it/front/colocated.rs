@@ -1,5 +1,6 @@
 //! Front-end on a back-end's own node: a chain of one, without links or encoded frames.
 use crate::harness::{resp, shard_options};
+use crate::member;
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::internals::{Engine, Options};
@@ -15,14 +16,14 @@ const SECRET: HashSecret = HashSecret(*b"a chain of one..");
 fn front_end(disk: &SimDisk) -> Shard<SimDevice> {
     let options = Options { segment_bytes: 1 << 20, secret: Some(SECRET), ..Options::default() };
     let (engine, _) = Engine::open(SimDevice::attach(disk), options, START).unwrap();
-    let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
+    let node = NodeEntry { node: NodeId(1), shards: 1, weight: 1, domain: 0, address: String::new() };
     let ring = RingOptions { replication: 1, virtual_ids: 1 };
     let config = NodeConfig {
-        node: NodeId(1),
+        id: member(1),
         boot: BootId(1),
         durability: Durability::Sync,
         map: ClusterMap::new(SECRET, Durability::Sync, ring, vec![node]),
-        manager: Some(NodeId(1)),
+        manager: Some(member(1)),
         map_place: MapPlace::OwnStore,
         limits: NodeLimits::default(),
     };

@@ -18,7 +18,7 @@ fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: Now) -> 
         memory_bytes,
         durability: options.shard.durability,
         value_bytes_max: options.shard.value_bytes_max,
-        secret: Some(HashSecret(*b"all of a cluster")),
+        secret: Some(HashSecret(*b"all of a clusted")),
         ..Options::default()
     };
     Engine::open(SimDevice::attach(disk), options, now).unwrap().0
@@ -45,6 +45,13 @@ impl ClusterHarness {
         Self::on(disks, options, memory_bytes, START)
     }
 
+    /// A cluster with several shards per node.
+    pub(crate) fn with_shards(shards: u16) -> Self {
+        let mut options = LocalOptions { shards, is_one_range: false, ..LocalOptions::default() };
+        options.shard.value_bytes_max = 200 << 10;
+        Self::with_options(options, 1)
+    }
+
     /// A cluster with a maximum number of unanswered operations per range.
     pub(crate) fn with_window(window_ops_max: u64) -> Self {
         let mut options = LocalOptions { is_one_range: false, ..LocalOptions::default() };
@@ -55,7 +62,8 @@ impl ClusterHarness {
 
     pub(crate) fn with_options(options: LocalOptions, seed: u64) -> Self {
         let disk = |seed| SimDisk::new(SimOptions::instant(seed));
-        let disks = (seed..seed + u64::from(MEMBERS)).map(disk).collect();
+        let stores = u64::from(MEMBERS) * u64::from(options.shards);
+        let disks = (seed..seed + stores).map(disk).collect();
         Self::on(disks, options, 8 << 20, START)
     }
 
@@ -117,12 +125,17 @@ impl ClusterHarness {
     /// Kills a member other than the first, which serves the clients.
     pub(crate) fn kill(&mut self, name: u32, seed: u64) {
         self.host.kill(NodeId(name));
-        self.disks[name as usize - 1].kill(seed);
+        self.disks_of(name).iter().zip(seed..).for_each(|(disk, seed)| disk.kill(seed));
+    }
+
+    fn disks_of(&self, name: u32) -> &[SimDisk] {
+        let shards = usize::from(self.options.shards);
+        &self.disks[(name as usize - 1) * shards..][..shards]
     }
 
     pub(crate) fn restart(&mut self, name: u32) {
-        let engine = open(&self.disks[name as usize - 1], &self.options, self.memory_bytes, self.now);
-        self.host.restart(NodeId(name), engine).unwrap();
+        let engines = self.disks_of(name).iter().map(|disk| open(disk, &self.options, self.memory_bytes, self.now));
+        self.host.restart(NodeId(name), engines.collect(), self.now).unwrap();
     }
 
     /// **equal-digests**: all members hold the same content. Returns the number of keys.

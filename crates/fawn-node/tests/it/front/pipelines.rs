@@ -119,20 +119,21 @@ impl Run {
             ..ShardOptions::default()
         };
         let is_one_range = seed % 4 < 2;
-        let mut options = LocalOptions { shard, is_one_range, ..LocalOptions::default() };
+        let shards = if is_one_range { 1 } else { 1 + (seed / 4 % 3) as u16 };
+        let mut options = LocalOptions { shard, is_one_range, shards, ..LocalOptions::default() };
         if seed % 5 < 3 {
             options.limits.router.window_ops_max = 2 + seed % 7;
         }
         let latency_ticks = if seed.is_multiple_of(2) { 0..=0 } else { 0..=6 };
         let disk = |at| {
             SimDisk::new(SimOptions {
-                seed: seed * 3 + at,
+                seed: seed * 9 + at,
                 latency_ticks: latency_ticks.clone(),
-                ..SimOptions::instant(seed * 3 + at)
+                ..SimOptions::instant(seed * 9 + at)
             })
         };
         let memory_bytes = if seed % 3 == 1 { 1 << 20 } else { 8 << 20 };
-        let harness = ClusterHarness::on((0..3).map(disk).collect(), options, memory_bytes, START);
+        let harness = ClusterHarness::on((0..3 * u64::from(shards)).map(disk).collect(), options, memory_bytes, START);
         let mut run =
             Self { harness, pipelines: Vec::new(), opened: 0, is_one_range, rng: SplitMix64::new(seed), seed };
         // The chains begin to serve.

@@ -7,22 +7,22 @@ use crate::cluster::NodeError;
 use fawn_chain::ClusterMap;
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
-use fawn_types::{BootId, NodeId, Version};
+use fawn_types::{BootId, MemberId, Version};
 
 /// Key of the blob with the offset of a replaced disk's open numbers. No promise or map has this key.
 const OFFSET_KEY: u32 = 1 << 30;
 
-/// Returns the boot of `node` on its store, which was just opened. Blocks on the device at the first open of a replaced
+/// Returns the boot of a shard on its store, which was just opened. Blocks on the device at the first open of a replaced
 /// disk.
 ///
 /// # Errors
 /// When the store was restored from a copy, or the device's.
 pub(super) fn boot_of<D: Device>(
     engine: &mut Engine<D>,
-    (node, random): (NodeId, u32),
+    (id, random): (MemberId, u32),
     map: Option<&ClusterMap>,
 ) -> Result<BootId, NodeError> {
-    let newest = map.map_or(BootId::default(), |map| map.newest_boot(node)).generation();
+    let newest = map.map_or(BootId::default(), |map| map.newest_boot(id)).generation();
     let opens = engine.generation();
     let offset = engine.blob(OFFSET_KEY).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_le_bytes);
     let number = opens.saturating_add(offset.unwrap_or(0));
@@ -31,13 +31,13 @@ pub(super) fn boot_of<D: Device>(
     }
     let is_empty = engine.ranges().all(|(range, _)| engine.progress(range).appended == Version::ZERO);
     if !is_empty || offset.is_some() {
-        return Err(NodeError::Restored { node, opens: number, known: newest });
+        return Err(NodeError::Restored { id, opens: number, known: newest });
     }
     engine.put_blob(OFFSET_KEY, &newest.to_le_bytes())?;
     engine.sync_all()?;
     tracing::warn!(
-        node = node.0,
-        "the store is new although the cluster knows this node: it is being copied from the others"
+        %id,
+        "the store is new although the cluster knows this shard: it is being copied from the others"
     );
     Ok(BootId::new(opens.saturating_add(newest), random))
 }

@@ -6,7 +6,7 @@ use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, StoreStatus};
 use fawn_chain::RangeEntry;
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
-use fawn_types::NodeId;
+use fawn_types::MemberId;
 
 /// Sums over the stores. Keys are counted at the fullest copy: every member of a chain has all.
 pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a Engine<D>>) -> StoreStatus {
@@ -21,14 +21,14 @@ pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a E
 }
 
 /// State of the chains, as the manager which `host` hosts, and the members report it.
-pub(super) fn cluster_status<D: Device>(host: &Shard<D>, members: Vec<(NodeId, NodeStatus)>) -> ClusterStatus {
+pub(super) fn cluster_status<D: Device>(host: &Shard<D>, members: Vec<(MemberId, NodeStatus)>) -> ClusterStatus {
     let of_manager = host.node_status();
     let chains = host.manager_map().into_iter().flat_map(|map| {
         let copies_wanted = usize::from(map.ring.replication);
         map.ranges.iter().map(move |entry| (entry, copies_wanted))
     });
-    let serves = |entry: &RangeEntry, node: NodeId| {
-        let status = members.iter().find(|(name, _)| *name == node);
+    let serves = |entry: &RangeEntry, id: MemberId| {
+        let status = members.iter().find(|(name, _)| *name == id);
         let mut copies = status.into_iter().flat_map(|(_, status)| &status.members);
         copies.any(|copy| {
             let is_well = copy.phase != "failed" && copy.broken.is_none();
@@ -36,7 +36,7 @@ pub(super) fn cluster_status<D: Device>(host: &Shard<D>, members: Vec<(NodeId, N
         })
     };
     let chain = |(entry, copies_wanted): (&RangeEntry, usize)| {
-        let copies = entry.serving().filter(|member| serves(entry, member.node)).count();
+        let copies = entry.serving().filter(|member| serves(entry, member.id)).count();
         ChainStatus {
             range: entry.range,
             epoch: entry.epoch,
@@ -48,8 +48,8 @@ pub(super) fn cluster_status<D: Device>(host: &Shard<D>, members: Vec<(NodeId, N
         }
     };
     let chains = chains.map(chain).collect();
-    let back_end = |(node, status): (NodeId, NodeStatus)| BackEndStatus {
-        node,
+    let back_end = |(id, status): (MemberId, NodeStatus)| BackEndStatus {
+        id,
         poisoned: status.poisoned,
         store: StoreStatus::default(),
         members: status.members,

@@ -5,13 +5,13 @@ use crate::cluster::kept_map;
 use fawn_chain::{ClusterMap, DecodeError};
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
-use fawn_types::NodeId;
+use fawn_types::MemberId;
 
 /// A map that is being written to the stores.
 #[derive(Debug, Default)]
 pub(super) struct MapPersistence {
     revision: u64,
-    kept_by: Vec<NodeId>,
+    kept_by: Vec<MemberId>,
     /// The encoded map, until a majority has it: a store that is opened before that receives it too.
     image: Option<Vec<u8>>,
 }
@@ -29,7 +29,7 @@ impl MapPersistence {
     }
 
     /// Notes that a map is durable in a store. Returns true once per map: when the majority is reached.
-    pub(super) fn note(&mut self, node: NodeId, revision: u64, stores: usize) -> bool {
+    pub(super) fn note(&mut self, node: MemberId, revision: u64, stores: usize) -> bool {
         if revision != self.revision || self.kept_by.contains(&node) {
             return false;
         }
@@ -64,16 +64,16 @@ mod tests {
     fn most_stores_are_enough_and_told_once() {
         let mut keeping = MapPersistence::default();
         keeping.begin(1, vec![1]);
-        assert!(!keeping.note(NodeId(1), 1, 3));
-        assert!(!keeping.note(NodeId(1), 1, 3), "the same store again");
+        assert!(!keeping.note(MemberId(1), 1, 3));
+        assert!(!keeping.note(MemberId(1), 1, 3), "the same store again");
         assert_eq!(keeping.wanted(), Some((1, &[1][..])), "a store that is opened now receives it too");
-        assert!(keeping.note(NodeId(3), 1, 3));
+        assert!(keeping.note(MemberId(3), 1, 3));
         assert_eq!(keeping.wanted(), None);
-        assert!(!keeping.note(NodeId(2), 1, 3));
+        assert!(!keeping.note(MemberId(2), 1, 3));
         keeping.begin(2, vec![2]);
-        assert!(!keeping.note(NodeId(2), 1, 3), "late, for the previous map");
-        assert!(!keeping.note(NodeId(2), 2, 3) && keeping.note(NodeId(3), 2, 3));
+        assert!(!keeping.note(MemberId(2), 1, 3), "late, for the previous map");
+        assert!(!keeping.note(MemberId(2), 2, 3) && keeping.note(MemberId(3), 2, 3));
         keeping.begin(3, vec![3]);
-        assert!(keeping.note(NodeId(1), 3, 1), "one store alone");
+        assert!(keeping.note(MemberId(1), 3, 1), "one store alone");
     }
 }

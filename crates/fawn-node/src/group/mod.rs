@@ -1,9 +1,11 @@
-//! The interface of a host to what serves its clients, and a whole cluster in one thread.
+//! Hosts of shards: a group of them, a whole cluster in one thread, and the interface for clients.
 mod boots;
 mod client_service;
 mod local;
 mod map_persistence;
+mod shard_group;
 mod status;
 
 pub use client_service::ClientService;
 pub use local::{LocalCluster, LocalOptions};
+pub use shard_group::ShardGroup;
