@@ -1,27 +1,55 @@
 //! Dispatch of a session's command: executed here, sent to another shard, or answered at once.
-use super::{ShardState, fan_out, multi, server, single};
-use crate::gateway::connection;
-use crate::gateway::{Flow, Session};
+use super::single::execute_single;
+use super::{ShardState, fan_out, multi, server};
+use crate::gateway::consume::Dispatch;
+use crate::gateway::{Flow, Prefetched, Session, connection};
+use crate::options::ShardOptions;
+use crate::request::Destination;
+use crate::status::ShardCounters;
 use fawn_flash::Device;
-use fawn_types::Now;
+use fawn_types::{KeyHash, Now};
 use fawn_wire::Command;
 
-/// Executes `command` for `session`.
-#[inline]
-pub(crate) fn execute<D: Device>(
-    state: &mut ShardState<D>,
-    session: &mut Session,
-    command: Command<'_>,
-    now: Now,
-) -> Flow {
-    match command {
-        Command::Single { request, format } => {
-            let place = (state.hash(request.key()), state.elsewhere(request.key()));
-            single::execute_single(state, session, place, (&request, format), now)
+impl<D: Device> Dispatch for ShardState<D> {
+    #[inline]
+    fn options(&self) -> &ShardOptions {
+        &self.options
+    }
+
+    #[inline]
+    fn counters(&mut self) -> &mut ShardCounters {
+        &mut self.counters
+    }
+
+    #[inline]
+    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
+        match command {
+            Command::Single { request, format } => {
+                let place = self.place(request.key());
+                execute_single(self, session, place, (&request, format), now)
+            }
+            Command::Multi(multi) => multi::execute(self, session, &multi, now),
+            Command::Keyspace(keyspace) => fan_out::keyspace(self, session, &keyspace, now),
+            Command::Connection(connection) => connection::execute(session, &connection),
+            Command::Server(server) => server::execute(self, session, &server),
         }
-        Command::Multi(multi) => multi::execute(state, session, &multi, now),
-        Command::Keyspace(keyspace) => fan_out::keyspace(state, session, &keyspace, now),
-        Command::Connection(connection) => connection::execute(session, &connection),
-        Command::Server(server) => server::execute(state, session, &server),
+    }
+
+    #[inline]
+    fn place(&self, key: &[u8]) -> (KeyHash, Option<Destination>) {
+        (self.hash(key), self.elsewhere(key))
+    }
+
+    #[inline]
+    fn prefetch(&self, hashes: &[KeyHash]) {
+        if !hashes.is_empty() {
+            self.host.engine.prefetch(self.member().id, hashes);
+        }
+    }
+
+    #[inline]
+    fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>, now: Now) -> Flow {
+        let Prefetched { request, format, hash, owner, .. } = prefetched;
+        execute_single(self, session, (*hash, *owner), (request, *format), now)
     }
 }

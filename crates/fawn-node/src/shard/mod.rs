@@ -23,24 +23,21 @@ pub(crate) use parked_replies::ShardReplies;
 pub(crate) use state::{ShardContext, ShardState};
 
 use self::activation::{activate, host_config};
-use self::dispatch::execute;
-use self::single::execute_single;
 use crate::cluster::{MemberHost, NodeControl, PeerLinks};
 use crate::exec::{SCRATCH_BYTES_KEPT, handle_commit};
 use crate::forward::{ClusterOps, Forwarder};
-use crate::gateway::consume::{self, Dispatch};
-use crate::gateway::{Flow, Prefetched, Session, Sessions};
+use crate::gateway::{Sessions, consume};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::output::ShardOutput;
 use crate::placement::Placement;
 use crate::replica::{HostedMember, RangeSlot};
-use crate::request::{Destination, SessionId};
+use crate::request::SessionId;
 use crate::status::{ShardCounters, ShardStatus};
 use fawn_chain::{Completions, LogProgress, ReplicaOutput as ChainOutput};
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, MonoMs, Now, TimeMs};
-use fawn_wire::{Command, Protocol};
+use fawn_types::{MonoMs, Now, TimeMs};
+use fawn_wire::Protocol;
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -330,45 +327,5 @@ impl<D: Device> Shard<D> {
             && members.iter().map(|member| engine.progress(member.id)).any(|log| log.synced < log.appended);
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
         [*flush_at, retry, sync, self.node_deadline()].into_iter().flatten().min()
-    }
-}
-
-impl<D: Device> Dispatch for ShardState<D> {
-    #[inline]
-    fn options(&self) -> &ShardOptions {
-        &self.options
-    }
-
-    #[inline]
-    fn counters(&mut self) -> &mut ShardCounters {
-        &mut self.counters
-    }
-
-    #[inline]
-    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
-        execute(self, session, command, now)
-    }
-
-    #[inline]
-    fn place(&self, key: &[u8]) -> (KeyHash, Option<Destination>) {
-        (self.hash(key), self.elsewhere(key))
-    }
-
-    #[inline]
-    fn prefetch(&self, hashes: &[KeyHash]) {
-        if !hashes.is_empty() {
-            self.host.engine.prefetch(self.member().id, hashes);
-        }
-    }
-
-    #[inline]
-    fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>, now: Now) -> Flow {
-        execute_single(
-            self,
-            session,
-            (prefetched.hash, prefetched.owner),
-            (&prefetched.request, prefetched.format),
-            now,
-        )
     }
 }
