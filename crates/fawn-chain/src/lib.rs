@@ -24,7 +24,6 @@
 
 extern crate alloc;
 
-mod bytes;
 pub mod completions;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -36,8 +35,8 @@ pub mod replica;
 pub mod ring;
 pub mod router;
 
-pub use bytes::DecodeError;
 pub use completions::{Admission, CompletedUpdate, Completions};
+pub use fawn_types::bytes::DecodeError;
 pub use manager::{DropReason, FileConsensus, Manager, ManagerOptions, ManagerOutput};
 pub use map::{ChainMember, ChainState, ClusterMap, MemberRole, NodeEntry, RangeEntry};
 pub use message::{Body, Frame, Header, TransferCursor};

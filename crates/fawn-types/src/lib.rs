@@ -6,6 +6,7 @@
 
 extern crate alloc;
 
+pub mod bytes;
 pub mod checksum;
 pub mod entry;
 pub mod ids;

@@ -3,11 +3,11 @@ use super::encode::{IMAGE_VERSION, MAP_MAGIC, STATE_MAGIC, STATE_VERSION};
 use super::{
     Activation, ChainMember, ChainState, ClusterMap, HISTORY_MAX, LastActive, MemberRole, NodeEntry, RangeEntry,
 };
-use crate::bytes::{DecodeError, FrameReader};
 use crate::replica::{Closed, PersistedState};
 use crate::ring::{CHAIN_MEMBERS_MAX, RingOptions};
 use alloc::string::String;
 use alloc::vec::Vec;
+use fawn_types::bytes::{DecodeError, FrameReader};
 use fawn_types::checksum::checksum64;
 use fawn_types::{
     BootId, Durability, Epoch, HashSecret, KeyRange, MemberId, NodeId, RangeId, RingKey, TimeMs, Version,

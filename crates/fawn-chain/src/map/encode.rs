@@ -1,8 +1,8 @@
 //! Encoding of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`).
 use super::{ChainMember, ChainState, ClusterMap, MemberRole, RangeEntry};
-use crate::bytes::PutFields;
 use crate::replica::{Closed, PersistedState};
 use alloc::vec::Vec;
+use fawn_types::bytes::PutFields;
 use fawn_types::{Durability, KeyRange, checksum::checksum64};
 
 /// First bytes of a map's image.

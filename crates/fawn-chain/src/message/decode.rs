@@ -2,9 +2,9 @@
 use super::{
     Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, MemberReport, PREFIX_BYTES, RefusedReason, TransferCursor,
 };
-use crate::bytes::{DecodeError, FrameReader};
 use crate::map::{MEMBERS_MAX, read_entry, read_epoch};
 use alloc::vec::Vec;
+use fawn_types::bytes::{DecodeError, FrameReader};
 use fawn_types::checksum::checksum64;
 use fawn_types::{BootId, ClientTag, MemberId, RangeId, TimeMs, Version};
 

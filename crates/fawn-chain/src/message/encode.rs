@@ -1,8 +1,8 @@
 //! Encoding of peer frames (`docs/formats/peer-frames.md`).
 use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, MemberReport, PREFIX_BYTES, RefusedReason};
-use crate::bytes::PutFields;
 use crate::map::{MEMBERS_MAX, put_entry};
 use alloc::vec::Vec;
+use fawn_types::bytes::PutFields;
 use fawn_types::checksum::checksum64;
 
 /// Appends `frame` to `out`. Callers bound records by the link's frame size, which is below [`FRAME_BYTES_MAX`].

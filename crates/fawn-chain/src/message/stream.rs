@@ -1,8 +1,8 @@
 //! Splitting of a byte stream into frames, regardless of how the bytes arrive in pieces.
 use super::decode::frame_bytes;
 use super::{Frame, PREFIX_BYTES, decode_frame};
-use crate::bytes::DecodeError;
 use alloc::vec::Vec;
+use fawn_types::bytes::DecodeError;
 
 /// A corrupt stream: its frame boundaries are lost, so the link must be closed and reconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Copy cursor: the position in a copy (results of operations, then keys by hash) and its encoding.
-use crate::bytes::{DecodeError, FrameReader, PutFields};
 use alloc::vec::Vec;
+use fawn_types::bytes::{DecodeError, FrameReader, PutFields};
 
 /// The start of a chunk of a transfer. It is independent of the sending member, so another tail can continue a copy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -5,8 +5,8 @@
 //! scan:    cursor u64 | count u32        the reply's value: cursor u64 | (key_len u16 | key) …
 //! set all: (key_len u16 | value_len u32 | key | value) …
 //! ```
-use super::bytes::{MessageDecodeError, MessageReader, put_u32, put_u64};
 use alloc::vec::Vec;
+use fawn_types::bytes::{DecodeError, FrameReader, PutFields};
 use fawn_types::limits;
 
 /// First kind of the requests on a range; requests on one key have lower kinds.
@@ -39,8 +39,8 @@ impl<'a> KeyValuePairs<'a> {
     ///
     /// # Errors
     /// If the bytes are not valid pairs.
-    pub fn new(bytes: &'a [u8]) -> Result<Self, MessageDecodeError> {
-        let mut reader = MessageReader(bytes);
+    pub fn new(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = FrameReader::new(bytes);
         while !reader.is_empty() {
             read_pair(&mut reader)?;
         }
@@ -49,7 +49,7 @@ impl<'a> KeyValuePairs<'a> {
 
     /// The keys with their values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
-        let mut reader = MessageReader(self.0);
+        let mut reader = FrameReader::new(self.0);
         core::iter::from_fn(move || if reader.is_empty() { None } else { read_pair(&mut reader).ok() })
     }
 }
@@ -57,13 +57,13 @@ impl<'a> KeyValuePairs<'a> {
 /// Appends a pair. The key must not exceed the key length limit.
 pub fn put_pair(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     assert!(key.len() <= limits::KEY_BYTES_MAX, "a key of {} bytes", key.len());
-    out.extend_from_slice(&(key.len() as u16).to_le_bytes());
-    put_u32(out, value.len() as u32);
+    out.put_u16(key.len() as u16);
+    out.put_u32(value.len() as u32);
     out.extend_from_slice(key);
     out.extend_from_slice(value);
 }
 
-fn read_pair<'a>(reader: &mut MessageReader<'a>) -> Result<(&'a [u8], &'a [u8]), MessageDecodeError> {
+fn read_pair<'a>(reader: &mut FrameReader<'a>) -> Result<(&'a [u8], &'a [u8]), DecodeError> {
     let key_len = usize::from(reader.u16("key length")?);
     let value_len = reader.u32("value length")? as usize;
     Ok((reader.take("key", key_len)?, reader.take("value", value_len)?))
@@ -81,8 +81,8 @@ pub fn put_keyspace(request: &KeyspaceRequest<'_>, out: &mut Vec<u8>) {
         KeyspaceRequest::Count => out.push(FIRST_KIND),
         KeyspaceRequest::Scan { cursor, count } => {
             out.push(FIRST_KIND + 1);
-            put_u64(out, cursor);
-            put_u32(out, count);
+            out.put_u64(cursor);
+            out.put_u32(count);
         }
         KeyspaceRequest::Clear => out.push(FIRST_KIND + 2),
         KeyspaceRequest::SetAll(KeyValuePairs(pairs)) => {
@@ -96,24 +96,24 @@ pub fn put_keyspace(request: &KeyspaceRequest<'_>, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// If the bytes are not a valid request on a range.
-pub fn read_keyspace(form: &[u8]) -> Result<KeyspaceRequest<'_>, MessageDecodeError> {
-    let mut reader = MessageReader(form);
+pub fn read_keyspace(form: &[u8]) -> Result<KeyspaceRequest<'_>, DecodeError> {
+    let mut reader = FrameReader::new(form);
     let request = match reader.u8("kind")? {
         16 => KeyspaceRequest::Count,
         17 => KeyspaceRequest::Scan { cursor: reader.u64("cursor")?, count: reader.u32("count")? },
         18 => KeyspaceRequest::Clear,
         19 => KeyspaceRequest::SetAll(KeyValuePairs::new(reader.rest())?),
-        found => return Err(MessageDecodeError::Field { field: "kind", found: u64::from(found) }),
+        found => return Err(DecodeError::Value { what: "kind", found: u64::from(found) }),
     };
-    reader.finish()?;
+    reader.finish("request")?;
     Ok(request)
 }
 
 /// Appends one step of a scan: the cursor to continue with, then the keys.
 pub fn put_scan_page<'a>(out: &mut Vec<u8>, cursor: u64, keys: impl Iterator<Item = &'a [u8]>) {
-    put_u64(out, cursor);
+    out.put_u64(cursor);
     for key in keys {
-        out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        out.put_u16(key.len() as u16);
         out.extend_from_slice(key);
     }
 }
@@ -121,7 +121,7 @@ pub fn put_scan_page<'a>(out: &mut Vec<u8>, cursor: u64, keys: impl Iterator<Ite
 /// The cursor and the keys of a scan's reply; iteration stops at an invalid key.
 #[must_use]
 pub fn read_scan_page(page: &[u8]) -> Option<(u64, impl Iterator<Item = &[u8]>)> {
-    let mut reader = MessageReader(page);
+    let mut reader = FrameReader::new(page);
     let cursor = reader.u64("cursor").ok()?;
     let keys = core::iter::from_fn(move || {
         let len = reader.u16("key length").ok()?;

@@ -8,10 +8,10 @@
 //! ```
 //! `op` is the sender's number of the operation. The hash of the key spares the receiver its computation: all shards of
 //! a node have one secret. All numbers are little-endian.
-use super::bytes::{MessageDecodeError, MessageReader, put_u32, put_u64};
 use super::reply::{put_result, read_result};
 use super::request::RequestBody;
 use alloc::vec::Vec;
+use fawn_types::bytes::{DecodeError, FrameReader, PutFields};
 use fawn_types::{KeyHash, Reply, Version};
 
 const REQUEST: u8 = 0;
@@ -71,8 +71,8 @@ impl<'a> Message<'a> {
     /// # Errors
     /// If the bytes do not begin with a whole valid message.
     #[inline]
-    pub fn read(input: &'a [u8]) -> Result<(Self, &'a [u8]), MessageDecodeError> {
-        let mut reader = MessageReader(input);
+    pub fn read(input: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
+        let mut reader = FrameReader::new(input);
         let len = reader.u32("length")? as usize;
         let message = match reader.u8("message kind")? {
             REQUEST => {
@@ -91,7 +91,7 @@ impl<'a> Message<'a> {
             }
             RESET_STATS => Self::ResetStats,
             DROP_DELAYED_FLUSH => Self::DropDelayedFlush,
-            found => return Err(MessageDecodeError::Field { field: "message kind", found: u64::from(found) }),
+            found => return Err(DecodeError::Value { what: "message kind", found: u64::from(found) }),
         };
         Ok((message, reader.rest()))
     }
@@ -122,10 +122,10 @@ pub fn put_reply_message(op: u64, reply: &Reply<'_>, out: &mut Vec<u8>) {
 /// Appends the return of a request whose value of `bytes` was not granted.
 pub fn put_larger_message(op: u64, bytes: u32, body: &RequestBody<'_>, out: &mut Vec<u8>) {
     let mut header = Vec::new();
-    put_u32(&mut header, 0);
+    header.put_u32(0);
     header.push(LARGER);
-    put_u64(&mut header, op);
-    put_u32(&mut header, bytes);
+    header.put_u64(op);
+    header.put_u32(bytes);
     put_counted(&header, |out| body.put(out), out);
 }
 
@@ -136,7 +136,7 @@ pub fn put_notice(notice: Message<'_>, out: &mut Vec<u8>) {
         Message::DropDelayedFlush => DROP_DELAYED_FLUSH,
         other => unreachable!("a message with fields is no notice: {other:?}"),
     };
-    put_u32(out, 0);
+    out.put_u32(0);
     out.push(kind);
 }
 
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_refused() {
-        let unknown = MessageDecodeError::Field { field: "message kind", found: 5 };
+        let unknown = DecodeError::Value { what: "message kind", found: 5 };
         assert_eq!(Message::read(&[0, 0, 0, 0, 5]), Err(unknown));
     }
 }

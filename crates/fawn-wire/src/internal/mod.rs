@@ -7,13 +7,11 @@
 //! ```
 //! If the high bit of a reply's kind is set, the version is omitted: it is the version of the record that contains
 //! the reply. All numbers are little-endian. `docs/formats/peer-payloads.md` has the tables.
-mod bytes;
 mod keyspace_op;
 mod message;
 mod reply;
 mod request;
 
-pub use bytes::MessageDecodeError;
 pub use keyspace_op::{
     KeyValuePairs, KeyspaceRequest, is_keyspace, put_keyspace, put_pair, put_scan_page, read_keyspace, read_scan_page,
 };

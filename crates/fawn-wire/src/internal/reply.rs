@@ -1,7 +1,7 @@
 //! The binary encoding of replies, and of the results that records keep for retries.
-use super::bytes::{MessageDecodeError, MessageReader, put_u32, put_u64};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use fawn_types::bytes::{DecodeError, FrameReader, PutFields};
 use fawn_types::{EntryRef, OperationError, Reply, Version};
 
 /// Flag in the kind: the version is that of the record that contains the result.
@@ -36,7 +36,7 @@ pub fn put_result(out: &mut Vec<u8>, reply: &Reply<'_>) {
         Reply::Absent => out.push(2),
         Reply::Stored { version, value_bytes } => {
             put_kind(out, 3, *version);
-            put_u32(out, *value_bytes);
+            out.put_u32(*value_bytes);
         }
         Reply::NotStored => out.push(4),
         Reply::VersionMismatch => out.push(5),
@@ -50,7 +50,7 @@ pub fn put_result(out: &mut Vec<u8>, reply: &Reply<'_>) {
         }
         Reply::Unsigned(value) => {
             out.push(11);
-            put_u64(out, *value);
+            out.put_u64(*value);
         }
         Reply::Previous { entry: Some(entry), applied } => {
             put_entry(out, HAS_ENTRY | if *applied { 13 } else { 12 }, entry);
@@ -68,14 +68,14 @@ fn put_kind(out: &mut Vec<u8>, form: u8, version: Version) {
         out.push(form | OWN_VERSION);
     } else {
         out.push(form);
-        put_u64(out, version.as_u64());
+        out.put_u64(version.as_u64());
     }
 }
 
 fn put_entry(out: &mut Vec<u8>, form: u8, entry: &EntryRef<'_>) {
     put_kind(out, form, entry.version);
-    put_u32(out, entry.flags);
-    put_u64(out, entry.expires_at_ms);
+    out.put_u32(entry.flags);
+    out.put_u64(entry.expires_at_ms);
     out.extend_from_slice(entry.value);
 }
 
@@ -94,18 +94,18 @@ fn put_error(out: &mut Vec<u8>, error: OperationError) {
         OperationError::TooFewCopies => (11, 0),
     };
     out.push(code);
-    put_u32(out, detail);
+    out.put_u32(detail);
 }
 
 /// Decodes the result contained in a record of `version`.
 ///
 /// # Errors
 /// If the bytes are not a valid reply.
-pub fn read_result(result: &[u8], version: Version) -> Result<Reply<'_>, MessageDecodeError> {
-    let mut reader = MessageReader(result);
+pub fn read_result(result: &[u8], version: Version) -> Result<Reply<'_>, DecodeError> {
+    let mut reader = FrameReader::new(result);
     let form = reader.u8("reply kind")?;
     let own = form & OWN_VERSION != 0;
-    let version_of = |reader: &mut MessageReader<'_>| {
+    let version_of = |reader: &mut FrameReader<'_>| {
         if own { Ok(version) } else { reader.u64("version").map(Version::from_u64) }
     };
     let reply = match form & !OWN_VERSION {
@@ -123,14 +123,14 @@ pub fn read_result(result: &[u8], version: Version) -> Result<Reply<'_>, Message
             Reply::Previous { entry, applied: with == HAS_ENTRY | 13 }
         }
         plain if !own => read_plain(&mut reader, plain)?,
-        found => return Err(MessageDecodeError::Field { field: "reply kind", found: u64::from(found) }),
+        found => return Err(DecodeError::Value { what: "reply kind", found: u64::from(found) }),
     };
-    reader.finish()?;
+    reader.finish("reply")?;
     Ok(reply)
 }
 
 /// Decodes the kinds without a version.
-fn read_plain<'a>(reader: &mut MessageReader<'a>, form: u8) -> Result<Reply<'a>, MessageDecodeError> {
+fn read_plain<'a>(reader: &mut FrameReader<'a>, form: u8) -> Result<Reply<'a>, DecodeError> {
     Ok(match form {
         2 => Reply::Absent,
         4 => Reply::NotStored,
@@ -143,17 +143,17 @@ fn read_plain<'a>(reader: &mut MessageReader<'a>, form: u8) -> Result<Reply<'a>,
         11 => Reply::Unsigned(reader.u64("unsigned value")?),
         12 | 13 => Reply::Previous { entry: None, applied: form == 13 },
         14 => Reply::Error(read_error(reader)?),
-        found => return Err(MessageDecodeError::Field { field: "reply kind", found: u64::from(found) }),
+        found => return Err(DecodeError::Value { what: "reply kind", found: u64::from(found) }),
     })
 }
 
-fn read_entry<'a>(reader: &mut MessageReader<'a>, version: Version) -> Result<EntryRef<'a>, MessageDecodeError> {
+fn read_entry<'a>(reader: &mut FrameReader<'a>, version: Version) -> Result<EntryRef<'a>, DecodeError> {
     let flags = reader.u32("flags")?;
     let expires_at_ms = reader.u64("expiry time")?;
     Ok(EntryRef { value: reader.rest(), flags, expires_at_ms, version })
 }
 
-fn read_error(reader: &mut MessageReader<'_>) -> Result<OperationError, MessageDecodeError> {
+fn read_error(reader: &mut FrameReader<'_>) -> Result<OperationError, DecodeError> {
     let code = reader.u8("error")?;
     let detail = reader.u32("error's detail")?;
     Ok(match code {
@@ -168,7 +168,7 @@ fn read_error(reader: &mut MessageReader<'_>) -> Result<OperationError, MessageD
         9 => OperationError::Corrupt,
         10 => OperationError::Poisoned,
         11 => OperationError::TooFewCopies,
-        found => return Err(MessageDecodeError::Field { field: "error", found: u64::from(found) }),
+        found => return Err(DecodeError::Value { what: "error", found: u64::from(found) }),
     })
 }
 

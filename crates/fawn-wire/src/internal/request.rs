@@ -1,7 +1,7 @@
 //! The binary encoding of requests.
-use super::bytes::{MessageDecodeError, MessageReader, put_u32, put_u64};
 use super::keyspace_op::{KeyspaceRequest, is_keyspace, put_keyspace, read_keyspace};
 use alloc::vec::Vec;
+use fawn_types::bytes::{DecodeError, FrameReader, PutFields};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update, Version, limits};
 
@@ -37,7 +37,7 @@ impl<'a> RequestBody<'a> {
     /// # Errors
     /// If the bytes are not a valid request.
     #[inline]
-    pub fn read(bytes: &'a [u8]) -> Result<Self, MessageDecodeError> {
+    pub fn read(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         if is_keyspace(bytes) { read_keyspace(bytes).map(Self::Keyspace) } else { read_request(bytes).map(Self::Key) }
     }
 }
@@ -50,7 +50,7 @@ pub fn put_request(request: &Request<'_>, out: &mut Vec<u8>) {
         Request::Get { .. } => 0,
         Request::Update { update, .. } => kind_of(update),
     });
-    out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    out.put_u16(key.len() as u16);
     out.extend_from_slice(key);
     if let Request::Update { update, .. } = request {
         put_update(out, update);
@@ -73,7 +73,7 @@ const fn kind_of(update: &Update<'_>) -> u8 {
 fn put_update(out: &mut Vec<u8>, update: &Update<'_>) {
     match *update {
         Update::Set { value, flags, expiry, condition, return_previous } => {
-            put_u32(out, flags);
+            out.put_u32(flags);
             put_expiry(out, expiry);
             put_condition(out, condition);
             out.push(u8::from(return_previous));
@@ -85,7 +85,7 @@ fn put_update(out: &mut Vec<u8>, update: &Update<'_>) {
             out.extend_from_slice(bytes);
         }
         Update::AddSigned { delta } => out.extend_from_slice(&delta.to_le_bytes()),
-        Update::AddUnsigned { delta } | Update::SubtractUnsigned { delta } => put_u64(out, delta),
+        Update::AddUnsigned { delta } | Update::SubtractUnsigned { delta } => out.put_u64(delta),
         Update::Delete { condition, return_previous } => {
             put_condition(out, condition);
             out.push(u8::from(return_previous));
@@ -111,11 +111,11 @@ fn put_expiry(out: &mut Vec<u8>, expiry: Expiry) {
         Expiry::Keep => out.push(1),
         Expiry::AtMs(at) => {
             out.push(2);
-            put_u64(out, at);
+            out.put_u64(at);
         }
         Expiry::InMs(ms) => {
             out.push(3);
-            put_u64(out, ms);
+            out.put_u64(ms);
         }
     }
 }
@@ -127,7 +127,7 @@ fn put_condition(out: &mut Vec<u8>, condition: Condition) {
         Condition::Absent => out.push(2),
         Condition::VersionIs(version) => {
             out.push(3);
-            put_u64(out, version.as_u64());
+            out.put_u64(version.as_u64());
         }
     }
 }
@@ -136,14 +136,14 @@ fn put_condition(out: &mut Vec<u8>, condition: Condition) {
 ///
 /// # Errors
 /// If the bytes are not a valid request.
-pub fn read_request(form: &[u8]) -> Result<Request<'_>, MessageDecodeError> {
-    let mut reader = MessageReader(form);
+pub fn read_request(form: &[u8]) -> Result<Request<'_>, DecodeError> {
+    let mut reader = FrameReader::new(form);
     let kind = reader.u8("kind")?;
     let key_len = usize::from(reader.u16("key length")?);
     let key = reader.take("key", key_len)?;
     let update = match kind {
         0 => {
-            reader.finish()?;
+            reader.finish("request")?;
             return Ok(Request::Get { key });
         }
         1 => read_set(&mut reader)?,
@@ -156,13 +156,13 @@ pub fn read_request(form: &[u8]) -> Result<Request<'_>, MessageDecodeError> {
             Update::Delete { condition, return_previous: reader.flag("return previous")? }
         }
         8 => read_touch(&mut reader)?,
-        other => return Err(MessageDecodeError::Field { field: "kind", found: u64::from(other) }),
+        other => return Err(DecodeError::Value { what: "kind", found: u64::from(other) }),
     };
-    reader.finish()?;
+    reader.finish("request")?;
     Ok(Request::Update { key, update })
 }
 
-fn read_set<'a>(reader: &mut MessageReader<'a>) -> Result<Update<'a>, MessageDecodeError> {
+fn read_set<'a>(reader: &mut FrameReader<'a>) -> Result<Update<'a>, DecodeError> {
     let flags = reader.u32("flags")?;
     let expiry = read_expiry(reader)?;
     let condition = read_condition(reader)?;
@@ -170,14 +170,14 @@ fn read_set<'a>(reader: &mut MessageReader<'a>) -> Result<Update<'a>, MessageDec
     Ok(Update::Set { value: reader.rest(), flags, expiry, condition, return_previous })
 }
 
-fn read_append<'a>(reader: &mut MessageReader<'a>, at_end: bool) -> Result<Update<'a>, MessageDecodeError> {
+fn read_append<'a>(reader: &mut FrameReader<'a>, at_end: bool) -> Result<Update<'a>, DecodeError> {
     let create = reader.flag("create")?;
     let condition = read_condition(reader)?;
     let bytes = reader.rest();
     Ok(if at_end { Update::Append { bytes, create, condition } } else { Update::Prepend { bytes, create, condition } })
 }
 
-fn read_touch<'a>(reader: &mut MessageReader<'a>) -> Result<Update<'a>, MessageDecodeError> {
+fn read_touch<'a>(reader: &mut FrameReader<'a>) -> Result<Update<'a>, DecodeError> {
     let expiry = read_expiry(reader)?;
     let condition = match reader.u8("expiry condition")? {
         0 => ExpiryCondition::Always,
@@ -186,27 +186,27 @@ fn read_touch<'a>(reader: &mut MessageReader<'a>) -> Result<Update<'a>, MessageD
         3 => ExpiryCondition::Later,
         4 => ExpiryCondition::Earlier,
         5 => ExpiryCondition::EarlierThanOne,
-        found => return Err(MessageDecodeError::Field { field: "expiry condition", found: u64::from(found) }),
+        found => return Err(DecodeError::Value { what: "expiry condition", found: u64::from(found) }),
     };
     Ok(Update::Touch { expiry, condition, return_value: reader.flag("return value")? })
 }
 
-fn read_expiry(reader: &mut MessageReader<'_>) -> Result<Expiry, MessageDecodeError> {
+fn read_expiry(reader: &mut FrameReader<'_>) -> Result<Expiry, DecodeError> {
     match reader.u8("expiry")? {
         0 => Ok(Expiry::Never),
         1 => Ok(Expiry::Keep),
         2 => Ok(Expiry::AtMs(reader.u64("expiry time")?)),
         3 => Ok(Expiry::InMs(reader.u64("time to live")?)),
-        found => Err(MessageDecodeError::Field { field: "expiry", found: u64::from(found) }),
+        found => Err(DecodeError::Value { what: "expiry", found: u64::from(found) }),
     }
 }
 
-fn read_condition(reader: &mut MessageReader<'_>) -> Result<Condition, MessageDecodeError> {
+fn read_condition(reader: &mut FrameReader<'_>) -> Result<Condition, DecodeError> {
     match reader.u8("condition")? {
         0 => Ok(Condition::Always),
         1 => Ok(Condition::Exists),
         2 => Ok(Condition::Absent),
         3 => Ok(Condition::VersionIs(Version::from_u64(reader.u64("condition's version")?))),
-        found => Err(MessageDecodeError::Field { field: "condition", found: u64::from(found) }),
+        found => Err(DecodeError::Value { what: "condition", found: u64::from(found) }),
     }
 }

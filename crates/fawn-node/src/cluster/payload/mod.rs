@@ -9,19 +9,12 @@
 mod records;
 
 pub(crate) use fawn_wire::internal::put_result;
-pub use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, MessageDecodeError, RequestBody, put_pair};
+pub use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, RequestBody, put_pair};
 pub(crate) use records::{put_record, records_of};
 
+use fawn_types::bytes::{DecodeError, FrameReader};
 use fawn_types::{OperationError, Reply, Version};
 use fawn_wire::internal;
-
-/// Splits a payload into the session and the rest.
-fn split(payload: &[u8]) -> Result<(u64, &[u8]), MessageDecodeError> {
-    let Some((session, rest)) = payload.split_first_chunk::<8>() else {
-        return Err(MessageDecodeError::Truncated { field: "session" });
-    };
-    Ok((u64::from_le_bytes(*session), rest))
-}
 
 /// Appends a request of the front-end session `session`; `grant_bytes`: longest value in the reply. The caller has
 /// checked the length of its keys.
@@ -35,12 +28,9 @@ pub fn encode_request(session: u64, grant_bytes: u32, body: &RequestBody<'_>, ou
 ///
 /// # Errors
 /// When the bytes are not a request.
-pub fn decode_request(payload: &[u8]) -> Result<(u64, u32, RequestBody<'_>), MessageDecodeError> {
-    let (session, rest) = split(payload)?;
-    let Some((grant, body)) = rest.split_first_chunk::<4>() else {
-        return Err(MessageDecodeError::Truncated { field: "grant" });
-    };
-    Ok((session, u32::from_le_bytes(*grant), RequestBody::read(body)?))
+pub fn decode_request(payload: &[u8]) -> Result<(u64, u32, RequestBody<'_>), DecodeError> {
+    let mut reader = FrameReader::new(payload);
+    Ok((reader.u64("session")?, reader.u32("grant")?, RequestBody::read(reader.rest())?))
 }
 
 /// Appends a whole reply payload.
@@ -59,7 +49,7 @@ pub(crate) fn put_result_as_reply(out: &mut Vec<u8>, session: u64, version: Vers
 ///
 /// # Errors
 /// When the bytes are not a reply.
-pub fn decode_reply(payload: &[u8]) -> Result<(u64, Reply<'_>), MessageDecodeError> {
-    let (session, form) = split(payload)?;
-    Ok((session, internal::read_result(form, Version::ZERO)?))
+pub fn decode_reply(payload: &[u8]) -> Result<(u64, Reply<'_>), DecodeError> {
+    let mut reader = FrameReader::new(payload);
+    Ok((reader.u64("session")?, internal::read_result(reader.rest(), Version::ZERO)?))
 }

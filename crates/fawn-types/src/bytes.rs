@@ -1,4 +1,4 @@
-//! Little-endian reader and writer for all codecs of this crate; no input makes the reader panic.
+//! Little-endian reader and writer of fields, for all binary codecs; no input makes the reader panic.
 use alloc::vec::Vec;
 
 /// A decoding error.
@@ -44,16 +44,24 @@ pub enum DecodeError {
 
 /// Reads consecutive fields.
 #[derive(Clone, Debug)]
-pub(crate) struct FrameReader<'a> {
+pub struct FrameReader<'a> {
     rest: &'a [u8],
 }
 
+/// Each method that reads a field fails if the field is incomplete or invalid; the error names it `what`.
 impl<'a> FrameReader<'a> {
-    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+    /// A reader of all these bytes.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    pub(crate) fn take(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
+    /// The next `len` bytes.
+    ///
+    /// # Errors
+    /// See above.
+    #[inline]
+    pub fn take(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
         match self.rest.split_at_checked(len) {
             Some((head, rest)) => {
                 self.rest = rest;
@@ -63,18 +71,28 @@ impl<'a> FrameReader<'a> {
         }
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(what, N)?);
         Ok(array)
     }
 
-    pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
+    /// A byte.
+    ///
+    /// # Errors
+    /// See above.
+    #[inline]
+    pub fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
         Ok(self.array::<1>(what)?[0])
     }
 
     /// A byte that is 0 or 1; any other value is an error, so that every value has one encoding.
-    pub(crate) fn flag(&mut self, what: &'static str) -> Result<bool, DecodeError> {
+    ///
+    /// # Errors
+    /// See above.
+    #[inline]
+    pub fn flag(&mut self, what: &'static str) -> Result<bool, DecodeError> {
         match self.u8(what)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -82,57 +100,95 @@ impl<'a> FrameReader<'a> {
         }
     }
 
-    pub(crate) fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
+    /// A number of 16 bits.
+    ///
+    /// # Errors
+    /// See above.
+    #[inline]
+    pub fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
         Ok(u16::from_le_bytes(self.array(what)?))
     }
 
-    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
+    /// A number of 32 bits.
+    ///
+    /// # Errors
+    /// See above.
+    #[inline]
+    pub fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
         Ok(u32::from_le_bytes(self.array(what)?))
     }
 
-    pub(crate) fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+    /// A number of 64 bits.
+    ///
+    /// # Errors
+    /// See above.
+    #[inline]
+    pub fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
     /// A `u32` length, then that many bytes. The length is checked against the remaining bytes first.
-    pub(crate) fn blob(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
+    ///
+    /// # Errors
+    /// See above.
+    pub fn blob(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
         let len = self.u32(what)? as usize;
         self.take(what, len)
     }
 
+    /// Whether no bytes are left.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// All remaining bytes.
-    pub(crate) fn rest(&mut self) -> &'a [u8] {
+    #[inline]
+    pub fn rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.rest)
     }
 
-    pub(crate) fn finish(self, what: &'static str) -> Result<(), DecodeError> {
+    /// Ends the message.
+    ///
+    /// # Errors
+    /// If bytes are left.
+    #[inline]
+    pub fn finish(self, what: &'static str) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing { what, extra_bytes: self.rest.len() }) }
     }
 }
 
 /// Appends fields to a byte vector.
-pub(crate) trait PutFields {
+pub trait PutFields {
+    /// Appends a byte.
     fn put_u8(&mut self, value: u8);
+    /// Appends a number of 16 bits.
     fn put_u16(&mut self, value: u16);
+    /// Appends a number of 32 bits.
     fn put_u32(&mut self, value: u32);
+    /// Appends a number of 64 bits.
     fn put_u64(&mut self, value: u64);
     /// Appends a `u32` length, then the bytes. Callers keep them below 4 GiB: frames and images are bounded far lower.
     fn put_blob(&mut self, bytes: &[u8]);
 }
 
 impl PutFields for Vec<u8> {
+    #[inline]
     fn put_u8(&mut self, value: u8) {
         self.push(value);
     }
 
+    #[inline]
     fn put_u16(&mut self, value: u16) {
         self.extend_from_slice(&value.to_le_bytes());
     }
 
+    #[inline]
     fn put_u32(&mut self, value: u32) {
         self.extend_from_slice(&value.to_le_bytes());
     }
 
+    #[inline]
     fn put_u64(&mut self, value: u64) {
         self.extend_from_slice(&value.to_le_bytes());
     }
