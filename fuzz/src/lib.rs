@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod samples;
+mod wire;
 
 /// A fuzz target: code that must handle any input.
 pub struct FuzzTarget {
@@ -20,17 +21,13 @@ pub static TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "scan", run: fawn_ds::fuzz::scan, samples: samples::segments },
     FuzzTarget { name: "manifest", run: fawn_ds::fuzz::manifest, samples: samples::manifests },
     FuzzTarget { name: "recovery", run: fawn_ds::fuzz::recovery, samples: samples::splices },
-    FuzzTarget { name: "resp", run: fawn_wire::fuzz::resp, samples: samples::resp },
-    FuzzTarget { name: "memcached", run: fawn_wire::fuzz::memcached, samples: samples::memcached },
-    FuzzTarget { name: "internal", run: fawn_wire::fuzz::internal, samples: samples::internal },
-    FuzzTarget { name: "client_resp", run: fawn_wire::fuzz::client_resp, samples: samples::resp_replies },
-    FuzzTarget {
-        name: "client_memcached",
-        run: fawn_wire::fuzz::client_memcached,
-        samples: samples::memcached_replies,
-    },
+    FuzzTarget { name: "resp", run: wire::resp, samples: samples::resp },
+    FuzzTarget { name: "memcached", run: wire::memcached, samples: samples::memcached },
+    FuzzTarget { name: "internal", run: wire::internal, samples: samples::internal },
+    FuzzTarget { name: "client_resp", run: wire::client_resp, samples: samples::resp_replies },
+    FuzzTarget { name: "client_memcached", run: wire::client_memcached, samples: samples::memcached_replies },
     FuzzTarget { name: "peer_frame", run: fawn_chain::fuzz::peer_frame, samples: samples::peer_frames },
-    FuzzTarget { name: "glob", run: fawn_wire::fuzz::glob, samples: samples::globs },
+    FuzzTarget { name: "glob", run: wire::glob, samples: samples::globs },
 ];
 
 /// The target called `name`.

@@ -30,8 +30,6 @@ pub mod client;
 pub mod codec;
 pub mod command;
 pub mod commands;
-#[cfg(feature = "fuzz")]
-pub mod fuzz;
 pub mod glob;
 pub mod identity;
 mod inline;

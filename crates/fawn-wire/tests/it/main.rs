@@ -1,8 +1,7 @@
-//! Tests of the codecs: transcripts, split input, the table compared with Redis's, and the fuzz targets by seed.
+//! Tests of the codecs: transcripts, split input, and the table compared with Redis's.
 mod clients;
 mod driver;
 mod facts;
-mod fuzzing;
 mod internal;
 mod memcached;
 mod page;

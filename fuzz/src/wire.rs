@@ -1,29 +1,29 @@
-//! Fuzz targets: functions of arbitrary bytes that panic if a decoder violates its contract.
-//!
-//! Usable with libFuzzer (`fuzz_target!(|data| fawn_wire::fuzz::resp(data))`) and by a seeded driver on stable Rust.
-use crate::client::{self, ParsedReply};
-use crate::internal::{Message, put_larger_message, put_notice, put_reply_message, put_request_message};
-use crate::{ClientIdentity, Codec, CodecLimits, Command, Decoded, Protocol, ServerCommand, commands, encode_reply};
-use crate::{MemcachedFormat, ReplyFormat, RespFormat};
-use alloc::vec::Vec;
+//! Functions of arbitrary bytes that panic if a decoder of `fawn-wire` violates its contract. The crate's public
+//! interface is enough for them.
 use fawn_types::{EntryRef, Reply, TimeMs, Version};
+use fawn_wire::client::{self, ParsedReply};
+use fawn_wire::internal::{Message, put_larger_message, put_notice, put_reply_message, put_request_message};
+use fawn_wire::{
+    ClientIdentity, Codec, CodecLimits, Command, Decoded, Protocol, ServerCommand, commands, encode_reply,
+};
+use fawn_wire::{MemcachedFormat, ReplyFormat, RespFormat};
 
 // Small limits, so that short inputs reach them.
 const LIMITS: CodecLimits = CodecLimits { value_bytes_max: 1 << 10, request_bytes_max: 1 << 18 };
 const NOW: TimeMs = TimeMs(1_700_000_000_000);
 
 /// A RESP server's decoder.
-pub fn resp(data: &[u8]) {
+pub(crate) fn resp(data: &[u8]) {
     server(Protocol::Resp, data);
 }
 
 /// A memcached server's decoder.
-pub fn memcached(data: &[u8]) {
+pub(crate) fn memcached(data: &[u8]) {
     server(Protocol::Memcached, data);
 }
 
 /// The internal protocol: a message that decodes is encoded to one that decodes to the same.
-pub fn internal(data: &[u8]) {
+pub(crate) fn internal(data: &[u8]) {
     let mut input = data;
     while let Ok((message, rest)) = Message::read(input) {
         assert!(rest.len() < input.len(), "a message has a length");
@@ -40,7 +40,7 @@ pub fn internal(data: &[u8]) {
 }
 
 /// A RESP client's parser: it never reads beyond the input, and always makes progress or stops.
-pub fn client_resp(data: &[u8]) {
+pub(crate) fn client_resp(data: &[u8]) {
     let (mut input, mut parser) = (data, client::resp::ReplyParser::new());
     loop {
         match parser.parse(input) {
@@ -59,7 +59,7 @@ pub fn client_resp(data: &[u8]) {
 }
 
 /// A memcached client's parser.
-pub fn client_memcached(data: &[u8]) {
+pub(crate) fn client_memcached(data: &[u8]) {
     let mut input = data;
     while let ParsedReply::Reply { consumed, .. } = client::memcached::parse_reply(input) {
         assert!(consumed > 0 && consumed <= input.len());
@@ -68,9 +68,9 @@ pub fn client_memcached(data: &[u8]) {
 }
 
 /// A glob pattern, up to the first NUL byte, and a text.
-pub fn glob(data: &[u8]) {
+pub(crate) fn glob(data: &[u8]) {
     let at = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
-    let _ = crate::glob::matches(&data[..at], &data[at..]);
+    let _ = fawn_wire::glob::matches(&data[..at], &data[at..]);
 }
 
 /// Decodes and answers all requests in `data`. Decoding must make progress, and replies must be well formed.
@@ -163,5 +163,63 @@ fn check(protocol: Protocol, out: &[u8]) {
             },
         };
         rest = &rest[consumed..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A seeded driver: mutated samples and random bytes.
+    //!
+    //! For longer runs or other seeds: `FAWN_SEED=7 FAWN_FUZZ_CASES=1000000 cargo test -p fawn-fuzz wire`.
+    use super::*;
+    use fawn_types::random::SplitMix64;
+
+    const SAMPLES: [&[u8]; 8] = [
+        b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$4\r\nMGET\r\n$1\r\nk\r\n",
+        b"set a 0 0 3\r\nabc\r\ngets a b\r\nincr a 1\r\n",
+        b"HELLO 3 SETNAME x\r\nCOMMAND DOCS get\r\nCLIENT INFO\r\n",
+        b"*2\r\n+OK\r\n%1\r\n$1\r\na\r\n:1\r\n",
+        b"VALUE k 0 3 9\r\nabc\r\nEND\r\nSTORED\r\nSTAT a b\r\n",
+        b"SET k \"a\\x41\" EX 10 NX GET\r\nEXPIRE k 10 GT\r\nSCAN 0 MATCH * COUNT 3\r\n",
+        b"cas a 1 -1 2 77 noreply\r\nxy\r\nflush_all 3\r\nverbosity 1\r\nstats items\r\n",
+        b"COMMAND\r\nCOMMAND LIST FILTERBY ACLCAT string\r\nMSET a 1 b 2\r\nDEL a b c\r\n",
+    ];
+
+    struct FuzzRng(SplitMix64);
+
+    impl FuzzRng {
+        fn next(&mut self, below: usize) -> usize {
+            self.0.below(below as u64) as usize
+        }
+
+        fn input(&mut self) -> Vec<u8> {
+            let mut data = SAMPLES[self.next(SAMPLES.len())].to_vec();
+            for _ in 0..self.next(6) {
+                let at = self.next(data.len().max(1)).min(data.len());
+                match self.next(5) {
+                    0 if at < data.len() => data[at] = self.next(256) as u8,
+                    1 => data.insert(at, b"\r\n $*:-0123456789\"'"[self.next(19)]),
+                    2 if at < data.len() => drop(data.remove(at)),
+                    3 => data.truncate(at),
+                    _ => data.extend_from_slice(SAMPLES[self.next(SAMPLES.len())]),
+                }
+            }
+            data
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic() {
+        let number =
+            |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+        let (seed, cases) = (number("FAWN_SEED", 1), number("FAWN_FUZZ_CASES", 20_000));
+        println!("FAWN_SEED={seed} FAWN_FUZZ_CASES={cases} cargo test -p fawn-fuzz wire");
+        let mut random = FuzzRng(SplitMix64::new(seed));
+        for _ in 0..cases {
+            let data = random.input();
+            for target in [resp, memcached, client_resp, client_memcached, glob] {
+                target(&data);
+            }
+        }
     }
 }
