@@ -282,6 +282,24 @@ fn the_greedy_leave_something() {
     crowd.run_until("received", |crowd| crowd.clients[fresh].received_bytes > 64 << 10);
 }
 
+/// The replies of one visit count against the budget one by one: behind the first, no reply is granted from half of it on.
+#[test]
+fn replies_of_one_visit_stay_within_half_of_the_budget() {
+    const BYTES: usize = 64 << 10;
+    let mut crowd = shard();
+    let at = crowd.connect(true);
+    crowd.send(at, &resp(&format!("SET middle {}", "v".repeat(BYTES))));
+    crowd.run_until("stored", |crowd| crowd.clients[at].received_bytes > 0);
+    // Two sessions leave a quarter of the half, each within its own limit.
+    for gets in [12, 12, 14] {
+        let at = crowd.connect(false);
+        crowd.send(at, &resp("GET middle").repeat(gets));
+        (0..5).for_each(|_| crowd.run_once());
+    }
+    let held = crowd.host.status().replies.held_bytes;
+    assert!((ROOM_BYTES / 2 - BYTES..ROOM_BYTES / 2 + BYTES).contains(&held), "{held} bytes");
+}
+
 /// A new session requests many short values at once: their first grants together must not cause a rejection.
 #[test]
 fn many_short_values_at_once_are_never_too_much() {

@@ -1,6 +1,6 @@
 //! Healthy cluster: a put is on three disks, a get costs at most one device read, all copies agree.
-use super::commands::{Answer, append_if_present, increment, redis, set, set_if_absent, set_if_version};
-use super::world::{FRONT_END, TestWorld};
+use super::commands::{Answer, append_if_present, get, increment, redis, set, set_if_absent, set_if_version};
+use super::world::{BACK_ENDS, FRONT_END, TestWorld};
 use fawn_node::ClientService;
 use fawn_types::{Durability, Version};
 
@@ -112,6 +112,69 @@ fn cold_updates_queue_per_key_and_keep_their_order() {
     }
     let cold: u64 = world.statuses().iter().map(|(_, status)| status.counters.cold).sum();
     assert!(cold >= 20, "only {cold} values were loaded from the device");
+}
+
+/// Requests that wait for a device read are bounded. Further ones are refused, and sent again.
+#[test]
+fn parked_requests_are_bounded() {
+    const PARKED_MAX: usize = 4;
+    let mut world = cold_world(8);
+    world.limits.parked_max = PARKED_MAX;
+    (1..=BACK_ENDS).for_each(|node| world.close(node));
+    (1..=BACK_ENDS).for_each(|node| world.start(node));
+    assert_eq!(world.get(b"cold:0").value(), Some(&[0; 1000][..]));
+    let keys: Vec<String> = (1..100).map(|key| format!("cold:{key}")).collect();
+    let ops: Vec<_> = keys.iter().map(|key| world.submit(&get(key.as_bytes())).unwrap()).collect();
+    let mut most = 0;
+    for _ in 0..2_000 {
+        world.run(1);
+        most = world.statuses().iter().map(|(_, status)| status.parked).fold(most, usize::max);
+    }
+    assert_eq!(most, PARKED_MAX);
+    assert!(ops.iter().all(|op| world.done.get(op).is_some_and(|answer| answer.value().is_some())));
+}
+
+/// A node that starts again routes by the entries of its own members, which its store holds: they are newer than the map it was
+/// configured with.
+#[test]
+fn a_node_starts_with_the_entries_of_its_members() {
+    let mut world = TestWorld::new(9);
+    world.put(b"k", b"v");
+    world.run(1_000);
+    let expected: Vec<_> = world.manager_map().ranges.iter().map(|entry| (entry.range, entry.epoch)).collect();
+    world.close(2);
+    world.start(2);
+    let map = world.nodes[&2].map().unwrap();
+    assert_eq!(map.ranges.iter().map(|entry| (entry.range, entry.epoch)).collect::<Vec<_>>(), expected);
+}
+
+/// A node asks for its next iteration in time for heartbeats, timers of members, and checks of operations. It sends no heartbeat
+/// before it is due.
+#[test]
+fn a_node_is_due_for_each_of_its_timers() {
+    for (heartbeat_ms, node, has_operation, due_ms_max) in
+        [(5, 1, false, 5), (5, FRONT_END, false, 5), (60_000, 2, false, 500), (60_000, FRONT_END, true, 20)]
+    {
+        let mut world = TestWorld::new(10);
+        world.limits.heartbeat_ms = heartbeat_ms;
+        (1..=FRONT_END).for_each(|node| world.close(node));
+        (1..=FRONT_END).for_each(|node| world.start(node));
+        world.run(500);
+        if has_operation {
+            world.cut.extend((1..=BACK_ENDS).map(|node| (FRONT_END, node)));
+            world.submit(&set(b"k", b"v")).unwrap();
+        }
+        let node = world.nodes.get_mut(&node).unwrap();
+        let mut now = world.now;
+        for _ in 0..100 {
+            let due = node.run_once(now).unwrap();
+            assert!(due <= now.mono.plus_ms(due_ms_max), "at {now:?} due {due:?}, within {due_ms_max} ms");
+            while node.poll_node_output().is_some() {}
+            node.run_once(now);
+            assert_eq!(node.poll_node_output(), None, "nothing is due twice");
+            now = now.plus_ms(1);
+        }
+    }
 }
 
 /// The requests that a range's window does not admit wait in their sessions: the front-end takes one of them at most.

@@ -11,7 +11,8 @@ use fawn_node::cluster::payload::{RequestBody, encode_request};
 use fawn_node::cluster::{MapPlace, NodeConfig, NodeError, NodeLimits, NodeOutput};
 use fawn_node::{ServerInfo, Shard, ShardOptions};
 use fawn_types::{
-    BootId, ClientTag, Condition, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Request, RingKey, Update,
+    BootId, ClientTag, Condition, Durability, Epoch, HashSecret, MemberId, NodeId, Now, RangeId, Request, RingKey,
+    Update,
 };
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
 use std::ops::RangeInclusive;
@@ -68,7 +69,7 @@ fn send_to(
                     Body::Refused { reason: RefusedReason::Overloaded, .. } => "overloaded".to_owned(),
                     Body::Refused { reason: RefusedReason::Larger { bytes }, .. } => format!("larger {bytes}"),
                     Body::Entry(entry) => format!("entry {:?}", entry.epoch),
-                    Body::Reply { .. } => "reply".to_owned(),
+                    Body::Reply { payload, .. } => format!("reply of {}", payload.len()),
                     other => format!("{other:?}"),
                 });
             }
@@ -251,14 +252,75 @@ fn corrupt_bytes_ask_for_a_new_link_once() {
     let mut world = TestWorld::new(63);
     let now = world.now;
     let node = world.nodes.get_mut(&FRONT_END).unwrap();
+    let resets = |node: &mut Shard<SimDevice>| -> Vec<MemberId> {
+        node.run_once(now);
+        std::iter::from_fn(|| node.poll_node_output())
+            .filter_map(|output| if let NodeOutput::Reset { peer } = output { Some(peer) } else { None })
+            .collect()
+    };
     node.handle_bytes(now, member(2), &[0xFF; 64]);
     node.handle_bytes(now, member(2), &[0xFF; 64]);
-    node.run_once(now);
-    let resets =
-        std::iter::from_fn(|| node.poll_node_output()).filter(|output| matches!(output, NodeOutput::Reset { .. }));
-    assert_eq!(resets.count(), 1);
+    assert_eq!(resets(node), [member(2)]);
     node.handle_link_reset(now, member(2));
+    // The host made a new link to one of them by itself.
+    node.handle_bytes(now, member(2), &[0xFF; 64]);
+    node.handle_bytes(now, member(3), &[0xFF; 64]);
+    node.handle_link_reset(now, member(2));
+    assert_eq!(resets(node), [member(3)]);
+    node.handle_link_reset(now, member(3));
     world.put(b"k", b"after a new link");
+}
+
+/// A frame counts for the peer of its link and for the range of its header only.
+#[test]
+fn frames_that_contradict_themselves_are_dropped() {
+    let mut world = TestWorld::new(66);
+    world.put(b"k", b"v");
+    let map = world.manager_map().clone();
+    let entry = map.range_of(&RingKey::of(&map.secret, b"k")).unwrap();
+    let (head, at) = (entry.head().unwrap(), (entry.epoch, entry.range));
+    // Another node's update, on a stranger's link.
+    let session = u64::from(member(FRONT_END).0) << 32 | 12_345;
+    let tag = ClientTag { session, seq: 1 };
+    let mut payload = Vec::new();
+    encode_request(session, u32::MAX, &RequestBody::Keyspace(KeyspaceRequest::Clear), &mut payload);
+    let header = Header { from: member(FRONT_END), boot: BootId(77), range: at.1, epoch: at.0 };
+    let mut bytes = Vec::new();
+    encode_frame(
+        &Frame { header, body: Body::Request { op: 1, tag, first_incomplete: 1, payload: &payload } },
+        &mut bytes,
+    );
+    world.nodes.get_mut(&head.node().0).unwrap().handle_bytes(world.now, member(STRANGER), &bytes);
+    // A newer entry of the range, in a frame about another one.
+    let other = map.ranges.iter().find(|other| other.range != entry.range).unwrap().range;
+    let mut newer = entry.clone();
+    newer.epoch = entry.epoch.next().unwrap();
+    let frame = stranger_frame((newer.epoch, other), Body::Entry(newer));
+    world.nodes.get_mut(&FRONT_END).unwrap().handle_bytes(world.now, member(STRANGER), &frame);
+    world.run(100);
+    assert_eq!(world.nodes[&FRONT_END].map().unwrap().range(entry.range).unwrap().epoch, entry.epoch);
+    assert_eq!(world.get(b"k").value(), Some(&b"v"[..]));
+}
+
+/// A scan answers with few keys, whatever it is asked for: its reply must fit a frame.
+#[test]
+fn a_page_of_a_scan_is_short() {
+    let mut world = TestWorld::new(67);
+    (0..600).for_each(|key| world.put(format!("k{key}").as_bytes(), b"v"));
+    let map = world.manager_map().clone();
+    let mut longest = 0;
+    for entry in &map.ranges {
+        let mut payload = Vec::new();
+        let request = RequestBody::Keyspace(KeyspaceRequest::Scan { cursor: 0, count: u32::MAX });
+        encode_request(STRANGERS_SESSION, u32::MAX, &request, &mut payload);
+        let at = (entry.epoch, entry.range);
+        let heard = send_to(&mut world, entry.tail().unwrap().node().0, at, (ClientTag::NONE, 0), &payload);
+        let [reply] = heard.as_slice() else { panic!("{heard:?}") };
+        let bytes: usize = reply.strip_prefix("reply of ").unwrap().parse().unwrap();
+        longest = longest.max(bytes);
+    }
+    // Each key takes four to six bytes, with its length.
+    assert!((64 * 4..128 * 6).contains(&longest), "{longest} bytes");
 }
 
 /// A peer may claim of any operation that its value is longer than its grant. Only the member that has the operation is

@@ -14,6 +14,10 @@ const START: Now = Now::at(1_700_000_000_000);
 const SECRET: HashSecret = HashSecret(*b"a chain of one..");
 
 fn front_end(disk: &SimDisk) -> Shard<SimDevice> {
+    with_limits(disk, NodeLimits::default())
+}
+
+fn with_limits(disk: &SimDisk, limits: NodeLimits) -> Shard<SimDevice> {
     let options = Options { segment_bytes: 1 << 20, secret: Some(SECRET), ..Options::default() };
     let (engine, _) = Engine::open(SimDevice::attach(disk), options, START).unwrap();
     let node = NodeEntry { node: NodeId(1), shards: 1, weight: 1, domain: 0, address: String::new() };
@@ -25,7 +29,7 @@ fn front_end(disk: &SimDisk) -> Shard<SimDevice> {
         map: ClusterMap::new(SECRET, Durability::Sync, ring, vec![node]),
         manager: Some(member(1)),
         map_place: MapPlace::OwnStore,
-        limits: NodeLimits::default(),
+        limits,
     };
     Shard::in_cluster(engine, config, shard_options(Durability::Sync), ServerInfo::default(), START).unwrap()
 }
@@ -60,4 +64,30 @@ fn a_node_serves_its_own_clients() {
     assert_eq!(before, "+OK|:2|+OK|*3|$1|2|$1|1|$1|2|:3|");
     assert!(after.ends_with("|+OK|$-1|"), "{after}");
     assert_eq!(front.status().counters.commands, pipeline.len() as u64);
+}
+
+/// Requests that wait for the window of their range, or for an earlier request of their session, begin with the replies of these:
+/// the node is due for them, and no clock needs to advance.
+#[test]
+fn requests_behind_others_wait_for_no_timer() {
+    let mut limits = NodeLimits::default();
+    limits.router.window_ops_max = 2;
+    let mut front = with_limits(&SimDisk::new(SimOptions::instant(3)), limits);
+    let mut now = START;
+    for _ in 0..3_000 {
+        now = now.plus_ms(1);
+        front.run_once_blocking(now);
+    }
+    let behind_others = [resp("INCR k"), resp("GET k"), resp("INCR k"), resp("GET k")].concat();
+    let pipelines = [vec![(behind_others, "$1\r\n2\r\n")], vec![(resp("DBSIZE"), ":1\r\n"); 40]];
+    for pipelines in pipelines {
+        let asked: Vec<_> =
+            pipelines.iter().map(|(bytes, last)| (front.open_session(Protocol::Resp), bytes, last)).collect();
+        for (id, bytes, _) in &asked {
+            assert_eq!(front.handle_input(now, *id, bytes), bytes.len());
+        }
+        while front.run_once_blocking(now).is_some_and(|due| due <= now.mono) || front.engine().in_flight() > 0 {}
+        assert_eq!(front.status().pending, 0);
+        assert!(asked.iter().all(|(id, _, last)| front.output(*id).ends_with(last.as_bytes())));
+    }
 }

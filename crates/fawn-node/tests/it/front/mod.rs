@@ -3,4 +3,5 @@ mod clients;
 mod colocated;
 mod failures;
 mod harness;
+mod limits;
 mod pipelines;
