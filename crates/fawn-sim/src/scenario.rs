@@ -5,6 +5,8 @@
 use crate::canary::Canary;
 use crate::seed::Seed;
 use fawn_chain::ReplicaOptions;
+use fawn_chain::completions::CompletionLimits;
+use fawn_node::ShardOptions;
 use fawn_node::cluster::NodeLimits;
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Version};
@@ -36,6 +38,8 @@ pub struct Scenario {
     pub frontends: u32,
     /// The machines that clients connect to.
     pub sessions: SessionPlaces,
+    /// Budgets and queues are so small that requests wait for them.
+    pub is_narrow: bool,
     /// Number of logical clients.
     pub clients: u32,
     /// Number of keys in use at a time.
@@ -213,6 +217,7 @@ impl Scenario {
             virtual_ids,
             frontends,
             sessions: SessionPlaces::of(seed),
+            is_narrow: seed.stream("memory").chance(1, 3),
             clients,
             keys,
             deletes_often: seed.stream("deletes").chance(1, 2),
@@ -287,10 +292,33 @@ impl Scenario {
     /// The limits of nodes.
     #[must_use]
     pub fn limits(&self) -> NodeLimits {
-        // Chunks so small that a copy of a few keys takes many, with faults between them.
-        let transfer_chunk_bytes_max = 400;
-        let retained_records_max = self.retained_records_max;
-        NodeLimits { transfer_chunk_bytes_max, retained_records_max, replica: self.replica(), ..NodeLimits::default() }
+        let mut limits = NodeLimits {
+            // Chunks so small that a copy of a few keys takes many, with faults between them.
+            transfer_chunk_bytes_max: 400,
+            retained_records_max: self.retained_records_max,
+            replica: self.replica(),
+            ..NodeLimits::default()
+        };
+        if self.is_narrow {
+            limits.parked_max = 16;
+            limits.outbound_bytes_max = 32 << 10;
+            limits.router.window_ops_max = 8;
+            limits.completions =
+                CompletionLimits { per_session_bytes_max: 32 << 10, bytes_max: 48 << 10, ..limits.completions };
+        }
+        limits
+    }
+
+    /// The options of shards, apart from durability and length of values.
+    #[must_use]
+    pub fn shard(&self) -> ShardOptions {
+        let options = ShardOptions::default();
+        match self.is_narrow {
+            true => {
+                ShardOptions { replies_bytes_max: 8 << 10, requests_bytes_max: 32 << 10, pending_max: 12, ..options }
+            }
+            false => options,
+        }
     }
 }
 

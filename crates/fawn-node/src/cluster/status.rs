@@ -47,6 +47,8 @@ pub struct NodeStatus {
     pub parked: usize,
     /// Operations submitted here and not answered yet.
     pub under_way: usize,
+    /// Memory of the completions of all members, bytes.
+    pub completion_bytes: usize,
     /// Frames dropped because a peer's buffer was full.
     pub frames_dropped: u64,
     /// Activations by the manager hosted here that may have lost acked writes.
@@ -69,6 +71,7 @@ pub(crate) fn node_status<D: Device>(
         counters: host.counters(),
         parked: host.exec.wait_queue.len(),
         under_way,
+        completion_bytes: host.members.iter().map(|member| member.completions.bytes()).sum(),
         frames_dropped: links.dropped,
         possible_losses: control.manager.as_ref().map_or(0, |manager| manager.possible_losses),
         members_dropped: control.manager.as_ref().map_or(0, |manager| manager.members_dropped),

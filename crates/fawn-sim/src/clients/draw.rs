@@ -258,7 +258,7 @@ impl Clients {
     fn token(&mut self) -> Vec<u8> {
         self.tokens += 1;
         // Some values are long, so that records span pages and frames span pieces.
-        let fill = if self.random.chance(1, 16) { self.random.below(6_000) as usize } else { 0 };
+        let fill = if self.random.chance(1, self.values_per_long) { self.random.below(6_000) as usize } else { 0 };
         let mut token = format!("<{}>", self.tokens).into_bytes();
         token.resize(token.len() + fill, b'.');
         token

@@ -108,6 +108,8 @@ pub struct Clients {
     judged_from: Vec<u32>,
     think_us_max: u64,
     deletes_often: bool,
+    /// One value in this many is long.
+    values_per_long: u64,
     expires: bool,
     /// Chain time of each range, which the world updates.
     pub times: ChainTimes,
@@ -143,6 +145,7 @@ impl Clients {
             judged_from: vec![0; scenario.keys as usize],
             think_us_max: scenario.think_us_max,
             deletes_often: scenario.deletes_often,
+            values_per_long: if scenario.is_narrow { 3 } else { 16 },
             expires: scenario.expires,
             times,
             moment: 0,

@@ -2,6 +2,7 @@
 use super::sessions::Connection;
 use crate::canary::Canary;
 use crate::network::Arrival;
+use crate::scenario::Scenario;
 use fawn_chain::map::{decode_state, encode_state};
 use fawn_chain::{Closed, ClusterMap, ManagerOptions, PersistedState, RouterOptions};
 use fawn_ds::internals::index::IndexOptions;
@@ -211,7 +212,7 @@ impl Machine {
         boot: BootId,
         map: &ClusterMap,
         now_us: u64,
-        limits: NodeLimits,
+        scenario: &Scenario,
         canary: Option<Canary>,
     ) -> Result<(), String> {
         self.powered_us.get_or_insert(now_us);
@@ -226,8 +227,8 @@ impl Machine {
             disk.disk.advance_to(now_us);
             let name = |error: &dyn std::fmt::Display| format!("shard {id} does not start: {error}");
             let engine = disk.open(map, former, now, canary).map_err(|error| name(&error))?;
-            let config = config(id, boot, map, limits);
-            let started = Shard::in_cluster(engine, config, shard_options(map), ServerInfo::default(), now);
+            let config = config(id, boot, map, scenario.limits());
+            let started = Shard::in_cluster(engine, config, shard_options(map, scenario), ServerInfo::default(), now);
             process.insert(id, started.map_err(|error| name(&error))?);
         }
         self.process = Some(process);
@@ -369,9 +370,9 @@ fn options(map: &ClusterMap) -> Options {
     }
 }
 
-fn shard_options(map: &ClusterMap) -> ShardOptions {
+fn shard_options(map: &ClusterMap, scenario: &Scenario) -> ShardOptions {
     let value_bytes_max = options(map).value_bytes_max;
-    ShardOptions { durability: map.durability, value_bytes_max, ..ShardOptions::default() }
+    ShardOptions { durability: map.durability, value_bytes_max, ..scenario.shard() }
 }
 
 fn config(id: MemberId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {
@@ -382,7 +383,7 @@ fn config(id: MemberId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> N
         hold_off_ms_max: HOLD_OFF_MS_MAX,
         ..ManagerOptions::default()
     };
-    let frontend = RouterOptions { timeout_ms: TIMEOUT_MS, ..RouterOptions::default() };
+    let frontend = RouterOptions { timeout_ms: TIMEOUT_MS, ..limits.router };
     let limits = NodeLimits { manager, router: frontend, ..limits };
     let durability: Durability = map.durability;
     let map_place = MapPlace::OwnStore;

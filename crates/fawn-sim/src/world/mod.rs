@@ -8,6 +8,7 @@ mod hang;
 mod idle;
 mod inject;
 mod machine;
+mod memory;
 mod observe;
 mod sessions;
 
@@ -254,7 +255,7 @@ impl World {
         let machine = &mut self.machines[index];
         let is_full = machine.full_until_us > self.now_us;
         self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
-        match machine.start(boot, &self.map, self.now_us, self.scenario.limits(), self.canary) {
+        match machine.start(boot, &self.map, self.now_us, &self.scenario, self.canary) {
             // The disk's failure was injected, or it is full: a supervisor tries again.
             Err(error) if error.contains("injected failure") || is_full && error.contains("no space left") => {
                 self.trace.say(self.now_us, error);
@@ -368,7 +369,7 @@ impl World {
             outputs.push(output);
         }
         let statuses = machine.statuses();
-        let (replies, is_due) = machine.take_replies(&mut self.random)?;
+        let (replies, replies_us) = machine.take_replies(now_us, &mut self.random)?;
         let mut is_copying = false;
         for (id, status) in &statuses {
             is_copying |= status.members.iter().any(|member| member.phase == "copying");
@@ -378,6 +379,7 @@ impl World {
                 self.clients.forgive();
             }
             self.observe(*id, status)?;
+            self.check_memory(*id, status)?;
         }
         let machine = &mut self.machines[index];
         // No fault of a run lasts long enough: a scan that meets an unreadable record fails, and is repeated.
@@ -385,7 +387,7 @@ impl World {
             return Err(format!("shard {id}: a scan passed a record as lost"));
         }
         let own_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
-        machine.due_us = sessions::due_us(own_us, is_due, now_us);
+        machine.due_us = own_us.into_iter().chain(replies_us).min();
         statuses.iter().try_for_each(|(_, status)| self.compare_copied(status))?;
         outputs.into_iter().try_for_each(|(from, output)| self.carry_out(from, output))?;
         self.deliver_replies(index, &replies)?;

@@ -7,6 +7,10 @@ use fawn_types::random::SplitMix64;
 use fawn_types::{MemberId, Now};
 use fawn_wire::Protocol;
 
+/// One client in this many reads its replies slowly: so many bytes, then nothing for so long, µs.
+const CLIENTS_PER_SLOW: usize = 4;
+const SLOW_READ_BYTES: usize = 2 << 10;
+const SLOW_PAUSE_US_MAX: u64 = 20_000;
 /// One write to a client in this many takes only a part of the session's output.
 const WRITES_PER_PARTIAL: u64 = 16;
 
@@ -22,6 +26,8 @@ pub(super) struct Connection {
     accepts: bool,
     /// The session has output that is not written.
     has_output: bool,
+    /// When the client reads again.
+    reads_at_us: u64,
 }
 
 /// Bytes for a client.
@@ -41,6 +47,7 @@ impl Machine {
             input: Vec::new(),
             accepts: true,
             has_output: false,
+            reads_at_us: 0,
         });
     }
 
@@ -81,20 +88,27 @@ impl Machine {
         }
     }
 
-    /// Carries out the sessions' outputs after an iteration. Returns the bytes for clients, and whether another
-    /// iteration is due at once.
-    pub(super) fn take_replies(&mut self, random: &mut SplitMix64) -> Result<(Vec<ClientBytes>, bool), String> {
+    /// Carries out the sessions' outputs after an iteration. Returns the bytes for clients, and when another iteration is
+    /// due for them.
+    pub(super) fn take_replies(
+        &mut self,
+        now_us: u64,
+        random: &mut SplitMix64,
+    ) -> Result<(Vec<ClientBytes>, Option<u64>), String> {
         let (mut replies, mut is_due) = (Vec::new(), false);
         for at in 0..self.disks.len() {
-            is_due |= self.take_replies_of(self.disks[at].id, random, &mut replies)?;
+            is_due |= self.take_replies_of(self.disks[at].id, now_us, random, &mut replies)?;
         }
-        Ok((replies, is_due))
+        let waiting = self.connections.iter().filter(|connection| connection.has_output);
+        let read_us = waiting.map(|connection| connection.reads_at_us.max(now_us + TURN_US)).min();
+        Ok((replies, is_due.then_some(now_us + TURN_US).into_iter().chain(read_us).min()))
     }
 
     /// As [`Machine::take_replies`], for the sessions of one shard.
     fn take_replies_of(
         &mut self,
         shard: MemberId,
+        now_us: u64,
         random: &mut SplitMix64,
         replies: &mut Vec<ClientBytes>,
     ) -> Result<bool, String> {
@@ -117,13 +131,18 @@ impl Machine {
                 ShardOutput::Close(_) => return Err(format!("the session of client {} closes", connection.client)),
             }
         }
-        let of_shard = |connection: &&mut Connection| connection.shard == shard && connection.has_output;
+        let of_shard = |connection: &&mut Connection| {
+            connection.shard == shard && connection.has_output && connection.reads_at_us <= now_us
+        };
         for connection in self.connections.iter_mut().filter(of_shard) {
             let output = gateway.output(connection.session);
             let is_partial = random.chance(1, WRITES_PER_PARTIAL);
-            let count = if is_partial { random.below(output.len() as u64 + 1) as usize } else { output.len() };
+            let mut count = if is_partial { random.below(output.len() as u64 + 1) as usize } else { output.len() };
+            if connection.client.is_multiple_of(CLIENTS_PER_SLOW) {
+                count = count.min(SLOW_READ_BYTES);
+                connection.reads_at_us = now_us + random.below(SLOW_PAUSE_US_MAX);
+            }
             connection.has_output = count < output.len();
-            is_due |= connection.has_output;
             replies.push((connection.client, output[..count].to_vec()));
             gateway.wrote(connection.session, count);
         }
@@ -201,9 +220,4 @@ impl World {
         self.machines[index].answered += self.clients.answered - answered;
         Ok(())
     }
-}
-
-/// The earlier of an iteration's own time and the next one, if one is due at once.
-pub(super) fn due_us(own_us: Option<u64>, is_due: bool, now_us: u64) -> Option<u64> {
-    is_due.then_some(now_us + TURN_US).into_iter().chain(own_us).min()
 }
