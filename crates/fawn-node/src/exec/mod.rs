@@ -47,6 +47,15 @@ pub(crate) struct ExecutorCounters {
     pub(crate) retries_answered: u64,
 }
 
+impl ExecutorCounters {
+    /// A read whose reply would have had to wait was not replied to. It is repeated, and counted then.
+    #[cold]
+    pub(crate) const fn uncount_read(&mut self, is_hit: bool) {
+        self.gets -= 1;
+        if is_hit { self.hits -= 1 } else { self.misses -= 1 }
+    }
+}
+
 /// Limits of an executor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ExecutorLimits {

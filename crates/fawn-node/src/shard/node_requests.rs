@@ -8,7 +8,7 @@ use crate::request::{Execution, Origin, Parking, RequestBody, RequestMessage, Ta
 use fawn_chain::message::RefusedReason;
 use fawn_chain::{Body, Frame, Header, Role};
 use fawn_flash::Device;
-use fawn_types::{ClientTag, KeyHash, RingKey};
+use fawn_types::{ClientTag, KeyHash, Reply, Request, RingKey};
 use fawn_wire::internal::KeyspaceRequest;
 
 /// Maximum keys requested per page of a scan. A page may exceed this by one index cell, and even then keys of maximum
@@ -99,7 +99,16 @@ impl<D: Device> ShardState<D> {
     fn execute_for_node(&mut self, message: &RequestMessage<'_>, origin: Origin) -> Result<(), RefusedReason> {
         let Self { host: MemberHost { exec, engine, members, now, encoded, counters, .. }, links, .. } = self;
         let mut replies = NodeReplies { links, encoded, counters };
-        match exec.execute(engine, members, message, *now, |reply, wait| replies.send(&origin, reply, wait)) {
+        let is_read = matches!(message.body, RequestBody::Key(Request::Get { .. }));
+        let mut withheld = None;
+        let execution = exec.execute(engine, members, message, *now, |reply, wait| {
+            withheld = (is_read && wait.is_some()).then_some(matches!(reply, Reply::Value(_)));
+            replies.send(&origin, reply, wait);
+        });
+        if let Some(is_hit) = withheld {
+            exec.counters.uncount_read(is_hit);
+        }
+        match execution {
             Execution::Replied => Ok(()),
             Execution::Larger { bytes } => Err(refuse_larger(&mut members[message.slot], message.tag, bytes)),
             Execution::Park(Parking::Read(plan)) if plan.read_bytes() > message.grant_bytes => {

@@ -81,14 +81,16 @@ pub(super) fn read_at_tail<D: Device>(
     }
     let body = RequestBody::Key(Request::Get { key });
     let message = RequestMessage { slot, hash, tag: None, is_latest: false, grant_bytes, body };
-    let mut has_replied = false;
-    let execution = exec.read(engine, member, &message, key, *now, |reply, wait| {
-        if wait.is_none() {
-            has_replied = true;
-            emit(reply);
-        }
+    let mut withheld = None;
+    let execution = exec.read(engine, member, &message, key, *now, |reply, wait| match wait {
+        None => emit(reply),
+        Some(_) => withheld = Some(matches!(reply, Reply::Value(_))),
     });
-    has_replied && matches!(execution, Execution::Replied)
+    if let Some(is_hit) = withheld {
+        exec.counters.uncount_read(is_hit);
+        return false;
+    }
+    matches!(execution, Execution::Replied)
 }
 
 /// Encodes the reply into the session's output.

@@ -55,6 +55,8 @@ fn a_key_kept_by_a_pending_update_is_not_missed() {
     }
     let persist = world.submit(&persist()).unwrap();
     world.run(LIFE_MS as usize + 200);
+    let gets = |world: &TestWorld| world.nodes[&tail].status().counters.gets;
+    let gets_before = gets(&world);
     let read = world.submit(&get(KEY)).unwrap();
     // At the tail itself a read is a call; it depends on the same update.
     let mut calls = Vec::new();
@@ -76,6 +78,7 @@ fn a_key_kept_by_a_pending_update_is_not_missed() {
     for call in calls {
         assert_eq!(world.wait(call).value(), Some(&b"value"[..]));
     }
+    assert_eq!(gets(&world) - gets_before, 31, "each read counts once, with its reply");
     assert_eq!(world.wait(persist), Answer::Other("Touched".to_owned()));
 }
 
