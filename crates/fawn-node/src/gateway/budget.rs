@@ -170,7 +170,7 @@ impl Budget {
     }
 
     /// Whether the next iteration can grant something.
-    pub(super) fn has_due_work(&self) -> bool {
+    pub(crate) fn has_due_work(&self) -> bool {
         self.has_granted_reads || self.is_due && !self.waiting.is_empty()
     }
 
@@ -330,7 +330,7 @@ impl Budget {
     }
 
     /// Whether waiting reads were granted since the last call.
-    pub(super) const fn take_granted_reads(&mut self) -> bool {
+    pub(crate) const fn take_granted_reads(&mut self) -> bool {
         std::mem::replace(&mut self.has_granted_reads, false)
     }
 

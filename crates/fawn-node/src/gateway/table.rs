@@ -86,16 +86,6 @@ impl Sessions {
         self.budget.serve(&mut self.slab, outputs);
     }
 
-    /// Whether waiting reads were granted since the last call.
-    pub(crate) fn take_granted_reads(&mut self) -> bool {
-        self.budget.take_granted_reads()
-    }
-
-    /// Whether waiting sessions or reads may continue in the next iteration.
-    pub(crate) fn has_due_work(&self) -> bool {
-        self.budget.has_due_work()
-    }
-
     /// Schedules the session for the next iteration.
     pub(crate) fn schedule(&mut self, id: SessionId) {
         if let Some(session) = self.slab.get_mut(id.index()).filter(|session| session.id == id)

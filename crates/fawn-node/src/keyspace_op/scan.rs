@@ -8,8 +8,6 @@ use fawn_wire::{KeyspaceCommand, glob, resp};
 /// Low bits of a cursor, for the range: index pages never need these bits of the hash.
 const RANGE_BITS: u32 = 12;
 const RANGE_MASK: u64 = (1 << RANGE_BITS) - 1;
-/// Maximum keys of one step, whatever `COUNT` requests.
-const COUNT_MAX: usize = 10_000;
 /// Bytes of keys after which a step ends.
 const BYTES_MAX: usize = 1 << 20;
 
@@ -32,7 +30,8 @@ impl ScanState {
         Self {
             pattern: pattern.map(<[u8]>::to_vec),
             wants_strings: keyspace.wants_strings(),
-            left: count.clamp(1, COUNT_MAX),
+            // The decoder has bounded it.
+            left: count,
             cursor,
             keys: Vec::new(),
             bytes: 0,

@@ -188,7 +188,7 @@ impl<D: Device> Shard<D> {
         self.has_moved = self.reap(now);
         self.begin_node_iteration();
         self.sessions.serve_waiting(&mut self.outputs);
-        let has_granted = self.sessions.take_granted_reads();
+        let has_granted = self.sessions.budget.take_granted_reads();
         let mut host = self.host();
         if has_granted {
             host.resumption().run_granted();
@@ -210,7 +210,7 @@ impl<D: Device> Shard<D> {
         if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
             self.state.multi_reply = Vec::new();
         }
-        if is_due || self.sessions.has_due_work() { Some(now.mono) } else { self.deadline(now) }
+        if is_due || self.sessions.budget.has_due_work() { Some(now.mono) } else { self.deadline(now) }
     }
 
     /// Like [`Shard::run_once`], but blocks until a device event: for tests and for hosts without an event loop.
@@ -224,7 +224,7 @@ impl<D: Device> Shard<D> {
 
     /// Whether calls since the last iteration let a session continue: the next iteration is due at once.
     pub fn has_due_work(&self) -> bool {
-        self.sessions.has_due_work()
+        self.sessions.budget.has_due_work()
     }
 
     /// The next effect for the host.

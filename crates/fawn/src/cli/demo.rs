@@ -70,7 +70,7 @@ impl Demo {
         let settings = self.settings().map_err(usage)?;
         demo::refuse_foreign(&settings.dir).map_err(|message| Failure::new(Exit::Data, message))?;
         // Users of the demo read standard output; the log reports problems only.
-        logs::start_quiet(settings.log_format);
+        logs::start(settings.log_format, "warn");
         demo::run(&settings, catalogue)
     }
 

@@ -3,17 +3,8 @@ use crate::config::LogFormat;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging; later calls change nothing.
-pub(super) fn start(format: LogFormat) {
-    start_at(format, "info");
-}
-
-/// Like [`start`], for commands that report their progress themselves: warnings only.
-pub(super) fn start_quiet(format: LogFormat) {
-    start_at(format, "warn");
-}
-
-fn start_at(format: LogFormat, level: &str) {
+/// Starts logging, at this level unless `FAWN_LOG` gives another; later calls change nothing.
+pub(super) fn start(format: LogFormat, level: &str) {
     let filter = EnvFilter::try_from_env("FAWN_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let outcome = match format {

@@ -21,7 +21,7 @@ pub(super) struct Serve {
 impl Serve {
     pub(super) fn run(self) -> Result<(), Failure> {
         let settings = self.sources.resolve()?;
-        logs::start(settings.log_format);
+        logs::start(settings.log_format, "info");
         server::run::<NodeShard>(&settings, None)
     }
 }

@@ -11,7 +11,7 @@ use super::peer_shards::PeerShards;
 use super::process_state::ProcessState;
 use super::shard::join_all;
 use super::{ListenAddrs, RunningServer, ServeError, ShardHandles, descriptors, mailbox, store};
-use crate::config::{Settings, ShardCount as ShardsSetting};
+use crate::config::Settings;
 use crate::data_dir::Layout;
 use fawn_flash::clock;
 use fawn_wire::Protocol;
@@ -101,8 +101,7 @@ fn prepare(
     let shards = layout.shards();
     let connections_max = descriptors::make_room(settings.max_connections, shards);
     let shared = Arc::new(ProcessState::new(shards, connections_max as usize));
-    let in_force = Settings { shards: Some(ShardsSetting::Number(shards)), ..settings.clone() };
-    let server_info = store::server_info(&in_force, listen_addrs, shards, clock::now().wall)?;
+    let server_info = store::server_info(settings, listen_addrs, shards, clock::now().wall)?;
     let queues: Vec<mio::Poll> = (0..shards).map(|_| mio::Poll::new()).collect::<Result<_, _>>().map_err(setting_up)?;
     let peer_shards = peer_shards(&queues, &shared)?;
     let (controls, orders): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel(control::QUEUE_LEN)).unzip();
