@@ -3,7 +3,7 @@
 //! ```text
 //! bytes → gateway (codec, order of replies) → shard → exec (read, update, keyspace_op) → replica → fawn-ds
 //! ```
-//! `fawn` feeds a [`Shard`] with bytes from sockets, `fawn-sim` with the same bytes and with frames of other nodes.
+//! `fawn` feeds a [`Shard`] with bytes from sockets, `fawn-sim` with the same bytes and with frames of other shards.
 #![forbid(unsafe_code)]
 
 pub mod cluster;

@@ -73,7 +73,7 @@ impl core::fmt::Display for MemberId {
     }
 }
 
-/// Order of a boot relative to the newest known boot of the same node.
+/// Order of a boot relative to the newest known boot of the same shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BootOrder {
     /// The same boot.

@@ -1,9 +1,9 @@
-//! Configuration of a cluster node: its identity, the initial cluster map, and its limits.
+//! Configuration of a shard in a cluster: its identity, the initial cluster map, and its limits.
 use fawn_chain::completions::CompletionLimits;
 use fawn_chain::{ClusterMap, ManagerOptions, ReplicaOptions, RouterOptions};
 use fawn_types::{BootId, Durability, MemberId, limits};
 
-/// Configuration of one shard of a cluster's node.
+/// Configuration of one shard of a node in a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeConfig {
     /// This shard.
@@ -53,7 +53,7 @@ pub enum MapPlace {
     },
 }
 
-/// Limits and intervals of a node. They bound each of its buffers.
+/// Limits and intervals of a shard in a cluster. They bound each of its buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeLimits {
     /// Longest value, bytes.
@@ -70,9 +70,9 @@ pub struct NodeLimits {
     /// Maximum number of records per range that the log retains for retransmission. It applies after recovery, which
     /// reads the whole log. A member that missed more records is fully resynced.
     pub retained_records_max: usize,
-    /// A write or sync in flight for longer makes the machine report that its disk is slow.
+    /// A write or sync in flight for longer makes the shard report that its disk is slow.
     pub slow_after_ms: u64,
-    /// Interval between a back-end's heartbeats to the manager, milliseconds.
+    /// Interval between heartbeats to the manager, milliseconds.
     pub heartbeat_ms: u64,
     /// Options of the front-end.
     pub router: RouterOptions,

@@ -4,7 +4,7 @@ use super::peer_links::PeerLinks;
 use fawn_chain::{Body, ClusterMap, DropReason, FileConsensus, Frame, Manager, ManagerOutput};
 use fawn_types::{MonoMs, Now};
 
-/// The manager of the cluster, if this node hosts it.
+/// The manager of the cluster, hosted by one shard.
 #[derive(Debug)]
 pub(crate) struct ManagerHost {
     manager: Manager<FileConsensus>,
@@ -39,10 +39,10 @@ impl ManagerHost {
     /// Whether frames with this body are for the manager.
     pub(crate) const fn takes(body: &Body<'_>) -> bool {
         let from_members = matches!(body, Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. } | Body::Failed);
-        let from_anybody = matches!(body, Body::Hello | Body::Slow { .. } | Body::EntryWanted);
+        let from_any_shard = matches!(body, Body::Hello | Body::Slow { .. } | Body::EntryWanted);
         let about_chains = matches!(body, Body::Suspect { .. } | Body::EpochWanted | Body::CannotAlign);
         let about_itself = matches!(body, Body::CannotSend { .. } | Body::PromisedAbove(_));
-        from_members || from_anybody || about_chains || about_itself
+        from_members || from_any_shard || about_chains || about_itself
     }
 
     pub(crate) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
@@ -74,7 +74,7 @@ impl ManagerHost {
                     tracing::error!(
                         %member,
                         boot = boot.0,
-                        "another process uses this shard's identity: a copied directory must join as a new node"
+                        "another process uses this shard's identity: two processes must not run on copies of one directory"
                     );
                 }
                 ManagerOutput::Dropping { range, member, reason } => {

@@ -1,10 +1,10 @@
 //! Host of chain members: the store, the members on it, their executor, and the execution of their outputs.
 use super::config::{HostConfig, member_of};
-use super::copy::TransferJob;
 use super::payload::put_result_as_reply;
 use super::peer_links::PeerLinks;
 use super::persist::{PersistQueue, PersistedBlob};
 use super::status::BackEndCounters;
+use super::transfer::TransferJob;
 use crate::exec::{Executor, ExecutorLimits, handle_commit};
 use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot};
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
@@ -35,7 +35,7 @@ pub(crate) struct MemberHost<D: Device> {
     pub(crate) members: MemberTable,
     pub(crate) exec: Executor,
     pub(super) replays: Slab<ReplayJob>,
-    pub(super) copies: Slab<TransferJob>,
+    pub(super) transfers: Slab<TransferJob>,
     pub(crate) persists: PersistQueue,
     pub(crate) counters: BackEndCounters,
     /// Scratch buffer: a reply or result for the next frame or record.
@@ -67,7 +67,7 @@ impl<D: Device> MemberHost<D> {
                 reads_in_flight_max: limits.reads_in_flight_max,
             }),
             replays: Slab::new(),
-            copies: Slab::new(),
+            transfers: Slab::new(),
             persists: PersistQueue::default(),
             counters: BackEndCounters::default(),
             encoded: Vec::new(),
@@ -89,7 +89,7 @@ impl<D: Device> MemberHost<D> {
         let is_slow = age_ms > self.config.limits.slow_after_ms;
         if is_slow != std::mem::replace(&mut self.is_slow, is_slow) {
             match is_slow {
-                true => tracing::warn!(age_ms, "the disk has not completed a write: this node leaves its chains"),
+                true => tracing::warn!(age_ms, "the disk has not completed a write: this shard leaves its chains"),
                 false => tracing::info!("the disk completes writes again"),
             }
         }
@@ -140,7 +140,7 @@ impl<D: Device> MemberHost<D> {
         self.persists.advance(&mut self.engine, self.now.mono);
     }
 
-    /// Handles a frame for one range, from a peer or from this node.
+    /// Handles a frame for one range, from a peer or from this shard.
     pub(crate) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>, links: &mut PeerLinks) {
         let header = frame.header;
         if let Body::Entry(entry) | Body::Align { entry, .. } = &frame.body {
@@ -158,7 +158,7 @@ impl<D: Device> MemberHost<D> {
             }
             FrameVerdict::Transfer { next } => {
                 let Body::Transfer { base, keys, records, .. } = frame.body else {
-                    unreachable!("only a Copy has parts")
+                    unreachable!("only a Transfer has a chunk")
                 };
                 self.take_transfer(at, next, (base, keys), records);
             }
@@ -167,7 +167,7 @@ impl<D: Device> MemberHost<D> {
         self.drain(at, links);
     }
 
-    /// Creates an empty copy if the entry names this node as a member and it has no copy yet.
+    /// Adds a member with an empty copy if the entry names this shard and it has no copy yet.
     fn join_if_member(&mut self, entry: &RangeEntry) {
         if entry.member(self.config.id).is_none() || self.members.find(entry.range).is_some() {
             return;
@@ -184,7 +184,7 @@ impl<D: Device> MemberHost<D> {
             if is_poisoned {
                 self.members[at].transfer.begin = None;
                 self.members[at].cut = None;
-            } else if !self.tend_begin(at) || !self.try_cut(at) {
+            } else if !self.advance_begin(at) || !self.try_cut(at) {
                 continue;
             }
             self.reap_transfer(at);

@@ -1,4 +1,4 @@
-//! The members of a node in a cluster, without sockets, clocks or threads; and the manager if this node hosts it.
+//! Chain members of a shard, their links to other shards, and the manager if this shard hosts it.
 //!
 //! ```text
 //! forward/cluster_ops ─Request→ head (evaluate, append) ─Append→ middle ─Append→ tail (commit)
@@ -7,7 +7,6 @@
 //! `fawn_chain` decides roles, commits and destinations; this module moves bytes between peers, frames and the engine.
 //! The log is the retransmission buffer: forwarding replays it, so a chain of one pays nothing for replication.
 mod config;
-mod copy;
 mod digest;
 mod forward;
 mod manager;
@@ -19,6 +18,7 @@ mod peer_links;
 mod persist;
 mod recover;
 mod status;
+mod transfer;
 
 pub use crate::status::MemberStatus;
 pub use config::{MapPlace, NodeConfig, NodeLimits};

@@ -1,4 +1,4 @@
-//! A node's part in its cluster: the manager if it hosts it, heartbeats, maps to be stored, broken links.
+//! Cluster duties of a shard: the manager if it hosts it, heartbeats, maps to be stored, broken links.
 use super::config::{MapPlace, NodeConfig};
 use super::manager::ManagerHost;
 use super::member_host::MemberHost;
@@ -12,7 +12,7 @@ use fawn_flash::Device;
 use fawn_types::{Epoch, MemberId, MonoMs, Now, RangeId};
 use std::collections::VecDeque;
 
-/// A node of a cluster, apart from its members and sessions.
+/// A shard's state in its cluster, apart from its members and sessions.
 #[derive(Debug)]
 pub(crate) struct NodeControl {
     map_place: MapPlace,
@@ -22,7 +22,7 @@ pub(crate) struct NodeControl {
     resets: VecDeque<MemberId>,
     /// Revisions and images of maps that the host must store.
     to_keep: VecDeque<(u64, Vec<u8>)>,
-    /// Revision of another node's map that became durable in this node's store.
+    /// Revision of another shard's map that became durable in this shard's store.
     kept: Option<u64>,
     heartbeat_at: MonoMs,
 }
@@ -62,7 +62,7 @@ impl NodeControl {
         self.resets.retain(|reset| *reset != peer);
     }
 
-    /// A map is durable in this node's store.
+    /// A map is durable in this shard's store.
     pub(crate) fn handle_map_durable(&mut self, now: Now, revision: u64) {
         match (&mut self.manager, &self.map_place) {
             (Some(manager), MapPlace::OwnStore) => manager.handle_persisted(now, revision),
@@ -103,7 +103,7 @@ impl NodeControl {
         });
     }
 
-    /// Sends the manager a heartbeat if one is due: this node's boot, and whether its disk hangs.
+    /// Sends the manager a heartbeat if one is due: this shard's boot, and whether its disk hangs.
     pub(crate) fn send_heartbeat<D: Device>(&mut self, host: &mut MemberHost<D>, links: &mut PeerLinks) {
         let now = host.now.mono;
         if self.heartbeat_at > now {

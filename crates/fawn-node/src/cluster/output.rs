@@ -1,4 +1,4 @@
-//! Outputs of a node for its host: frames for peers, maps to store, link resets.
+//! Effects of a shard in a cluster for its host: frames for peers, maps to store, link resets.
 use fawn_types::MemberId;
 
 /// An effect for the host.

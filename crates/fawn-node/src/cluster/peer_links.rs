@@ -1,4 +1,4 @@
-//! Links to peers: inbound byte streams, outbound frames per peer, and frames from the node to itself.
+//! Links to other shards: inbound byte streams, outbound frames per peer, and frames from the shard to itself.
 use super::output::NodeOutput;
 use fawn_chain::message::{FrameStream, encode_frame};
 use fawn_chain::{Body, Frame, Header};
@@ -14,7 +14,7 @@ struct PeerStream {
     outbound: Vec<u8>,
 }
 
-/// A frame that this node sends to itself, without encoding.
+/// A frame that this shard sends to itself, without encoding.
 #[derive(Debug)]
 pub(crate) enum LocalFrame {
     Control(Frame<'static>),
@@ -43,12 +43,12 @@ impl PeerLinks {
         Self { id, boot, manager, outbound_bytes_max, peers, waiting, local, dropped: 0 }
     }
 
-    /// A frame header with this node as the sender.
+    /// A frame header with this shard as the sender.
     pub(crate) const fn header(&self, range: RangeId, epoch: Epoch) -> Header {
         Header { from: self.id, boot: self.boot, range, epoch }
     }
 
-    /// Takes out the peer's stream so that the node can be borrowed too; pair with [`PeerLinks::return_stream`].
+    /// Takes out the peer's stream so that the shard can be borrowed too; pair with [`PeerLinks::return_stream`].
     pub(crate) fn take_stream(&mut self, from: MemberId) -> FrameStream {
         std::mem::take(&mut self.peers.entry(from).or_default().stream)
     }
@@ -78,7 +78,7 @@ impl PeerLinks {
         }
     }
 
-    /// Sends a frame with records; never to this node.
+    /// Sends a frame with records; never to this shard.
     pub(crate) fn send_records(&mut self, to: MemberId, frame: &Frame<'_>) {
         assert!(to != self.id, "a log is not its own successor");
         self.post(to, frame);

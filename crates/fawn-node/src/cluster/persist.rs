@@ -1,6 +1,7 @@
-//! Persistence of a node's promises, map entries and the manager's map, as blobs in its engine's manifest.
+//! Persistence of a shard's promises, map entries and the manager's map, as blobs in its engine's manifest.
 //!
-//! A map may be longer than one blob. Its pieces go to two sets of names alternately, then the root blob names the set.
+//! A map may be longer than one blob. Its pieces are written to two sets of names alternately, then the root blob names
+//! the set.
 //! Blobs become durable in order, so a crash leaves the whole old map or the whole new one.
 use super::member_host::MemberHost;
 use fawn_chain::DecodeError;

@@ -1,4 +1,4 @@
-//! Recovery of a back-end: chain members from their persisted state, completions from a replay of the log.
+//! Recovery of a shard in a cluster: chain members from their persisted state, completions from a replay of the log.
 use super::member_host::MemberHost;
 use super::persist::replica_key;
 use crate::replica::{HostedMember, split_acknowledged};
@@ -11,14 +11,14 @@ use fawn_types::{Durability, KeyRange, MemberId, RangeId, Version};
 /// Bytes of records replayed per step.
 const RECOVERY_BYTES: usize = 1 << 20;
 
-/// Why a node did not start.
+/// Reason that a shard of a cluster did not start.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NodeError {
     /// The store belongs to another cluster.
     #[error("the store's hash secret is not the cluster map's: it belongs to another cluster")]
     SecretDiffers,
     /// The store was opened with unsuitable options.
-    #[error("the store was opened with {found}, the node needs {expected}")]
+    #[error("the store was opened with {found}, the cluster needs {expected}")]
     EngineOptions {
         /// The required option.
         expected: &'static str,
@@ -63,7 +63,7 @@ pub enum NodeError {
 }
 
 impl<D: Device> MemberHost<D> {
-    /// Checks that the engine was opened with this node's options.
+    /// Checks that the engine was opened with this shard's options.
     pub(crate) fn check_engine(&self, map: &ClusterMap) -> Result<(), NodeError> {
         let options = self.engine.options();
         if *self.engine.secret() != map.secret {

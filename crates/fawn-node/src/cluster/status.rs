@@ -1,4 +1,4 @@
-//! Status of a node: counters, and the state of each of its chain members.
+//! Status of a shard in a cluster: counters, and the state of each of its chain members.
 use super::member_host::MemberHost;
 use super::node_control::NodeControl;
 use super::peer_links::PeerLinks;
@@ -7,7 +7,7 @@ use crate::status::MemberStatus;
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 
-/// Counters since the node's start.
+/// Counters since the shard's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BackEndCounters {
     /// Reads executed.
@@ -36,17 +36,17 @@ pub struct BackEndCounters {
     pub alarms: u64,
 }
 
-/// Status of a node.
+/// Status of a shard in a cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeStatus {
-    /// Chain members on this node.
+    /// Chain members of this shard.
     pub members: Vec<MemberStatus>,
     /// Counters of the back-end.
     pub counters: BackEndCounters,
     /// Requests that wait for a device read.
     pub parked: usize,
-    /// Operations submitted here and not answered yet.
-    pub under_way: usize,
+    /// Operations of its sessions at chains that have no reply yet.
+    pub outstanding: usize,
     /// Memory of the completions of all members, bytes.
     pub completion_bytes: usize,
     /// Frames dropped because a peer's buffer was full.
@@ -59,18 +59,17 @@ pub struct NodeStatus {
     pub poisoned: Option<String>,
 }
 
-/// The status of a node; `under_way`: its sessions' operations at chains.
 pub(crate) fn node_status<D: Device>(
     host: &MemberHost<D>,
     links: &PeerLinks,
     control: &NodeControl,
-    under_way: usize,
+    outstanding: usize,
 ) -> NodeStatus {
     NodeStatus {
         members: host.members.iter().map(|member| member_status(member, &host.engine)).collect(),
         counters: host.counters(),
         parked: host.exec.wait_queue.len(),
-        under_way,
+        outstanding,
         completion_bytes: host.members.iter().map(|member| member.completions.bytes()).sum(),
         frames_dropped: links.dropped,
         possible_losses: control.manager.as_ref().map_or(0, |manager| manager.possible_losses),

@@ -1,4 +1,4 @@
-//! Operations at the chains of a cluster: routed by the map, repeated until a reply arrives or their time is over.
+//! Operations at the chains of a cluster: routed by the map, repeated until a reply or the timeout.
 //!
 //! Retries may overtake each other, so a session never has two operations on one key here; `OwnKeys` orders them.
 use crate::cluster::payload::{decode_reply, encode_request};
@@ -34,7 +34,7 @@ struct ClusterOp {
 }
 
 impl ClusterOp {
-    /// Whether an update was sent more than once: which of the copies was answered is not known.
+    /// Whether an update was sent more than once, so that a reply does not show which copy of it was executed.
     fn may_come_again(&self) -> bool {
         self.intent == Intent::Write && self.is_sent_again
     }
@@ -52,7 +52,7 @@ const fn is_failure(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(OperationError::StoreFull | OperationError::Corrupt | OperationError::Poisoned))
 }
 
-/// All operations of a node at the chains of its cluster. Bounded with the forwarder's other requests.
+/// All operations of a shard's sessions at the chains of a cluster. Bounded with the forwarder's other requests.
 #[derive(Debug)]
 pub(crate) struct ClusterOps {
     router: Router,
@@ -191,8 +191,10 @@ impl ClusterOps {
         }
     }
 
-    /// Ends the operations that waited for their window as long as a started one waits for its reply. A range without a chain
-    /// answers no window in time: the operations of a long queue would otherwise fail one window after the other.
+    /// Ends the operations that waited for their window as long as a started one waits for its reply.
+    ///
+    /// A range without a chain frees its window only by timeouts. Without this, a long queue would fail one window after
+    /// the other, each after another timeout.
     fn expire_unstarted(&mut self) -> Vec<(OutstandingOp, OperationError)> {
         let Self { unstarted, unstarted_len, now, timeout_ms, .. } = self;
         let mut failed = Vec::new();
@@ -220,7 +222,7 @@ impl ClusterOps {
                     op.is_sent_again |= again;
                     links.send_request(to, links.header(range, epoch), (number, tag, first_incomplete), &op.payload);
                     if again {
-                        // A dead node sends no refusal, so a missing reply may mean that the map is out of date.
+                        // A dead shard sends no refusal, so a missing reply may mean that the map is out of date.
                         self.refresh(range, links);
                     }
                 }
@@ -249,12 +251,12 @@ impl ClusterOps {
         links.send_manager(Frame { header: links.header(range, epoch), body: Body::EntryWanted });
     }
 
-    /// Handles a reply; returns the operation that it ends. A reply that is corrupt, of another boot of this node, or of an
+    /// Handles a reply; returns the operation that it ends. A reply that is corrupt, of another boot of this shard, or of an
     /// operation that has ended is dropped.
     pub(crate) fn handle_reply<'a>(&mut self, number: u64, payload: &'a [u8]) -> Option<(OutstandingOp, Reply<'a>)> {
         let (_, reply) = decode_reply(payload).ok().filter(|(session, _)| *session == self.session)?;
         let op = self.end(number)?;
-        // Such a failure leaves no record, so a copy of the request that is still on its way would be done as a new one.
+        // Such a failure leaves no record, so a copy of the request still in flight would be executed as a new one.
         let is_open = op.may_come_again() && is_failure(&reply);
         Some((op.op, if is_open { Reply::Error(OperationError::Unavailable) } else { reply }))
     }

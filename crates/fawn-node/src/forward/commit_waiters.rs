@@ -14,7 +14,8 @@ struct CommitWaiter {
     len_bytes: usize,
 }
 
-/// Encoded replies in order of arrival. A reply that depends on an older version than the one before it leaves with it.
+/// Encoded replies in order of arrival. A reply that depends on an older version than the one before it is sent with
+/// that one.
 #[derive(Debug, Default)]
 pub(crate) struct CommitWaiters {
     waiting: VecDeque<CommitWaiter>,
@@ -37,7 +38,7 @@ impl CommitWaiters {
         self.waiting.push_back(CommitWaiter { version, shard, op, len_bytes });
     }
 
-    /// Takes the replies that wait for nothing more. With `failed`, uncommitted writes never commit: their replies become
+    /// Sends the replies whose versions are committed. With `failed`, uncommitted writes never commit: their replies become
     /// that error.
     pub(crate) fn settle(
         &mut self,

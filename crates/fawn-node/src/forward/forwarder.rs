@@ -31,7 +31,7 @@ pub(crate) struct Forwarder {
     spare: Vec<MessageBatch>,
     spare_bytes: usize,
     pub(crate) outstanding: Outstanding,
-    /// Bytes of these requests, until their replies arrive.
+    /// Bytes of outstanding requests, at shards and at chains.
     outstanding_bytes: usize,
     pub(crate) key_queues: SessionQueues,
     /// Queues whose first request may begin.
@@ -172,7 +172,7 @@ impl Forwarder {
         self.outstanding.insert(op);
     }
 
-    /// The operation has its reply, or comes back.
+    /// Removes an operation whose reply, or refusal for a longer value, has arrived.
     #[inline]
     pub(crate) fn end(&mut self, op: u64) -> OutstandingOp {
         let op = self.outstanding.remove(ShardOpId(op));
@@ -193,7 +193,7 @@ impl Forwarder {
         }
     }
 
-    /// A request of the queue's session on its key has its reply.
+    /// Makes the queue ready: an earlier request of its session on its key has its reply.
     #[inline]
     pub(crate) fn wake(&mut self, name: SessionQueueName) {
         if self.key_queues.contains(name) {
@@ -210,7 +210,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends the replies that wait for nothing more.
+    /// Sends the replies whose versions are committed.
     pub(crate) fn settle(&mut self, committed: Version, failed: Option<OperationError>) {
         let Self { commit_waiters, outbox, .. } = self;
         commit_waiters.settle(committed, failed, |to, message| outbox[usize::from(to.0)].add_encoded(message));

@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn two_keys_of_one_hash_share_a_queue_but_no_reply() {
-        let name = (SessionId::NOBODY, KeyHash(7));
+        let name = (SessionId::NONE, KeyHash(7));
         let mut queues = SessionQueues::default();
         let get = |key| {
             let target = ReplyTarget { session: name.0, place: ReplyPlace::Slot(0), format: ReplyFormat::Silent };

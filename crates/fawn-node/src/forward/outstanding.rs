@@ -1,4 +1,4 @@
-//! Outstanding operations: requests at shards of the node, whose replies come in any order.
+//! Outstanding operations: requests at shards of a standalone node, whose replies arrive in any order.
 use crate::SessionId;
 use crate::request::{OutstandingOp, ShardOpId};
 use slab::Slab;

@@ -306,11 +306,11 @@ impl Budget {
         }
     }
 
-    /// Releases the usage of an ended session, except `away_bytes`: until the replies arrive, these are in the memory of
+    /// Releases the usage of an ended session, except `outstanding_bytes`: until the replies arrive, these are in the memory of
     /// other shards.
-    pub(super) fn leave(&mut self, session: &mut Session, away_bytes: usize) {
+    pub(super) fn leave(&mut self, session: &mut Session, outstanding_bytes: usize) {
         let exceeding = self.exceeding;
-        self.usage.reserved_bytes += away_bytes;
+        self.usage.reserved_bytes += outstanding_bytes;
         self.set_usage(session, Usage::default());
         if exceeding == Some(session.id) && self.long_bytes() > self.bytes_max {
             self.exceeding = exceeding;
@@ -321,8 +321,8 @@ impl Budget {
     }
 
     /// A reply to an ended session has arrived.
-    pub(crate) const fn release(&mut self, away_bytes: usize) {
-        self.usage.reserved_bytes -= away_bytes;
+    pub(crate) const fn release(&mut self, outstanding_bytes: usize) {
+        self.usage.reserved_bytes -= outstanding_bytes;
         self.is_due = true;
         if self.long_bytes() <= self.bytes_max {
             self.exceeding = None;

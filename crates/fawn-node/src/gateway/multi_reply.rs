@@ -147,7 +147,7 @@ pub(crate) struct PendingMulti {
 impl PendingMulti {
     /// Placeholder until the replies so far are moved in.
     pub(crate) fn unfilled() -> Self {
-        let (session, slot, larger) = (SessionId::NOBODY, u64::MAX, VecDeque::new());
+        let (session, slot, larger) = (SessionId::NONE, u64::MAX, VecDeque::new());
         Self { session, slot, multi_reply: None, outstanding_bytes: 0, larger }
     }
 }

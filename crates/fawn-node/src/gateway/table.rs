@@ -42,14 +42,14 @@ impl Sessions {
         id
     }
 
-    /// `away_bytes`: grants of its requests at other shards, whose replies arrive all the same.
-    pub(crate) fn close(&mut self, id: SessionId, away_bytes: usize) -> bool {
+    /// `outstanding_bytes`: grants of its requests at other shards, whose replies arrive all the same.
+    pub(crate) fn close(&mut self, id: SessionId, outstanding_bytes: usize) -> bool {
         if self.get(id).is_none() {
             return false;
         }
         let mut session = self.slab.remove(id.index());
         session.replies.give_back(&mut self.pool);
-        self.budget.leave(&mut session, away_bytes);
+        self.budget.leave(&mut session, outstanding_bytes);
         true
     }
 

@@ -1,5 +1,6 @@
-//! Whole cluster in one thread: nodes with one or several shards, a store each. One shard, the server, serves the clients and
-//! hosts the manager.
+//! Whole cluster in one thread: nodes with one or several shards, a store each.
+//!
+//! One shard, the server, serves the clients and hosts the manager.
 use super::boots::boot_of;
 use super::client_service::ClientService;
 use super::map_persistence::{self, MapPersistence};
@@ -29,7 +30,7 @@ const STATUS_MS: u64 = 100;
 pub struct LocalOptions {
     /// Options of the sessions.
     pub shard: ShardOptions,
-    /// Limits of the nodes.
+    /// Limits of each shard.
     pub limits: NodeLimits,
     /// Shards of each node.
     pub shards: u16,
@@ -222,7 +223,7 @@ impl<D: Device> LocalCluster<D> {
         shards.map(Shard::into_engine).collect()
     }
 
-    /// Stores new maps of the manager, and tells it once enough stores have one. Returns whether shards have new work.
+    /// Stores new maps of the manager, and notifies it once enough stores have one. Returns whether shards have new work.
     fn keep_maps(&mut self, now: Now) -> bool {
         let mut has_work = false;
         while let Some((_, output)) = self.group.poll_output() {

@@ -29,11 +29,11 @@ impl MapPersistence {
     }
 
     /// Notes that a map is durable in a store. Returns true once per map: when the majority is reached.
-    pub(super) fn note(&mut self, node: MemberId, revision: u64, stores: usize) -> bool {
-        if revision != self.revision || self.kept_by.contains(&node) {
+    pub(super) fn note(&mut self, store: MemberId, revision: u64, stores: usize) -> bool {
+        if revision != self.revision || self.kept_by.contains(&store) {
             return false;
         }
-        self.kept_by.push(node);
+        self.kept_by.push(store);
         let is_enough = self.kept_by.len() == stores / 2 + 1;
         if is_enough {
             self.image = None;
@@ -61,19 +61,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_stores_are_enough_and_told_once() {
-        let mut keeping = MapPersistence::default();
-        keeping.begin(1, vec![1]);
-        assert!(!keeping.note(MemberId(1), 1, 3));
-        assert!(!keeping.note(MemberId(1), 1, 3), "the same store again");
-        assert_eq!(keeping.wanted(), Some((1, &[1][..])), "a store that is opened now receives it too");
-        assert!(keeping.note(MemberId(3), 1, 3));
-        assert_eq!(keeping.wanted(), None);
-        assert!(!keeping.note(MemberId(2), 1, 3));
-        keeping.begin(2, vec![2]);
-        assert!(!keeping.note(MemberId(2), 1, 3), "late, for the previous map");
-        assert!(!keeping.note(MemberId(2), 2, 3) && keeping.note(MemberId(3), 2, 3));
-        keeping.begin(3, vec![3]);
-        assert!(keeping.note(MemberId(1), 3, 1), "one store alone");
+    fn a_majority_is_enough_and_reported_once() {
+        let mut persistence = MapPersistence::default();
+        persistence.begin(1, vec![1]);
+        assert!(!persistence.note(MemberId(1), 1, 3));
+        assert!(!persistence.note(MemberId(1), 1, 3), "the same store again");
+        assert_eq!(persistence.wanted(), Some((1, &[1][..])), "a store that is opened now receives it too");
+        assert!(persistence.note(MemberId(3), 1, 3));
+        assert_eq!(persistence.wanted(), None);
+        assert!(!persistence.note(MemberId(2), 1, 3));
+        persistence.begin(2, vec![2]);
+        assert!(!persistence.note(MemberId(2), 1, 3), "late, for the previous map");
+        assert!(!persistence.note(MemberId(2), 2, 3) && persistence.note(MemberId(3), 2, 3));
+        persistence.begin(3, vec![3]);
+        assert!(persistence.note(MemberId(1), 3, 1), "one store alone");
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts of shards: a group of them, a whole cluster in one thread, and the interface for clients.
+//! Hosts of shards: a group of shards in one thread, a whole cluster in one thread, and the interface for clients.
 mod boots;
 mod client_service;
 mod local;

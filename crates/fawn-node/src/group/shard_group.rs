@@ -19,7 +19,7 @@ struct GroupedShard<D: Device> {
     is_due: bool,
 }
 
-/// Shards of clusters' nodes that one thread runs.
+/// Shards, of one or several nodes of a cluster, that one thread runs.
 #[derive(Debug)]
 pub struct ShardGroup<D: Device> {
     /// In the order of their IDs.
@@ -88,7 +88,7 @@ impl<D: Device> ShardGroup<D> {
         }
     }
 
-    /// The link between a shard outside the group and one of it is new.
+    /// The link between a shard outside the group and one inside is new.
     pub fn handle_link_reset(&mut self, now: Now, (from, to): (MemberId, MemberId)) {
         if let Some(shard) = self.shard_mut(to) {
             shard.handle_link_reset(now, from);
@@ -120,7 +120,7 @@ impl<D: Device> ShardGroup<D> {
         self.shards.iter_mut().filter_map(|grouped| grouped.shard.finish_iteration()).min()
     }
 
-    /// The next effect for a host: frames for shards outside the group, links, maps; with the shard that it is of.
+    /// The next effect for a host: frames for shards outside the group, links, maps; with the shard that requests it.
     pub fn poll_output(&mut self) -> Option<(MemberId, NodeOutput)> {
         self.outputs.pop_front()
     }

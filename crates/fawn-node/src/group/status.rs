@@ -1,4 +1,4 @@
-//! Statistics of a front-end's cluster: sums over its stores, state of its chains.
+//! Statistics of a cluster in one thread: sums over its stores, state of its chains.
 use crate::cluster::NodeStatus;
 use crate::counters::Counted;
 use crate::shard::Shard;
@@ -20,7 +20,7 @@ pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a E
     sum
 }
 
-/// State of the chains, as the manager which `host` hosts, and the members report it.
+/// State of the chains, as reported by the members and by the manager, which `host` hosts.
 pub(super) fn cluster_status<D: Device>(host: &Shard<D>, members: Vec<(MemberId, NodeStatus)>) -> ClusterStatus {
     let of_manager = host.node_status();
     let chains = host.manager_map().into_iter().flat_map(|map| {

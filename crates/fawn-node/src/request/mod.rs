@@ -103,7 +103,7 @@ pub(crate) enum Origin {
     Local(ReplyTarget),
     /// An operation of another shard of the node, or of this one.
     Shard { shard: ShardId, op: ShardOpId },
-    /// An operation of a node's front-end, with the front-end's session, on a member of this range.
+    /// An operation of a front-end in the cluster, with the front-end's session, on a member of this range.
     Node { from: MemberId, op: u64, session: u64, range: RangeId, epoch: Epoch },
 }
 

@@ -9,7 +9,7 @@ pub struct SessionId {
 
 impl SessionId {
     /// An ID that no session has: serials start at 1.
-    pub(crate) const NOBODY: Self = Self { index: 0, serial: 0 };
+    pub(crate) const NONE: Self = Self { index: 0, serial: 0 };
 
     pub(crate) const fn new(index: u32, serial: u64) -> Self {
         Self { index, serial }

@@ -86,7 +86,7 @@ fn send_part<D: Device>(state: &mut ShardState<D>, operation: usize, to: Destina
 
 /// A delayed `flush_all` that is due; no session waits for it.
 pub(crate) fn flush_all<D: Device>(state: &mut ShardState<D>) {
-    let keyspace_op = KeyspaceOp::new(SessionId::NOBODY, 0, KeyspaceOpKind::Flush(ReplyFormat::Silent));
+    let keyspace_op = KeyspaceOp::new(SessionId::NONE, 0, KeyspaceOpKind::Flush(ReplyFormat::Silent));
     let parts = state.forward.all_parts();
     begin(state, keyspace_op, &parts, &KeyspaceRequest::Clear);
 }
@@ -104,7 +104,7 @@ impl<D: Device> ShardContext<'_, D> {
             return;
         }
         let keyspace_op = self.state.forward.keyspace_ops.remove(operation);
-        if let (Some(error), SessionId::NOBODY) = (keyspace_op.failed(), keyspace_op.session) {
+        if let (Some(error), SessionId::NONE) = (keyspace_op.failed(), keyspace_op.session) {
             tracing::error!(%error, "the delayed flush_all failed");
         }
         let Some(session) = self.sessions.get_mut(keyspace_op.session) else { return };

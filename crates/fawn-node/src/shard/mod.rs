@@ -1,4 +1,4 @@
-//! Shard: sessions and one range's store behind three calls, `handle_input`, `run_once`, `poll_output`.
+//! Shard: sessions, a store and its chain members behind three calls, `handle_input`, `run_once`, `poll_output`.
 //!
 //! Per iteration the host calls `handle_input` for every connection with input, then [`Shard::run_once`] once (which
 //! submits once for all of them), then [`Shard::poll_output`] until it is empty: one write per connection.
@@ -81,7 +81,7 @@ impl<D: Device> Shard<D> {
         Ok(Self::with(host, placement, options, server_info, None))
     }
 
-    /// A shard on `host`; alone on its part of the ring, or with what a cluster's node has.
+    /// A shard on `host`: alone on its slice of the ring, or with the state of a shard in a cluster.
     fn with(
         host: MemberHost<D>,
         placement: Placement,
@@ -123,8 +123,9 @@ impl<D: Device> Shard<D> {
 
     /// Ends a session: its pending requests may still be executed, without a reply.
     pub fn close_session(&mut self, session: SessionId) {
-        let away_bytes = self.sessions.get(session).map_or(0, |session| self.state.forward.granted_bytes(session));
-        self.sessions.close(session, away_bytes);
+        let outstanding_bytes =
+            self.sessions.get(session).map_or(0, |session| self.state.forward.granted_bytes(session));
+        self.sessions.close(session, outstanding_bytes);
         self.state.sessions_open = self.sessions.len();
     }
 
@@ -179,14 +180,14 @@ impl<D: Device> Shard<D> {
         self.finish_iteration()
     }
 
-    /// Begins an iteration: what arrived is handled, what waited is tried again.
+    /// Begins an iteration: handles received messages and events, and retries waiting requests.
     pub(crate) fn begin_iteration(&mut self, now: Now) {
         self.note_time(now);
         self.state.counters.iterations += 1;
         self.handle_own_batch();
         self.flush_if_due(now);
         self.has_moved = self.reap(now);
-        self.begin_node_iteration();
+        self.begin_cluster_iteration();
         self.sessions.serve_waiting(&mut self.outputs);
         let has_granted = self.sessions.budget.take_granted_reads();
         let mut host = self.host();
@@ -199,7 +200,7 @@ impl<D: Device> Shard<D> {
         host.run_ready();
     }
 
-    /// Ends an iteration: all of its reads and appends are submitted at once, replies leave.
+    /// Ends an iteration: submits all of its reads and appends at once, then emits replies.
     pub(crate) fn finish_iteration(&mut self) -> Option<MonoMs> {
         let now = self.state.host.now;
         self.state.host.submit(now);
@@ -251,7 +252,7 @@ impl<D: Device> Shard<D> {
         if self.state.control.is_some()
             && let Err(error) = self.state.host.mark_closed()
         {
-            tracing::warn!(%error, "not cleanly shut down: the next start treats this node as killed");
+            tracing::warn!(%error, "not cleanly shut down: the next start treats this shard as killed");
         }
         self.state.host.engine
     }
@@ -296,7 +297,7 @@ impl<D: Device> Shard<D> {
         member.replica.handle_progress(*now, LogProgress { appended, flushed, synced });
         let mut has_moved = false;
         while let Some(output) = member.replica.poll_output() {
-            // All else is for peers and a manager, and a member alone has neither.
+            // All other outputs are for peers and a manager. The only member of a range has neither.
             if let ChainOutput::Commit { through } = output {
                 handle_commit(engine, member, through, |_, _| {});
                 has_moved = true;
@@ -308,8 +309,9 @@ impl<D: Device> Shard<D> {
     /// Moves due replies to the outputs and emits the effects that follow.
     fn settle_sessions(&mut self, has_moved: bool) {
         // Nothing in flight means that no event will come: without this, stalled sessions could wait for ever.
-        let is_away = self.state.forward.requests() > 0;
-        let is_idle = !is_away && self.state.uncommitted() == 0 && !self.state.host.exec.wait_queue.has_queues();
+        let has_outstanding = self.state.forward.requests() > 0;
+        let is_idle =
+            !has_outstanding && self.state.uncommitted() == 0 && !self.state.host.exec.wait_queue.has_queues();
         let relieved = has_moved || is_idle;
         let committed = self.state.committed();
         let failed = self.state.failure();
@@ -326,6 +328,6 @@ impl<D: Device> Shard<D> {
         let is_unsynced = engine.poisoned().is_none()
             && members.iter().map(|member| engine.progress(member.id)).any(|log| log.synced < log.appended);
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
-        [*flush_at, retry, sync, self.node_deadline()].into_iter().flatten().min()
+        [*flush_at, retry, sync, self.cluster_deadline()].into_iter().flatten().min()
     }
 }

@@ -1,4 +1,4 @@
-//! A shard as the only one of a cluster's node: its start, its part in an iteration, and what its host asks.
+//! Shard of a node in a cluster: its start, its cluster duties in an iteration, and its maps and status.
 use super::Shard;
 use crate::cluster::{
     HostConfig, MemberHost, NodeConfig, NodeControl, NodeError, NodeStatus, PeerLinks, RangeDigest, node_status,
@@ -13,7 +13,7 @@ use fawn_flash::Device;
 use fawn_types::{MonoMs, Now, RangeId, TimeMs};
 
 impl<D: Device> Shard<D> {
-    /// Creates a node of a cluster from the state in its store. Blocks on the device.
+    /// Creates a shard of a cluster's node from the state in its store. Blocks on the device.
     ///
     /// # Errors
     /// When the store belongs to another cluster, was opened with unsuitable options, or holds corrupt promises.
@@ -35,8 +35,8 @@ impl<D: Device> Shard<D> {
         Ok(Self::with(host, Placement::ALONE, options, server_info, Some((control, links, cluster))))
     }
 
-    /// The node's part at the start of an iteration: durable promises, heartbeat, timeouts.
-    pub(super) fn begin_node_iteration(&mut self) {
+    /// Cluster duties at the start of an iteration: durable promises, heartbeat, timeouts.
+    pub(super) fn begin_cluster_iteration(&mut self) {
         let Some(control) = &mut self.state.control else { return };
         let (host, links) = (&mut self.state.host, &mut self.state.links);
         let now = host.now;
@@ -49,20 +49,20 @@ impl<D: Device> Shard<D> {
         }
     }
 
-    /// When the node's next iteration is due.
-    pub(super) fn node_deadline(&self) -> Option<MonoMs> {
+    /// When cluster duties next need an iteration.
+    pub(super) fn cluster_deadline(&self) -> Option<MonoMs> {
         let control = self.state.control.as_ref()?;
         let of_operations = self.state.forward.cluster.as_ref().and_then(|cluster| cluster.next_timeout());
         let of_members = self.state.host.next_timeout();
         [Some(control.next_timeout()), of_operations, of_members].into_iter().flatten().min()
     }
 
-    /// The cluster map as this node knows it; it may be out of date. None on a standalone node.
+    /// The cluster map as this shard knows it; it may be out of date. `None` on a standalone node.
     pub fn map(&self) -> Option<&ClusterMap> {
         self.state.forward.cluster.as_ref().map(|cluster| cluster.map())
     }
 
-    /// The committed map, if this node hosts the manager.
+    /// The committed map, if this shard hosts the manager.
     pub fn manager_map(&self) -> Option<&ClusterMap> {
         self.state.control.as_ref()?.manager.as_ref().map(|manager| manager.map())
     }
@@ -75,7 +75,7 @@ impl<D: Device> Shard<D> {
         }
     }
 
-    /// Begins to store another node's map here; [`Shard::poll_map_kept`] returns its revision once it is durable.
+    /// Begins to store another shard's map here; [`Shard::poll_map_kept`] returns its revision once it is durable.
     pub(crate) fn keep_map(&mut self, revision: u64, image: &[u8]) {
         // A poisoned store has reported its failure; the other stores keep the map.
         if self.state.host.engine.poisoned().is_none() {
@@ -100,7 +100,7 @@ impl<D: Device> Shard<D> {
         node_status(&self.state.host, &self.state.links, control, cluster.started())
     }
 
-    /// Digest of the content of this node's copy of `range` that is committed and not expired at `time`; `None` without a
+    /// Digest of the content of this shard's copy of `range` that is committed and not expired at `time`; `None` without a
     /// copy. For checks: blocks on the device.
     ///
     /// Members judge expiry by chain times that differ by the delay of a link, so copies are compared as of one time, not

@@ -1,4 +1,4 @@
-//! Replies to operations of other nodes' front-ends, as frames.
+//! Replies to operations of front-ends of a cluster, as frames.
 use crate::cluster::payload::put_reply;
 use crate::cluster::{BackEndCounters, PeerLinks};
 use crate::request::Origin;
@@ -15,7 +15,8 @@ pub(crate) struct NodeReplies<'a> {
 }
 
 impl NodeReplies<'_> {
-    /// Sends a reply, unless it must wait for a commit: then the front-end asks again, and finds what was committed.
+    /// Sends a reply, unless it must wait for a commit: then the front-end is refused, asks again, and gets the committed
+    /// value.
     pub(super) fn send(&mut self, origin: &Origin, reply: &Reply<'_>, wait: Option<Version>) {
         if wait.is_some() {
             return self.refuse(origin, RefusedReason::Overloaded);

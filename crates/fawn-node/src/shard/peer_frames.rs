@@ -1,4 +1,4 @@
-//! Frames of a cluster: from peers, from this node to itself, and the order in which an iteration handles them.
+//! Frames of a cluster: from peers, from this shard to itself, and the order in which an iteration handles them.
 use super::Shard;
 use crate::cluster::{LocalFrame, NodeOutput};
 use fawn_chain::{Body, Frame, Header};
@@ -48,8 +48,8 @@ impl<D: Device> Shard<D> {
         of_control.or_else(|| self.state.links.poll_output())
     }
 
-    /// Exchanges frames with this node itself until none is left. A host of several nodes repeats it before the iterations
-    /// end, so that a write passes all of them in one.
+    /// Exchanges frames with this shard itself until none is left. A host of several shards repeats it before their
+    /// iterations end, so that a write passes along its chain in one iteration.
     pub(crate) fn exchange(&mut self) {
         self.round();
         // After the first round: a host that was suspended must receive its own heartbeat before it looks for silent
@@ -75,7 +75,7 @@ impl<D: Device> Shard<D> {
             || forward.cluster.as_ref().is_some_and(|cluster| cluster.can_start())
     }
 
-    /// One pass over sessions' requests, manager and members, then over the frames that they sent to this node.
+    /// One pass over sessions' requests, manager and members, then over the frames that they sent to this shard.
     fn round(&mut self) {
         self.host().run_ready();
         let failed = match &mut self.state.forward.cluster {

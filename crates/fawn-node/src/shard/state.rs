@@ -19,9 +19,9 @@ use slab::Slab;
 pub(crate) struct ShardState<D: Device> {
     /// The store, its chain members, their executor.
     pub(crate) host: MemberHost<D>,
-    /// Frames to and from the nodes of a cluster, this one included.
+    /// Frames to and from the shards of a cluster, this one included.
     pub(crate) links: PeerLinks,
-    /// The node's part in a cluster. A standalone node has none: its only member serves the shard's slice of the ring.
+    /// The shard's cluster duties. A standalone node has none: its only member serves the shard's slice of the ring.
     pub(crate) control: Option<Box<NodeControl>>,
     /// Statistics of all stores behind the sessions, if there are more than this one.
     pub(crate) stores: Option<StoreStatus>,
@@ -128,7 +128,7 @@ impl<D: Device> ShardContext<'_, D> {
                 match control {
                     None => tracing::error!(failure, "the store takes no more writes"),
                     Some(_) => tracing::error!(
-                        node = host.config.id.0,
+                        shard = %host.config.id,
                         failure,
                         "the store takes no more writes: its copies leave their chains; check its disk, then restart it"
                     ),

@@ -185,9 +185,9 @@ fn sessions_stall_while_the_window_is_full() {
     let window = world.limits.router.window_ops_max as usize;
     let ops: Vec<_> = std::iter::from_fn(|| world.submit(&set(b"key", b"value")).ok()).take(window + 2).collect();
     assert!((window..=window + 1).contains(&ops.len()), "{} requests were taken for a window of {window}", ops.len());
-    assert_eq!(world.status(FRONT_END).under_way, window);
+    assert_eq!(world.status(FRONT_END).outstanding, window);
     world.run(2000);
-    assert_eq!(world.status(FRONT_END).under_way, 0, "all operations were answered");
+    assert_eq!(world.status(FRONT_END).outstanding, 0, "all operations were answered");
     assert!(ops.iter().all(|op| world.done.get(op) == Some(&Answer::Stored)));
     assert!(world.submit(&set(b"key", b"value")).is_ok());
 }

@@ -23,8 +23,8 @@ pub(super) struct TransferJob {
     base: Version,
     cursor: TransferCursor,
     scan: TransferScan,
-    /// The receiver has requested another chunk since; this one is not sent.
-    is_void: bool,
+    /// The receiver has requested another chunk since.
+    is_cancelled: bool,
 }
 
 impl<D: Device> MemberHost<D> {
@@ -32,11 +32,12 @@ impl<D: Device> MemberHost<D> {
     pub(super) fn begin_transfer(&mut self, at: RangeSlot, base: Version) {
         let begin = TransferBegin { base, is_started: false, look_at: self.now.mono };
         self.members[at].transfer = TransferProgress { begin: Some(begin), ..TransferProgress::default() };
-        self.tend_begin(at);
+        self.advance_begin(at);
     }
 
-    /// Advances the emptying of the range in the store. Returns whether the member may continue.
-    pub(super) fn tend_begin(&mut self, at: RangeSlot) -> bool {
+    /// Advances the emptying of the range in the store, which a transfer begins with. Returns whether the member may
+    /// continue.
+    pub(super) fn advance_begin(&mut self, at: RangeSlot) -> bool {
         let member = &mut self.members[at];
         let Some(begin) = &mut member.transfer.begin else { return true };
         if !begin.is_started && begin.look_at <= self.now.mono {
@@ -127,40 +128,42 @@ impl<D: Device> MemberHost<D> {
             TransferCursor::Keys { hash } => hash,
             TransferCursor::End => return,
         };
-        let mut is_under_way = false;
-        for (_, job) in self.copies.iter_mut().filter(|(_, job)| job.range == range && job.to == to && !job.is_void) {
-            is_under_way = job.base == base && job.cursor == cursor;
-            job.is_void = !is_under_way;
+        let mut is_in_flight = false;
+        for (_, job) in
+            self.transfers.iter_mut().filter(|(_, job)| job.range == range && job.to == to && !job.is_cancelled)
+        {
+            is_in_flight = job.base == base && job.cursor == cursor;
+            job.is_cancelled = !is_in_flight;
         }
-        if !is_under_way {
+        if !is_in_flight {
             let scan = TransferScan::new(range, hash, base, self.config.limits.transfer_chunk_bytes_max);
-            self.go_on_with_transfer(TransferJob { range, to, base, cursor, scan, is_void: false }, links);
+            self.resume_transfer(TransferJob { range, to, base, cursor, scan, is_cancelled: false }, links);
         }
     }
 
-    fn go_on_with_transfer(&mut self, mut job: TransferJob, links: &mut PeerLinks) {
+    fn resume_transfer(&mut self, mut job: TransferJob, links: &mut PeerLinks) {
         let (records, range) = (&mut self.records, job.range);
         records.clear();
         let next = match self.engine.transfer_step(&mut job.scan, |record| put_record(records, range, record)) {
             Ok(TransferStep::Chunk { next, .. }) => next,
             Ok(TransferStep::Read(plan)) => {
-                let waiter = ReadWaiter::Transfer { at: self.copies.insert(job) };
+                let waiter = ReadWaiter::Transfer { at: self.transfers.insert(job) };
                 return self.exec.reads.start(&mut self.engine, plan, waiter);
             }
-            Err(error) => return tracing::error!(?job, %error, "a range could not be copied"),
+            Err(error) => return tracing::error!(?job, %error, "a transfer could not read the range"),
         };
         let next = next.map_or(TransferCursor::End, |hash| TransferCursor::Keys { hash });
-        self.send_part((range, job.to, job.base), (job.cursor, next), links);
+        self.send_chunk((range, job.to, job.base), (job.cursor, next), links);
     }
 
     /// Resumes a chunk after its device read.
     pub(crate) fn transfer_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
-        let job = self.copies.remove(at);
+        let job = self.transfers.remove(at);
         if let Err(error) = self.engine.absorb(plan) {
-            return tracing::error!(?job, %error, "a range could not be copied");
+            return tracing::error!(?job, %error, "a transfer could not read the range");
         }
-        if !job.is_void {
-            self.go_on_with_transfer(job, links);
+        if !job.is_cancelled {
+            self.resume_transfer(job, links);
         }
     }
 
@@ -186,11 +189,11 @@ impl<D: Device> MemberHost<D> {
             put_record(records, member.id, &RecordRef { tag, result: &self.encoded, ..bare });
         }
         let cursor = TransferCursor::Results { session: from.0, seq: from.1 };
-        self.send_part((member.id, to, base), (cursor, next), links);
+        self.send_chunk((member.id, to, base), (cursor, next), links);
     }
 
     /// Sends the chunk in `records`, which must have been read in this iteration.
-    fn send_part(
+    fn send_chunk(
         &mut self,
         (range, to, base): (RangeId, MemberId, Version),
         (cursor, next): (TransferCursor, TransferCursor),
