@@ -10,7 +10,7 @@ use fawn_types::{ClientTag, MemberId, Version};
 
 /// Approximate memory of a completion without its result.
 const COMPLETION_BYTES: usize = 96;
-/// Former sessions of one node that are remembered as ended.
+/// Former sessions of one shard that are remembered as ended.
 const ENDED_MAX: usize = 16;
 
 /// Limits on a range's completions, checked by the head before it accepts an operation.
@@ -75,7 +75,7 @@ struct ClientCompletions {
     larger: BTreeMap<u64, usize>,
 }
 
-/// The session of a node's present front-end with its newest record, and the sessions before it.
+/// The session of a shard's present front-end with its newest record, and the sessions before it.
 #[derive(Clone, Debug)]
 struct FrontEndSessions {
     session: u64,
@@ -227,7 +227,7 @@ impl Completions {
         }
     }
 
-    /// A node's front-end has one session. The first record of the next one ends it: its process is gone, so its
+    /// A shard's front-end has one session. The first record of the next one ends it: its process is gone, so its
     /// results are not awaited, and its requests that arrive late are dropped. Returns whether the session is the
     /// present one.
     fn begin_session(&mut self, session: u64, version: Version) -> bool {

@@ -2,12 +2,12 @@
 //!
 //! Pure: no I/O, clock, thread or ambient randomness, hence `no_std` with `alloc`. Each state machine takes events
 //! through `handle_*(now, …)` and returns effects through `poll_output()`. Payload bytes never enter: a replica decides
-//! on versions, watermarks, roles and epochs. The node appends records to its log and replays them from there, so
+//! on versions, watermarks, roles and epochs. The host appends records to its log and replays them from there, so
 //! forwarding and retransmission share one path ("the log is the retransmission buffer").
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`ring`] | virtual IDs, and the nodes that form each range's chain |
+//! | [`ring`] | virtual IDs, and the shards that form each range's chain |
 //! | [`map`] | the cluster map: nodes, ranges, chains, epochs, last active members |
 //! | [`manager`] | commits `Prepare` and `Active` through a [`manager::Consensus`]; the planner of chain changes |
 //! | [`replica`] | one member of one chain: head, middle, tail, acks, repair, handshake |

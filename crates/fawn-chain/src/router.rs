@@ -1,6 +1,6 @@
 //! Front-end routing: key to range to head or tail, retries, timeouts, operation IDs.
 //!
-//! A stale map is safe: a member of another epoch rejects the operation and sends its newer entry. The node keeps the
+//! A stale map is safe: a member of another epoch rejects the operation and sends its newer entry. The host keeps the
 //! payloads, by [`OpId`], until the operation is complete.
 use crate::map::{ClusterMap, RangeEntry};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -173,7 +173,7 @@ impl Router {
         }
     }
 
-    /// Handles an entry from any node. If it is newer, operations of its range are sent again at once.
+    /// Handles an entry from any shard. If it is newer, operations of its range are sent again at once.
     pub fn handle_entry(&mut self, now: Now, entry: &RangeEntry) {
         let former_keys = self.map.range(entry.range).map(|held| held.keys);
         if !self.map.update(entry) {

@@ -39,17 +39,17 @@ impl ChainTimes {
         Self { secret: map.secret, ranges: ranges.collect() }
     }
 
-    /// Records the chain time of a serving or failed member of `node` after its iteration. `ended` is the number of back-ends' processes that have
-    /// ended.
+    /// Records the chain time of a serving or failed member of shard `id` after its iteration.
+    /// `ended` is the number of processes with chain members that have ended.
     ///
     /// # Errors
     /// **chain-time-grows**: a tail's time fell although no process has ended that could have known it.
-    pub fn note(&mut self, node: MemberId, member: &MemberStatus, ended: u64) -> Result<(), String> {
+    pub fn note(&mut self, id: MemberId, member: &MemberStatus, ended: u64) -> Result<(), String> {
         let MemberStatus { range, epoch, phase, time, .. } = *member;
         let Some((_, _, tail)) = self.ranges.iter_mut().find(|(of, ..)| *of == range) else { return Ok(()) };
         if phase == "failed" {
             // A single member whose disk failed still serves reads, which advance its time, until its epoch ends.
-            if tail.single == Some(node) && epoch == tail.epoch && time > tail.now {
+            if tail.single == Some(id) && epoch == tail.epoch && time > tail.now {
                 (tail.now, tail.latest, tail.head.1) = (time, tail.latest.max(time), time);
             }
             return Ok(());
@@ -75,7 +75,7 @@ impl ChainTimes {
         if epoch > tail.epoch {
             (tail.epoch, tail.ended) = (epoch, ended);
         }
-        (tail.now, tail.single) = (time, (phase == "single").then_some(node));
+        (tail.now, tail.single) = (time, (phase == "single").then_some(id));
         Ok(())
     }
 

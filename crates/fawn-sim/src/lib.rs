@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`world`] | machines with real nodes and stores on simulated disks, the virtual clock, the oracles |
+//! | [`world`] | machines with real shards and stores on simulated disks, the virtual clock, the oracles |
 //! | [`scenario`] | parameters of a run, drawn from its seed: sizes, durability, kinds of faults |
 //! | [`faults`] | the schedule of faults: crashes, pauses, cuts and their times |
 //! | [`clients`] | connections with pipelines in both protocols, and the meaning of replies |

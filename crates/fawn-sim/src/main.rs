@@ -124,7 +124,7 @@ fn seeds(arguments: &Arguments) -> bool {
 
 fn print_total(total: &RunReport, ran: u64, began: Instant) {
     println!(
-        "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} stops in order, {} losses told, {} copies ({} \
+        "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} clean shutdowns, {} losses reported, {} copies ({} \
          hit, {} compared), {} operations answered, {} on the whole keyspace, {} left open, {} keys judged ({} undecided), {} events, {} steps ({} of the longest seed), {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
         total.hash,
         total.faults,

@@ -120,7 +120,7 @@ impl Network {
         self.cut.clear();
     }
 
-    /// Breaks the link between two nodes, both directions: one of them closed it.
+    /// Breaks the link between two shards, in both directions: one of them closed it.
     pub fn break_link(&mut self, one: MemberId, other: MemberId, now_us: u64) {
         for way in [(one, other), (other, one)] {
             self.links.entry(way).or_default().break_off(now_us);
@@ -147,7 +147,7 @@ impl Network {
         }
     }
 
-    /// Delivers a node's late frames now.
+    /// Delivers the late frames to a shard now.
     pub fn hurry(&mut self, to: MemberId, now_us: u64) {
         let hurried: Vec<_> = self.late.extract_if(.., |_, (_, at, _)| *at == to).collect();
         self.late.extend(hurried.into_iter().map(|((_, number), frame)| ((now_us, number), frame)));
@@ -214,7 +214,7 @@ impl Network {
         self.links.values().filter_map(|link| link.in_flight.front().map(|(at, _)| *at)).chain(late).min()
     }
 
-    /// The next arrival up to `now_us`: one piece of one link per call, links in the order of their nodes.
+    /// The next arrival up to `now_us`: one piece of one link per call, links in the order of their shards.
     pub fn deliver(&mut self, now_us: u64) -> Option<(MemberId, MemberId, Arrival)> {
         while let Some(entry) = self.late.first_entry().filter(|entry| entry.key().0 <= now_us) {
             let (from, to, frame) = entry.remove();

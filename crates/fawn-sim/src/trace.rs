@@ -25,7 +25,7 @@ impl Trace {
         Self { aloud, ..Self::default() }
     }
 
-    /// Adds an event: its time, kind, nodes and bytes.
+    /// Adds an event: its time, kind, sender, receiver and bytes.
     pub fn note(&mut self, now_us: u64, kind: u8, from: u32, to: u32, bytes: &[u8]) {
         self.scratch.clear();
         self.scratch.extend_from_slice(&self.hash.to_le_bytes());

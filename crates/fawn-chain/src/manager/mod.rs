@@ -184,7 +184,7 @@ pub struct Manager<C> {
     layout: RingLayout,
     rounds: BTreeMap<RangeId, Round>,
     excluded: BTreeMap<RangeId, BTreeSet<MemberId>>,
-    /// Nodes that requested the entry of an inactive range: notified once it is active, so that they need not poll.
+    /// Shards that requested the entry of an inactive range: notified once it is active, so that they need not poll.
     curious: BTreeSet<(RangeId, MemberId)>,
     /// The last refused boot of each shard, so that a refusal is reported once.
     refused: BTreeMap<MemberId, BootId>,
@@ -308,7 +308,7 @@ impl<C: Consensus> Manager<C> {
     }
 
     /// Whether a frame is of the shard's newest boot. A late frame of a former boot is dropped. A frame of another
-    /// process with the same number of opens comes from a copy of the directory, which has to join as a new node.
+    /// process with the same number of opens comes from a copy of the directory and is refused.
     fn admits(&mut self, from: MemberId, boot: BootId) -> bool {
         let mut order = boot.against(self.health.boot_of(from));
         if order == BootOrder::Newer && !self.health.seen.contains_key(&from) {

@@ -38,7 +38,7 @@ pub fn encode_map(map: &ClusterMap) -> Vec<u8> {
     seal(out)
 }
 
-/// A replica's promise and newest entry, as its node stores them.
+/// A replica's promise and newest entry, as its host stores them.
 #[must_use]
 pub fn encode_state(state: &PersistedState) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);

@@ -33,7 +33,7 @@ pub struct Header {
     pub from: MemberId,
     /// The start of the sender's process.
     pub boot: BootId,
-    /// The range; 0 for frames about a whole node.
+    /// The range; 0 for frames about a whole shard.
     pub range: RangeId,
     /// The sender's epoch of that range.
     pub epoch: Epoch,
@@ -207,14 +207,14 @@ pub enum Body<'a> {
         tag: ClientTag,
         /// All operations of the session below this one are answered.
         first_incomplete: u64,
-        /// The operation, encoded by the node.
+        /// The operation, encoded by the host.
         payload: &'a [u8],
     },
     /// From a tail: the outcome of an operation.
     Reply {
         /// As in the request.
         op: u64,
-        /// The result, encoded by the node.
+        /// The result, encoded by the host.
         payload: &'a [u8],
     },
     /// Instead of a reply: the operation was not executed here, for this reason.

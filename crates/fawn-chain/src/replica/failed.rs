@@ -12,7 +12,7 @@ use fawn_types::Now;
 const SAY_MS: u64 = 200;
 
 impl Replica {
-    /// The node can no longer store the records that this member appends, in this boot. Idempotent.
+    /// The host can no longer store the records that this member appends, in this boot. Idempotent.
     pub fn fail(&mut self, now: Now) {
         self.now = now;
         if self.has_failed {

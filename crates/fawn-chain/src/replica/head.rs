@@ -4,7 +4,7 @@ use crate::message::Body;
 use fawn_types::{Now, TimeMs, Version};
 
 impl Replica {
-    /// Assigns the version of the next write. The node appends it to its log at once, or retracts it.
+    /// Assigns the version of the next write. The host appends it to its log at once, or retracts it.
     ///
     /// # Errors
     /// If this member is not the serving head, or too many writes are in flight.
@@ -63,7 +63,7 @@ impl Replica {
     }
 
     /// Advances chain time at the head and returns it. Every replica evaluates expiry by it, so it never decreases, not
-    /// even when another member becomes the head. `now.wall` is the expiry time of the head's node.
+    /// even when another member becomes the head. `now.wall` is the expiry time of the head's store.
     #[inline]
     pub fn advance_time(&mut self, now: Now) -> TimeMs {
         // All requests of an iteration have one time.

@@ -308,7 +308,7 @@ impl Replica {
             return; // After a failed write, the log's own watermarks are not trusted.
         }
         self.now = now;
-        // After a rollback, the node may still report watermarks of records that were cut off.
+        // After a rollback, the host may still report watermarks of records that were cut off.
         self.own = LogProgress {
             appended: appended.min(self.last),
             flushed: flushed.min(self.last),

@@ -1,12 +1,12 @@
-//! Effects that a replica requests of its node, in order, and the results of its events.
+//! Effects that a replica requests of its host, in order, and the results of its events.
 use crate::map::RangeEntry;
 use crate::message::{Frame, TransferCursor};
 use fawn_types::{BootId, Epoch, MemberId, Version};
 
-/// State that a node persists for each of its replicas.
+/// State that a host persists for each of its replicas.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PersistedState {
-    /// The greatest epoch that this node promised; it never acts below it.
+    /// The greatest epoch that this member promised; it never acts below it.
     pub promised: Epoch,
     /// The newest entry it knows; `cluster recover-manager` rebuilds a lost map from these.
     pub entry: Option<RangeEntry>,
@@ -27,7 +27,7 @@ pub struct Closed {
     pub before: Option<BootId>,
 }
 
-/// An effect. The node executes effects in the order polled.
+/// An effect. The host executes effects in the order polled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReplicaOutput {
     /// Advance the index through this version and make it readable; at the tail, also send the replies that wait.
@@ -78,7 +78,7 @@ pub enum ReplicaOutput {
         /// The frame.
         frame: Frame<'static>,
     },
-    /// A frame to the manager, on whichever node it is.
+    /// A frame to the manager, whichever shard hosts it.
     SendManager {
         /// The frame.
         frame: Frame<'static>,
@@ -129,7 +129,7 @@ pub enum Alarm {
     },
 }
 
-/// Instruction to the node about the records of a frame.
+/// Instruction to the host about the records of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum FrameVerdict {

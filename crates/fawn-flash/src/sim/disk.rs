@@ -44,7 +44,7 @@ impl SimDisk {
         Self::from_state(self.state().after(loss, SplitMix64::new(seed)))
     }
 
-    /// Orders crash images; each operation counts once when it is issued and once when it takes effect.
+    /// Selects the operations at which crash images are taken; each operation counts once when it is issued and once when it takes effect.
     pub fn capture(&self, capture: Capture) {
         self.state().capture = capture;
     }
@@ -67,23 +67,23 @@ impl SimDisk {
         self.state().faults.counted(kind)
     }
 
-    /// Orders `fault` for the `nth` operation of `kind` from now; 1 is the next.
+    /// Schedules `fault` for the `nth` operation of `kind` from now; 1 is the next.
     pub fn fail_nth(&self, kind: OpKind, nth: u64, fault: DeviceFault) {
         self.state().faults.order(kind, nth, fault);
     }
 
-    /// Orders `fault` for every operation of `kind` from now on, until [`SimDisk::end_faults`] or
-    /// [`SimDisk::clear_faults`]. Replaces an earlier order for the same kind.
+    /// Schedules `fault` for every operation of `kind` from now on, until [`SimDisk::end_faults`] or
+    /// [`SimDisk::clear_faults`]. Replaces an earlier one for the same kind.
     pub fn fail_every(&self, kind: OpKind, fault: DeviceFault) {
         self.state().faults.order_every(kind, fault);
     }
 
-    /// Ends the fault that [`SimDisk::fail_every`] ordered for `kind`. Operations that already hang stay in flight.
+    /// Ends the fault that [`SimDisk::fail_every`] scheduled for `kind`. Operations that already hang stay in flight.
     pub fn end_faults(&self, kind: OpKind) {
         self.state().faults.end_every(kind);
     }
 
-    /// Removes all ordered faults that have not occurred, including those for every operation of a kind. Unreadable
+    /// Removes all scheduled faults that have not occurred, including those for every operation of a kind. Unreadable
     /// places remain, and operations that already hang stay in flight.
     pub fn clear_faults(&self) {
         self.state().faults.clear();

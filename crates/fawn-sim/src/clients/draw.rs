@@ -1,4 +1,4 @@
-//! Next pipelines of clients: their commands drawn from the seed, within the words that each protocol has.
+//! Next pipelines of clients: their commands, drawn from the seed among those of each protocol.
 use super::codec::encode;
 use super::connection::{CommandKind, KeyOperation, PendingCommand};
 use super::{Clients, Key, OPEN_CLEARS_MAX, OpenScan, Sweep, SweepKind};
@@ -257,7 +257,7 @@ impl Clients {
 
     fn token(&mut self) -> Vec<u8> {
         self.tokens += 1;
-        // Some values are long, so that records span pages and frames span pieces.
+        // Some values are long, so that records span pages and frames arrive in pieces.
         let fill = if self.random.chance(1, self.values_per_long) { self.random.below(6_000) as usize } else { 0 };
         let mut token = format!("<{}>", self.tokens).into_bytes();
         token.resize(token.len() + fill, b'.');

@@ -259,10 +259,10 @@ impl World {
     pub(super) fn compare_copied(&mut self, status: &NodeStatus) -> Result<(), String> {
         for member in &status.members {
             let range = member.range;
-            let due: Vec<MemberId> = self.copied.iter().filter(|(_, of)| *of == range).map(|(node, _)| *node).collect();
-            for node in due {
-                let Some((copy, tail)) = self.watch.transfer_and_tail(node, range) else { continue };
-                self.copied.remove(&(node, range));
+            let due: Vec<MemberId> = self.copied.iter().filter(|(_, of)| *of == range).map(|(id, _)| *id).collect();
+            for id in due {
+                let Some((copy, tail)) = self.watch.transfer_and_tail(id, range) else { continue };
+                self.copied.remove(&(id, range));
                 let time = self.chain_time(range);
                 let mut digest = |of: MemberId| {
                     let machine = &mut self.machines[index_of(of)];
@@ -272,10 +272,10 @@ impl World {
                     machine.process.as_mut()?.shard_mut(of)?.digest(range, time).ok().flatten()
                 };
                 // If the disk fails during the digest, there is nothing to compare.
-                let (Some(held), Some(wanted)) = (digest(node), digest(tail)) else { continue };
+                let (Some(held), Some(wanted)) = (digest(id), digest(tail)) else { continue };
                 self.compared += 1;
                 if held != wanted {
-                    let said = format!("shard {node} holds {held:?}, the tail {wanted:?}");
+                    let said = format!("shard {id} holds {held:?}, the tail {wanted:?}");
                     return Err(format!("copies of {range:?} differ after a full resync at {copy:?}: {said}"));
                 }
             }

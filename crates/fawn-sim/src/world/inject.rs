@@ -164,10 +164,10 @@ impl World {
             self.watch.dropped += status.members_dropped;
         }
         let connected = machine.connected();
-        let in_order = end(machine);
-        self.closes += u64::from(in_order);
+        let is_clean = end(machine);
+        self.closes += u64::from(is_clean);
         self.ended += u64::from(is_backend);
-        self.unclean |= !in_order && is_backend;
+        self.unclean |= !is_clean && is_backend;
         machine.restart_us = Some(now_us + for_us);
         let node = machine.node;
         self.watch.forget(node);

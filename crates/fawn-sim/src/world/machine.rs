@@ -89,15 +89,16 @@ impl ShardDisk {
         let is_closed = shard.into_engine().close().is_ok();
         disk.capture(Capture::Never);
         let image = disk.take_images().pop();
-        let in_order = image.is_none() && is_closed;
-        match in_order {
+        let is_clean = image.is_none() && is_closed;
+        match is_clean {
             true => disk.crash(seed),
-            false => disk.kill(seed), // The disk failed or is full.
+            // The disk failed or is full.
+            false => disk.kill(seed),
         }
         if let Some(image) = image {
             self.disk = image.disk;
         }
-        in_order
+        is_clean
     }
 
     /// Reverts a lying disk to an earlier state. Only the log is old; the manifest is synced as reported.
@@ -126,21 +127,21 @@ pub(super) struct Machine {
     past_at_us: u64,
     /// How far its wall clock is ahead.
     skew_ms: u64,
-    /// When it was last powered on; its monotonic clock counts from there.
+    /// When it was last powered on: the zero point of its monotonic clock.
     powered_us: Option<u64>,
     pub(super) restart_us: Option<u64>,
     pub(super) paused_until_us: u64,
     pub(super) stalled_until_us: u64,
-    /// Time until which its disk is full; 0 if it is not.
+    /// Time until which its disks are full; 0 if they are not.
     pub(super) full_until_us: u64,
-    /// Its disk reads nothing until then; 0: it does.
+    /// Time until which reads of its disks fail; 0 if they do not.
     pub(super) unreadable_until_us: u64,
     pub(super) inbox: VecDeque<(MemberId, MemberId, Arrival)>,
     /// When its next iteration is due.
     pub(super) due_us: Option<u64>,
     /// Connections of clients.
     pub(super) connections: Vec<Connection>,
-    /// Operations that its sessions have answered.
+    /// Operations to which its sessions have replied.
     pub(super) answered: u64,
 }
 
@@ -267,17 +268,17 @@ impl Machine {
     ) -> bool {
         let Some(mut process) = self.process.take() else { return false };
         let last = self.disks.len() - 1;
-        let mut in_order = true;
+        let mut is_clean = true;
         for (at, disk) in self.disks.iter_mut().enumerate() {
             disk.disk.advance_to(now_us);
             let Some(shard) = process.remove(disk.id) else { continue };
-            in_order &= disk.close(shard, power_after_ops.filter(|_| at == last), seed + at as u64);
+            is_clean &= disk.close(shard, power_after_ops.filter(|_| at == last), seed + at as u64);
         }
         if canary == Some(Canary::MarkBeforeSync) {
             self.disks.iter_mut().for_each(ShardDisk::put_past);
         }
         self.end();
-        in_order
+        is_clean
     }
 
     /// Discards all state of its process.
@@ -320,7 +321,7 @@ impl Machine {
         self.disks.iter().for_each(|disk| disk.fill(left_bytes));
     }
 
-    /// Space comes back, and reads work again, when their time has come.
+    /// Ends full disks and failing reads whose time is over.
     pub(super) fn mend(&mut self, now_us: u64) {
         if self.full_until_us > 0 && self.full_until_us <= now_us {
             self.full_until_us = 0;
@@ -383,8 +384,8 @@ fn config(id: MemberId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> N
         hold_off_ms_max: HOLD_OFF_MS_MAX,
         ..ManagerOptions::default()
     };
-    let frontend = RouterOptions { timeout_ms: TIMEOUT_MS, ..limits.router };
-    let limits = NodeLimits { manager, router: frontend, ..limits };
+    let router = RouterOptions { timeout_ms: TIMEOUT_MS, ..limits.router };
+    let limits = NodeLimits { manager, router, ..limits };
     let durability: Durability = map.durability;
     let map_place = MapPlace::OwnStore;
     NodeConfig { id, boot, durability, map: map.clone(), manager: Some(MANAGER), map_place, limits }

@@ -72,7 +72,7 @@ pub struct RunReport {
     pub undecided: u64,
     /// Keys checked.
     pub keys: u64,
-    /// Alarms of nodes: violations without harm.
+    /// Alarms of chain members: violations without harm.
     pub alarms: u64,
     /// Runs that continued with processes on failed disks.
     pub ran_degraded: u64,
@@ -402,28 +402,28 @@ impl World {
         Ok(())
     }
 
-    /// Checks what an iteration has changed at one shard.
-    fn observe(&mut self, node: MemberId, status: &NodeStatus) -> Result<(), String> {
+    /// Checks the invariants after an iteration, for one shard.
+    fn observe(&mut self, id: MemberId, status: &NodeStatus) -> Result<(), String> {
         let now_us = self.now_us;
-        let machine = &self.machines[index_of(node)];
-        let engine = machine.shard(node).map(Shard::engine);
+        let machine = &self.machines[index_of(id)];
+        let engine = machine.shard(id).map(Shard::engine);
         let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
-        let copied = status.members.iter().filter(|member| self.watch.has_copied(node, member));
-        self.copied.extend(copied.map(|member| (node, member.range)));
-        let has_begun = status.members.iter().any(|member| self.watch.has_begun(node, member));
-        if node == MANAGER
+        let copied = status.members.iter().filter(|member| self.watch.has_copied(id, member));
+        self.copied.extend(copied.map(|member| (id, member.range)));
+        let has_begun = status.members.iter().any(|member| self.watch.has_begun(id, member));
+        if id == MANAGER
             && let Some(map) = machine.manager_map()
         {
             self.watch.note_chains(map);
         }
-        self.watch.look(node, status, progress)?;
+        self.watch.look(id, status, progress)?;
         let has_time = |member: &&MemberStatus| observe::is_serving(member.phase) || member.phase == "failed";
         for member in status.members.iter().filter(has_time) {
-            self.clients.times.note(node, member, self.ended)?;
+            self.clients.times.note(id, member, self.ended)?;
         }
         // A new epoch without records of its own is when a frame of another epoch might be accepted wrongly.
         if has_begun && self.random.chance(1, 2) {
-            self.network.hurry(node, now_us);
+            self.network.hurry(id, now_us);
         }
         Ok(())
     }
@@ -439,22 +439,22 @@ impl World {
         self.network.send(now_us, from, to, frame_out.frame);
     }
 
-    fn carry_out(&mut self, node: MemberId, output: NodeOutput) -> Result<(), String> {
+    fn carry_out(&mut self, id: MemberId, output: NodeOutput) -> Result<(), String> {
         let now_us = self.now_us;
         match output {
             NodeOutput::Send { to, bytes } => {
                 let wall = self.machines[index_of(to)].clock(now_us).wall;
                 for frame_out in self.transport.outgoing(&bytes, wall)? {
                     if let Some(promise) = frame_out.promise {
-                        self.watch.hear(node, promise);
+                        self.watch.note_epoch(id, promise);
                     }
-                    self.send(node, to, frame_out);
+                    self.send(id, to, frame_out);
                 }
             }
-            NodeOutput::KeepMap { .. } => return Err("the manager's node keeps its map itself".to_owned()),
+            NodeOutput::KeepMap { .. } => return Err("the manager's shard keeps its map itself".to_owned()),
             NodeOutput::Reset { peer } => {
-                self.trace.say(now_us, format!("shard {node} closes its link to {peer}"));
-                self.network.break_link(node, peer, now_us);
+                self.trace.say(now_us, format!("shard {id} closes its link to {peer}"));
+                self.network.break_link(id, peer, now_us);
             }
         }
         Ok(())

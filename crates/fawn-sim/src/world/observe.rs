@@ -26,7 +26,7 @@ pub(super) struct Observer {
     /// Each member's status after its last iteration, and its own watermark of the durability mode.
     members: BTreeMap<(RangeId, MemberId), (MemberStatus, Version)>,
     /// Possible losses reported by the current manager, and by all managers.
-    losses_told: u64,
+    losses_reported: u64,
     pub(super) losses: u64,
     /// Alarms of processes that have ended.
     pub(super) alarms: u64,
@@ -48,7 +48,7 @@ impl Observer {
             chains: BTreeMap::new(),
             committed: BTreeMap::new(),
             members: BTreeMap::new(),
-            losses_told: 0,
+            losses_reported: 0,
             losses: 0,
             alarms: 0,
             dropped: 0,
@@ -59,18 +59,18 @@ impl Observer {
     /// Records the order of each chain.
     pub(super) fn note_chains(&mut self, map: &ClusterMap) {
         for entry in map.ranges.iter().filter(|entry| entry.is_active()) {
-            let (epoch, nodes) = self.chains.entry(entry.range).or_default();
+            let (epoch, chain) = self.chains.entry(entry.range).or_default();
             if *epoch < entry.epoch {
-                (*epoch, *nodes) = (entry.epoch, entry.serving().map(|member| member.id).collect());
+                (*epoch, *chain) = (entry.epoch, entry.serving().map(|member| member.id).collect());
             }
         }
     }
 
     /// The place in its chain of a member that serves; `None` for middles of a chain whose order is not known.
-    fn place(&self, node: MemberId, member: &MemberStatus) -> Option<usize> {
+    fn place(&self, id: MemberId, member: &MemberStatus) -> Option<usize> {
         match (member.phase, self.chains.get(&member.range)) {
-            ("head" | "middle" | "tail", Some((epoch, nodes))) if *epoch == member.epoch => {
-                nodes.iter().position(|other| *other == node)
+            ("head" | "middle" | "tail", Some((epoch, chain))) if *epoch == member.epoch => {
+                chain.iter().position(|other| *other == id)
             }
             ("head", _) => Some(0),
             ("tail", _) => Some(usize::MAX),
@@ -99,19 +99,19 @@ impl Observer {
     }
 
     /// Records that a member acts in `epoch`, which it may never forget.
-    pub(super) fn hear(&mut self, node: MemberId, (range, epoch): (RangeId, Epoch)) {
-        let seen = self.seen_epochs.entry((node, range)).or_default();
+    pub(super) fn note_epoch(&mut self, id: MemberId, (range, epoch): (RangeId, Epoch)) {
+        let seen = self.seen_epochs.entry((id, range)).or_default();
         *seen = (*seen).max(epoch);
     }
 
     /// Whether the manager reports a new possible loss of acked writes. It may do so only if a process was killed, and
     /// never under `sync`.
-    pub(super) fn note_losses(&mut self, node: MemberId, status: &NodeStatus, unclean: bool) -> Result<bool, String> {
-        if node != MANAGER || status.possible_losses <= self.losses_told {
+    pub(super) fn note_losses(&mut self, id: MemberId, status: &NodeStatus, unclean: bool) -> Result<bool, String> {
+        if id != MANAGER || status.possible_losses <= self.losses_reported {
             return Ok(false);
         }
-        self.losses += status.possible_losses - self.losses_told;
-        self.losses_told = status.possible_losses;
+        self.losses += status.possible_losses - self.losses_reported;
+        self.losses_reported = status.possible_losses;
         match (self.durability, unclean) {
             (Durability::Sync, _) => Err("under sync the manager reports that acked writes may be missing".to_owned()),
             (_, false) => Err("no process was killed, but the manager reports missing acked writes".to_owned()),
@@ -120,21 +120,21 @@ impl Observer {
     }
 
     /// Whether a member finished its copy since its previous iteration.
-    pub(super) fn has_copied(&self, node: MemberId, member: &MemberStatus) -> bool {
-        let before = self.members.get(&(member.range, node));
+    pub(super) fn has_copied(&self, id: MemberId, member: &MemberStatus) -> bool {
+        let before = self.members.get(&(member.range, id));
         member.phase == "syncing" && before.is_some_and(|(before, _)| before.phase == "copying")
     }
 
     /// Whether a member serves in an epoch in which it did not serve in its previous iteration.
-    pub(super) fn has_begun(&self, node: MemberId, member: &MemberStatus) -> bool {
-        let before = self.members.get(&(member.range, node));
+    pub(super) fn has_begun(&self, id: MemberId, member: &MemberStatus) -> bool {
+        let before = self.members.get(&(member.range, id));
         let served = before.is_some_and(|(before, _)| before.epoch == member.epoch && is_serving(before.phase));
         is_serving(member.phase) && !served
     }
 
     /// The committed version and the tail of a syncing member, if both members have committed the same version.
-    pub(super) fn transfer_and_tail(&self, node: MemberId, range: RangeId) -> Option<(Version, MemberId)> {
-        let (copy, _) = self.members.get(&(range, node)).filter(|(copy, _)| copy.phase == "syncing")?;
+    pub(super) fn transfer_and_tail(&self, id: MemberId, range: RangeId) -> Option<(Version, MemberId)> {
+        let (copy, _) = self.members.get(&(range, id)).filter(|(copy, _)| copy.phase == "syncing")?;
         let mut tails = self.members_of(range).filter(|(_, (member, _))| matches!(member.phase, "tail" | "single"));
         let (tail, _) = tails.find(|(_, (member, _))| {
             (member.epoch, member.committed, copy.last) == (copy.epoch, copy.committed, copy.committed)
@@ -150,15 +150,15 @@ impl Observer {
     /// Forgets the process of a node, which has ended.
     pub(super) fn forget(&mut self, node: NodeId) {
         if node == MANAGER.node() {
-            self.losses_told = 0;
+            self.losses_reported = 0;
         }
         self.members.retain(|(_, of), _| of.node() != node);
     }
 
-    /// Checks all invariants after an iteration of `node`; `progress` returns the watermarks of its logs.
+    /// Checks all invariants after an iteration of shard `id`; `progress` returns the watermarks of its logs.
     pub(super) fn look(
         &mut self,
-        node: MemberId,
+        id: MemberId,
         status: &NodeStatus,
         progress: impl Fn(RangeId) -> RangeProgress,
     ) -> Result<(), String> {
@@ -170,14 +170,14 @@ impl Observer {
                 Durability::Memory => appended,
             };
             let judged = |member: &MemberStatus| (member.epoch, member.phase, member.last, member.committed);
-            if let Some((before, mark_before)) = self.members.get_mut(&(member.range, node))
+            if let Some((before, mark_before)) = self.members.get_mut(&(member.range, id))
                 && (judged(before), *mark_before) == (judged(member), mark)
             {
                 before.time = member.time;
                 continue;
             }
-            self.look_at(node, member).map_err(|error| format!("shard {node}, {:?}: {error}", member.range))?;
-            self.members.insert((member.range, node), (member.clone(), mark));
+            self.look_at(id, member).map_err(|error| format!("shard {id}, {:?}: {error}", member.range))?;
+            self.members.insert((member.range, id), (member.clone(), mark));
             self.compare(member.range)?;
         }
         Ok(())
@@ -186,12 +186,12 @@ impl Observer {
     /// All members of the range.
     fn members_of(&self, range: RangeId) -> impl Iterator<Item = (MemberId, &(MemberStatus, Version))> {
         let of_range = self.members.range((range, MemberId(0))..=(range, MemberId(u32::MAX)));
-        of_range.map(|((_, node), member)| (*node, member))
+        of_range.map(|((_, id), member)| (*id, member))
     }
 
-    fn look_at(&mut self, node: MemberId, member: &MemberStatus) -> Result<(), String> {
+    fn look_at(&mut self, id: MemberId, member: &MemberStatus) -> Result<(), String> {
         let MemberStatus { range, epoch, phase, last, committed, .. } = *member;
-        let seen = self.seen_epochs.get(&(node, range)).copied().unwrap_or_default();
+        let seen = self.seen_epochs.get(&(id, range)).copied().unwrap_or_default();
         if !invariants::epochs_only_grow(seen, epoch) {
             return Err(format!("epochs-only-grow: was in {seen:?}, now in {epoch:?}"));
         }
@@ -202,16 +202,16 @@ impl Observer {
             return Err(format!("committed-is-kept: {committed:?} of a log that ends at {last:?}"));
         }
         if is_serving(phase) {
-            self.hear(node, (range, epoch));
-            let received = self.received.entry((range, epoch)).or_default().entry(node).or_default();
+            self.note_epoch(id, (range, epoch));
+            let received = self.received.entry((range, epoch)).or_default().entry(id).or_default();
             *received = (*received).max(last);
             self.check_copies(member)?;
         }
         if matches!(phase, "head" | "single") {
-            one(&mut self.heads, (range, epoch), node, "head")?;
+            one(&mut self.heads, (range, epoch), id, "head")?;
         }
         if matches!(phase, "tail" | "single") {
-            one(&mut self.tails, (range, epoch), node, "tail")?;
+            one(&mut self.tails, (range, epoch), id, "tail")?;
             let known = self.committed.entry(range).or_default();
             *known = (*known).max(committed);
         }
@@ -226,7 +226,7 @@ impl Observer {
     fn compare(&self, range: RangeId) -> Result<(), String> {
         let mut chain: Vec<_> = self
             .members_of(range)
-            .filter_map(|(node, (member, mark))| Some((member.epoch, self.place(node, member)?, member, *mark)))
+            .filter_map(|(id, (member, mark))| Some((member.epoch, self.place(id, member)?, member, *mark)))
             .collect();
         chain.sort_by_key(|(epoch, place, ..)| (*epoch, *place));
         for (at, &(epoch, _, above, mark)) in chain.iter().enumerate() {
@@ -257,9 +257,9 @@ pub(super) fn is_serving(phase: &str) -> bool {
 fn one(
     seen: &mut BTreeMap<(RangeId, Epoch), MemberId>,
     at: (RangeId, Epoch),
-    node: MemberId,
+    id: MemberId,
     what: &str,
 ) -> Result<(), String> {
-    let first = *seen.entry(at).or_insert(node);
-    if first == node { Ok(()) } else { Err(format!("two {what}s in {:?}: shard {first} was one already", at.1)) }
+    let first = *seen.entry(at).or_insert(id);
+    if first == id { Ok(()) } else { Err(format!("two {what}s in {:?}: shard {first} was one already", at.1)) }
 }

@@ -37,12 +37,12 @@ impl Machine {
     /// Opens a session for `client`.
     fn open_connection(&mut self, client: usize, protocol: Protocol) {
         // As the kernel does, connections are divided among the shards.
-        let shard = self.disks[client % self.disks.len()].id;
-        let Some(gateway) = self.process.as_mut().and_then(|process| process.shard_mut(shard)) else { return };
-        let session = gateway.open_session(protocol);
+        let id = self.disks[client % self.disks.len()].id;
+        let Some(shard) = self.process.as_mut().and_then(|process| process.shard_mut(id)) else { return };
+        let session = shard.open_session(protocol);
         self.connections.push(Connection {
             client,
-            shard,
+            shard: id,
             session,
             input: Vec::new(),
             accepts: true,
@@ -55,8 +55,8 @@ impl Machine {
     fn close_connection(&mut self, client: usize) {
         let Some(process) = self.process.as_mut() else { return };
         for connection in self.connections.extract_if(.., |connection| connection.client == client) {
-            if let Some(gateway) = process.shard_mut(connection.shard) {
-                gateway.close_session(connection.session);
+            if let Some(shard) = process.shard_mut(connection.shard) {
+                shard.close_session(connection.session);
             }
         }
     }
@@ -78,12 +78,12 @@ impl Machine {
     pub(super) fn offer_inputs(&mut self, now: Now) {
         let Some(process) = self.process.as_mut() else { return };
         for connection in &mut self.connections {
-            let Some(gateway) = process.shard_mut(connection.shard) else { continue };
-            let need_bytes = gateway.need_bytes(connection.session);
+            let Some(shard) = process.shard_mut(connection.shard) else { continue };
+            let need_bytes = shard.need_bytes(connection.session);
             if connection.accepts && !connection.input.is_empty() && connection.input.len() >= need_bytes {
-                let consumed = gateway.handle_input(now, connection.session, &connection.input);
+                let consumed = shard.handle_input(now, connection.session, &connection.input);
                 connection.input.drain(..consumed);
-                connection.accepts = gateway.wants_input(connection.session);
+                connection.accepts = shard.wants_input(connection.session);
             }
         }
     }
@@ -107,20 +107,20 @@ impl Machine {
     /// As [`Machine::take_replies`], for the sessions of one shard.
     fn take_replies_of(
         &mut self,
-        shard: MemberId,
+        id: MemberId,
         now_us: u64,
         random: &mut SplitMix64,
         replies: &mut Vec<ClientBytes>,
     ) -> Result<bool, String> {
-        let Some(gateway) = self.process.as_mut().and_then(|process| process.shard_mut(shard)) else {
+        let Some(shard) = self.process.as_mut().and_then(|process| process.shard_mut(id)) else {
             return Ok(false);
         };
         let mut is_due = false;
-        while let Some(output) = gateway.poll_output() {
+        while let Some(output) = shard.poll_output() {
             let (ShardOutput::Writable(session) | ShardOutput::Resume(session) | ShardOutput::Close(session)) = output;
-            let is_it = |connection: &&mut Connection| (connection.shard, connection.session) == (shard, session);
+            let is_it = |connection: &&mut Connection| (connection.shard, connection.session) == (id, session);
             let Some(connection) = self.connections.iter_mut().find(is_it) else {
-                continue; // Closed meanwhile.
+                continue; // The client has closed its connection.
             };
             match output {
                 ShardOutput::Writable(_) => connection.has_output = true,
@@ -132,10 +132,10 @@ impl Machine {
             }
         }
         let of_shard = |connection: &&mut Connection| {
-            connection.shard == shard && connection.has_output && connection.reads_at_us <= now_us
+            connection.shard == id && connection.has_output && connection.reads_at_us <= now_us
         };
         for connection in self.connections.iter_mut().filter(of_shard) {
-            let output = gateway.output(connection.session);
+            let output = shard.output(connection.session);
             let is_partial = random.chance(1, WRITES_PER_PARTIAL);
             let mut count = if is_partial { random.below(output.len() as u64 + 1) as usize } else { output.len() };
             if connection.client.is_multiple_of(CLIENTS_PER_SLOW) {
@@ -144,9 +144,9 @@ impl Machine {
             }
             connection.has_output = count < output.len();
             replies.push((connection.client, output[..count].to_vec()));
-            gateway.wrote(connection.session, count);
+            shard.wrote(connection.session, count);
         }
-        Ok(is_due || gateway.has_due_work())
+        Ok(is_due || shard.has_due_work())
     }
 }
 
