@@ -27,7 +27,7 @@ pub(crate) struct OpenFile {
     /// this one must stay open.
     is_dirty: bool,
     /// Written since the last sync was submitted.
-    is_dirty_anew: bool,
+    is_dirty_again: bool,
     /// Its name is removed or names another file, so it could not be reopened.
     is_unnamed: bool,
 }
@@ -67,7 +67,7 @@ impl OpenFiles {
             identity,
             was_used: true,
             is_dirty: false,
-            is_dirty_anew: false,
+            is_dirty_again: false,
             is_unnamed: false,
         }));
         self.attach(file, fd);
@@ -122,9 +122,9 @@ impl OpenFiles {
     pub(crate) fn begin(&mut self, file: FileId, work: Work) {
         let open = self.get_mut(file);
         match work {
-            Work::Write { durable: false } => (open.is_dirty, open.is_dirty_anew) = (true, true),
+            Work::Write { durable: false } => (open.is_dirty, open.is_dirty_again) = (true, true),
             // A sync covers only writes that were reaped before it.
-            Work::Sync => open.is_dirty_anew &= open.in_flight > 0,
+            Work::Sync => open.is_dirty_again &= open.in_flight > 0,
             Work::Read | Work::Write { durable: true } => {}
         }
         open.in_flight += 1;
@@ -137,7 +137,7 @@ impl OpenFiles {
     pub(crate) fn end(&mut self, file: FileId, work: Work, is_ok: bool) {
         let open = self.get_mut(file);
         open.in_flight -= 1;
-        if work == Work::Sync && is_ok && !open.is_dirty_anew {
+        if work == Work::Sync && is_ok && !open.is_dirty_again {
             open.is_dirty = false;
         }
     }
@@ -145,7 +145,7 @@ impl OpenFiles {
     /// Notes a change other than a write that only a sync makes durable.
     pub(crate) fn changed(&mut self, file: FileId) {
         let open = self.get_mut(file);
-        (open.is_dirty, open.is_dirty_anew) = (true, true);
+        (open.is_dirty, open.is_dirty_again) = (true, true);
         self.wrote(file);
     }
 

@@ -73,8 +73,8 @@ impl RawDevice {
         device::prepare(&mut device, options).map(drop)
     }
 
-    fn open_for_reads(&mut self, options: &DeviceBenchOptions, anew: bool) -> Result<FileDevice, BenchError> {
-        let path = if anew { self.dir.renew()? } else { self.dir.path() };
+    fn open_for_reads(&mut self, options: &DeviceBenchOptions, in_new_dir: bool) -> Result<FileDevice, BenchError> {
+        let path = if in_new_dir { self.dir.renew()? } else { self.dir.path() };
         crate::disk::open(path, options.depth)
     }
 

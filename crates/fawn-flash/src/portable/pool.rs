@@ -32,14 +32,14 @@ struct PoolState {
     arrived: Condvar,
     outbox: Mutex<VecDeque<PoolCompletion>>,
     ended: Condvar,
-    bell: UnixStream,
+    wake_tx: UnixStream,
 }
 
 /// The threads and both queues. Dropping the pool finishes the submitted jobs, then joins the threads.
 pub(super) struct Pool {
     shared: Arc<PoolState>,
-    /// The other end of `bell`: readable while the outbox has new completions.
-    ear: UnixStream,
+    /// The other end of `wake_tx`: readable while the outbox has new completions.
+    wake_rx: UnixStream,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -50,17 +50,17 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Pool {
     pub(super) fn start(threads: usize) -> std::io::Result<Self> {
-        let (bell, ear) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ear.set_nonblocking(true)?;
+        let (wake_tx, wake_rx) = UnixStream::pair()?;
+        wake_tx.set_nonblocking(true)?;
+        wake_rx.set_nonblocking(true)?;
         let shared = Arc::new(PoolState {
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             outbox: Mutex::default(),
             ended: Condvar::new(),
-            bell,
+            wake_tx,
         });
-        let mut pool = Self { shared, ear, threads: Vec::new() };
+        let mut pool = Self { shared, wake_rx, threads: Vec::new() };
         for number in 0..threads {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new().name(format!("fawn-io-{number}"));
@@ -78,29 +78,29 @@ impl Pool {
     /// All completions.
     pub(super) fn take(&mut self) -> VecDeque<PoolCompletion> {
         let mut outbox = locked(&self.shared.outbox);
-        empty(&mut outbox, &self.ear)
+        empty(&mut outbox, &self.wake_rx)
     }
 
     /// Waits for completions and returns them, at least one.
     pub(super) fn wait(&mut self) -> VecDeque<PoolCompletion> {
         let outbox = locked(&self.shared.outbox);
         let waited = self.shared.ended.wait_while(outbox, |outbox| outbox.is_empty());
-        empty(&mut waited.unwrap_or_else(PoisonError::into_inner), &self.ear)
+        empty(&mut waited.unwrap_or_else(PoisonError::into_inner), &self.wake_rx)
     }
 
     pub(super) fn wake_fd(&self) -> RawFd {
-        self.ear.as_raw_fd()
+        self.wake_rx.as_raw_fd()
     }
 }
 
 /// Takes all completions and drains the wake-up socket. The caller holds the outbox's lock, so no later wake-up is
 /// lost.
-fn empty(outbox: &mut VecDeque<PoolCompletion>, mut ear: &UnixStream) -> VecDeque<PoolCompletion> {
+fn empty(outbox: &mut VecDeque<PoolCompletion>, mut wake_rx: &UnixStream) -> VecDeque<PoolCompletion> {
     let mut rings = [0; 64];
     if !outbox.is_empty() {
         // One byte was written each time that the outbox had been empty. If bytes remain, the loop wakes once for
         // nothing.
-        let _ = ear.read(&mut rings);
+        let _ = wake_rx.read(&mut rings);
     }
     std::mem::take(outbox)
 }
@@ -125,7 +125,7 @@ impl PoolState {
             outbox.push_back(PoolCompletion { job, result });
             if was_empty {
                 // If the socket is full, the loop is about to wake anyway.
-                let _ = (&self.bell).write(&[1]);
+                let _ = (&self.wake_tx).write(&[1]);
             }
             drop(outbox);
             self.ended.notify_one();

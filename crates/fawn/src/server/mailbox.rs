@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_letter_comes_once_and_in_its_senders_order() {
+    fn every_batch_arrives_once_and_in_its_senders_order() {
         const BATCHES: u64 = 20_000;
         let (queues, mailboxes) = mailboxes(3);
         let threads = queues.into_iter().zip(mailboxes).map(|(mut queue, mut mailbox)| {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn one_letter_is_kept_for_a_full_queue_and_no_more_are_taken() {
+    fn one_batch_is_kept_for_a_full_queue_and_no_more_are_taken() {
         let (_queues, mut mailboxes) = mailboxes(2);
         let mut taken = 0;
         for _ in 0..3 {

@@ -183,7 +183,7 @@ fn long_requests_take_turns_where_there_is_no_room_for_all() {
 }
 
 #[test]
-fn who_dawdles_in_a_request_that_others_wait_for_is_dropped() {
+fn a_slow_sender_is_dropped_while_others_wait_for_memory() {
     let server = Server::start(&[]);
     let (mut first, sending) = crowd(&server, &long_set("first", 7_000_000)[..100_000]);
     let mut second = sending.join().expect("all was sent");

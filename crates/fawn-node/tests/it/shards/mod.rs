@@ -16,7 +16,7 @@ use fawn_wire::Protocol;
 use std::collections::{HashMap, VecDeque};
 
 /// Maximum message batches in flight from one shard to another; more wait at the sender, as in a server.
-const LETTERS_MAX: usize = 2;
+const BATCHES_MAX: usize = 2;
 
 /// Several shards as one host. A session's serial number determines its shard.
 pub(crate) struct Several {
@@ -99,14 +99,14 @@ impl Several {
     /// Runs one shard's iteration as a server does; each sender's batches arrive only in part.
     fn turn_of(&mut self, at: usize, now: Now) -> Option<MonoMs> {
         for from in 0..self.shards.len() {
-            for _ in 0..self.rng.below(LETTERS_MAX as u64 + 1) {
+            for _ in 0..self.rng.below(BATCHES_MAX as u64 + 1) {
                 let Some(batch) = self.ways[from][at].pop_front() else { break };
                 self.shards[at].handle_batch(now, ShardId(from as u16), batch);
             }
         }
         let due = self.shards[at].run_once(now);
         for to in (0..self.shards.len()).filter(|to| *to != at) {
-            if self.ways[at][to].len() < LETTERS_MAX {
+            if self.ways[at][to].len() < BATCHES_MAX {
                 let batch = self.shards[at].take_batch(ShardId(to as u16));
                 self.longest = self.longest.max(batch.as_ref().map_or(0, MessageBatch::bytes));
                 self.ways[at][to].extend(batch);
@@ -132,7 +132,7 @@ impl ShardsBed {
                 let has_mail = (0..count).any(|from| !host.ways[from][at].is_empty());
                 let is_woken = has_mail || host.shards[at].has_due_work() || host.shards[at].engine().in_flight() > 0;
                 if is_woken || due.is_some_and(|due| due <= self.now.mono) {
-                    let was_full = (0..count).any(|to| self.host.ways[at][to].len() >= LETTERS_MAX);
+                    let was_full = (0..count).any(|to| self.host.ways[at][to].len() >= BATCHES_MAX);
                     *due = self.host.turn_of(at, self.now);
                     // A server offers a batch that found a full queue again after a moment.
                     if was_full {
