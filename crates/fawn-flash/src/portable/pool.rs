@@ -96,11 +96,11 @@ impl Pool {
 /// Takes all completions and drains the wake-up socket. The caller holds the outbox's lock, so no later wake-up is
 /// lost.
 fn empty(outbox: &mut VecDeque<PoolCompletion>, mut wake_rx: &UnixStream) -> VecDeque<PoolCompletion> {
-    let mut rings = [0; 64];
+    let mut bytes = [0; 64];
     if !outbox.is_empty() {
         // One byte was written each time that the outbox had been empty. If bytes remain, the loop wakes once for
         // nothing.
-        let _ = wake_rx.read(&mut rings);
+        let _ = wake_rx.read(&mut bytes);
     }
     std::mem::take(outbox)
 }
