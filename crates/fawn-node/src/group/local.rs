@@ -107,9 +107,7 @@ impl<D: Device> LocalCluster<D> {
         let shards_of = |node| (0..options.shards).map(move |shard| MemberId::new(NodeId(node), ShardId(shard)));
         let ids: Vec<MemberId> = nodes.flat_map(shards_of).collect();
         assert_eq!(ids.len(), engines.len(), "each node has {} shards", options.shards);
-        let kept = map_persistence::newest(engines.iter());
-        let kept = kept.map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })?;
-        check_kept(kept.as_ref(), secret, &options)?;
+        let kept = Self::check_stores(engines.iter(), &options)?;
         // A store's open generation is used once, so boots differ.
         let mut boots = Vec::with_capacity(engines.len());
         for (engine, &id) in engines.iter_mut().zip(&ids) {
@@ -146,6 +144,31 @@ impl<D: Device> LocalCluster<D> {
     /// Whether all chains are active according to the manager's map.
     pub fn is_serving(&self) -> bool {
         self.server().manager_map().is_some_and(|map| map.ranges.iter().all(RangeEntry::is_active))
+    }
+
+    /// Checks that stores are of one cluster, whose nodes have as many shards; returns its newest map. For a host that
+    /// creates stores only if the others fit.
+    ///
+    /// # Errors
+    /// When they are not, or a map does not decode.
+    pub fn check_stores<'a>(
+        engines: impl Iterator<Item = &'a Engine<D>> + Clone,
+        options: &LocalOptions,
+    ) -> Result<Option<ClusterMap>, NodeError>
+    where
+        D: 'a,
+    {
+        let kept = map_persistence::newest(engines.clone());
+        let kept = kept.map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })?;
+        let Some(map) = &kept else { return Ok(None) };
+        if engines.into_iter().any(|engine| *engine.secret() != map.secret) {
+            return Err(NodeError::SecretDiffers);
+        }
+        let found = map.nodes.first().map_or(options.shards, |node| node.shards);
+        if found != options.shards {
+            return Err(NodeError::ShardCount { expected: options.shards, found });
+        }
+        Ok(kept)
     }
 
     /// The shard that serves the clients.
@@ -234,10 +257,10 @@ impl<D: Device> LocalCluster<D> {
                 has_work = true;
             }
         }
-        let mut is_enough = None;
+        let (mut is_enough, nodes) = (None, self.setup.map.nodes.len());
         for (id, shard) in self.group.shards_mut() {
             if let Some(revision) = shard.poll_map_kept()
-                && self.map_persistence.note(id, revision, self.setup.ids.len())
+                && self.map_persistence.note(id.node(), revision, nodes)
             {
                 is_enough = Some(revision);
             }
@@ -328,19 +351,6 @@ impl<D: Device> ClientService for LocalCluster<D> {
     fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
         self.group.shards().map(|(_, shard)| shard.engine())
     }
-}
-
-/// Checks that the map in the stores fits this start.
-fn check_kept(kept: Option<&ClusterMap>, secret: HashSecret, options: &LocalOptions) -> Result<(), NodeError> {
-    let Some(kept) = kept else { return Ok(()) };
-    if kept.secret != secret {
-        return Err(NodeError::SecretDiffers);
-    }
-    let found = kept.nodes.first().map_or(options.shards, |node| node.shards);
-    if found != options.shards {
-        return Err(NodeError::ShardCount { expected: options.shards, found });
-    }
-    Ok(())
 }
 
 /// Initial map of the cluster: a pure function of the secret and the options, so every start computes the same one.

@@ -1,17 +1,18 @@
-//! Persistence of the manager's map in all stores of a cluster in one thread; a majority commits it.
+//! Persistence of the manager's map in all stores of a cluster in one thread; a majority of the nodes commits it.
 //!
-//! Chains can therefore be changed while a minority of the disks fail.
+//! Chains can therefore be changed while a minority of the nodes is down. A node counts once one of its stores has the map: with a
+//! majority of the stores, the death of a node would stop all chains after the disk of another node's shard had failed.
 use crate::cluster::kept_map;
 use fawn_chain::{ClusterMap, DecodeError};
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
-use fawn_types::MemberId;
+use fawn_types::NodeId;
 
 /// A map that is being written to the stores.
 #[derive(Debug, Default)]
 pub(super) struct MapPersistence {
     revision: u64,
-    kept_by: Vec<MemberId>,
+    kept_by: Vec<NodeId>,
     /// The encoded map, until a majority has it: a store that is opened before that receives it too.
     image: Option<Vec<u8>>,
 }
@@ -28,13 +29,13 @@ impl MapPersistence {
         self.image.as_deref().map(|image| (self.revision, image))
     }
 
-    /// Notes that a map is durable in a store. Returns true once per map: when the majority is reached.
-    pub(super) fn note(&mut self, store: MemberId, revision: u64, stores: usize) -> bool {
-        if revision != self.revision || self.kept_by.contains(&store) {
+    /// Notes that a map is durable in a store of this node. Returns true once per map: when the majority is reached.
+    pub(super) fn note(&mut self, node: NodeId, revision: u64, nodes: usize) -> bool {
+        if revision != self.revision || self.kept_by.contains(&node) {
             return false;
         }
-        self.kept_by.push(store);
-        let is_enough = self.kept_by.len() == stores / 2 + 1;
+        self.kept_by.push(node);
+        let is_enough = self.kept_by.len() == nodes / 2 + 1;
         if is_enough {
             self.image = None;
         }
@@ -64,16 +65,16 @@ mod tests {
     fn a_majority_is_enough_and_reported_once() {
         let mut persistence = MapPersistence::default();
         persistence.begin(1, vec![1]);
-        assert!(!persistence.note(MemberId(1), 1, 3));
-        assert!(!persistence.note(MemberId(1), 1, 3), "the same store again");
+        assert!(!persistence.note(NodeId(1), 1, 3));
+        assert!(!persistence.note(NodeId(1), 1, 3), "another store of the same node");
         assert_eq!(persistence.wanted(), Some((1, &[1][..])), "a store that is opened now receives it too");
-        assert!(persistence.note(MemberId(3), 1, 3));
+        assert!(persistence.note(NodeId(3), 1, 3));
         assert_eq!(persistence.wanted(), None);
-        assert!(!persistence.note(MemberId(2), 1, 3));
+        assert!(!persistence.note(NodeId(2), 1, 3));
         persistence.begin(2, vec![2]);
-        assert!(!persistence.note(MemberId(2), 1, 3), "late, for the previous map");
-        assert!(!persistence.note(MemberId(2), 2, 3) && persistence.note(MemberId(3), 2, 3));
+        assert!(!persistence.note(NodeId(2), 1, 3), "late, for the previous map");
+        assert!(!persistence.note(NodeId(2), 2, 3) && persistence.note(NodeId(3), 2, 3));
         persistence.begin(3, vec![3]);
-        assert!(persistence.note(MemberId(1), 3, 1), "one store alone");
+        assert!(persistence.note(NodeId(1), 3, 1), "one node alone");
     }
 }

@@ -4,4 +4,5 @@ mod colocated;
 mod failures;
 mod harness;
 mod limits;
+mod one_shard;
 mod pipelines;

@@ -1,0 +1,135 @@
+//! Faults of one shard's disk, while the other shards of its node are well.
+use super::harness::{ClusterHarness, MEMBERS};
+use crate::harness::resp;
+use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_node::ClientService;
+use fawn_node::cluster::NodeError;
+use fawn_types::{MemberId, NodeId, ShardId};
+use fawn_wire::Protocol;
+
+const SHARDS: u16 = 2;
+/// Everything whole serves again within this time, ms [replication.md § 2.5].
+const BOUND_MS: usize = 60_000;
+
+const fn disk_of(node: u32, shard: u16) -> usize {
+    ((node - 1) * SHARDS as u32 + shard as u32) as usize
+}
+
+fn all_shards() -> impl Iterator<Item = (u32, u16)> {
+    (1..=MEMBERS).flat_map(|node| (0..SHARDS).map(move |shard| (node, shard)))
+}
+
+fn is_whole(harness: &ClusterHarness) -> bool {
+    let status = harness.host.status().cluster.unwrap();
+    status.is_serving() && !status.is_degraded()
+}
+
+/// Runs until every chain is complete; fails after the bound.
+fn heal(harness: &mut ClusterHarness, what: &str) {
+    for _ in 0..BOUND_MS / 100 {
+        harness.run(100);
+        if is_whole(harness) {
+            return;
+        }
+    }
+    panic!("{what}: {:#?}", harness.host.status().cluster);
+}
+
+/// Writes keys of all ranges one after the other; returns how many were acknowledged within the time.
+fn write_all(harness: &mut ClusterHarness, keys: u32, within_ms: usize, value: &str) -> usize {
+    let ids: Vec<_> = (0..keys).map(|_| harness.connect(Protocol::Resp)).collect();
+    for (key, id) in ids.iter().enumerate() {
+        harness.send(*id, &resp(&format!("SET k{key} {value}")));
+    }
+    harness.run(within_ms);
+    let acked = ids.iter().filter(|id| harness.clients[id].received == b"+OK\r\n").count();
+    for id in ids {
+        harness.host.close_session(id);
+        harness.clients.remove(&id);
+    }
+    acked
+}
+
+#[test]
+fn a_disk_that_hangs_takes_its_shard_out_of_its_chains() {
+    for (node, shard) in all_shards() {
+        let mut harness = ClusterHarness::with_shards(SHARDS);
+        assert_eq!(write_all(&mut harness, 60, 500, "before"), 60);
+        let disk = harness.disks[disk_of(node, shard)].clone();
+        for kind in [OpKind::Write, OpKind::Sync] {
+            disk.fail_every(kind, DeviceFault::Hang);
+        }
+        write_all(&mut harness, 60, 15_000, "hanging");
+        for round in 0..3 {
+            assert_eq!(write_all(&mut harness, 60, 500, "during"), 60, "{node}.{shard}, round {round}");
+            harness.run(5_000);
+        }
+        for kind in [OpKind::Write, OpKind::Sync] {
+            disk.end_faults(kind);
+        }
+        disk.release_hung();
+        heal(&mut harness, &format!("{node}.{shard} hung"));
+        assert_eq!(write_all(&mut harness, 60, 500, "after"), 60);
+        assert_eq!(harness.assert_three_equal_copies(), 60, "{node}.{shard}");
+    }
+}
+
+#[test]
+fn a_disk_that_fails_takes_its_shard_out_of_its_chains() {
+    for (node, shard) in all_shards() {
+        let mut harness = ClusterHarness::with_shards(SHARDS);
+        assert_eq!(write_all(&mut harness, 60, 500, "before"), 60);
+        harness.disks[disk_of(node, shard)].fail_nth(OpKind::Write, 1, DeviceFault::Fail);
+        write_all(&mut harness, 60, 2_000, "failing");
+        assert_eq!(write_all(&mut harness, 60, 500, "during"), 60, "{node}.{shard}");
+        harness.disks.iter().for_each(SimDisk::clear_faults);
+        let mut harness = harness.crash(7);
+        heal(&mut harness, &format!("{node}.{shard} failed"));
+        assert_eq!(write_all(&mut harness, 60, 500, "after"), 60);
+        assert_eq!(harness.assert_three_equal_copies(), 60, "{node}.{shard}");
+    }
+}
+
+#[test]
+fn a_disk_of_one_shard_is_replaced_or_refused_as_restored() {
+    for (node, shard) in all_shards() {
+        let mut harness = ClusterHarness::with_shards(SHARDS);
+        assert_eq!(write_all(&mut harness, 60, 500, "before"), 60);
+        let past = harness.disks[disk_of(node, shard)].image(fawn_flash::sim::Loss::Process, 1);
+        harness = harness.stop();
+        heal(&mut harness, "a restart");
+        let disk = SimDisk::new(SimOptions::instant(100));
+        harness = harness.replace(disk_of(node, shard) as u32 + 1, disk).unwrap();
+        heal(&mut harness, &format!("{node}.{shard} was replaced"));
+        assert_eq!(harness.assert_three_equal_copies(), 60, "{node}.{shard}");
+        harness = harness.stop();
+        heal(&mut harness, "a restart");
+        let refused = harness.replace(disk_of(node, shard) as u32 + 1, past).map(|_| ()).unwrap_err();
+        let expected = MemberId::new(NodeId(node), ShardId(shard));
+        assert!(matches!(refused, NodeError::Restored { id, .. } if id == expected), "{refused}");
+    }
+}
+
+/// A range with members on two running nodes continues although the disk of another shard of one of them failed before: each
+/// of these nodes has a store for the map.
+#[test]
+fn a_node_dies_after_a_disk_of_another_one_failed() {
+    let server = ClusterHarness::with_shards(SHARDS).host.server_id().node();
+    let others: Vec<u32> = (1..=MEMBERS).filter(|node| NodeId(*node) != server).collect();
+    for (node, shard) in all_shards().filter(|(node, _)| others.contains(node)) {
+        let victim = others.iter().copied().find(|other| *other != node).unwrap();
+        let mut harness = ClusterHarness::with_shards(SHARDS);
+        assert_eq!(write_all(&mut harness, 60, 500, "before"), 60);
+        harness.disks[disk_of(node, shard)].fail_nth(OpKind::Write, 1, DeviceFault::Fail);
+        write_all(&mut harness, 60, 2_000, "failing");
+        assert_eq!(write_all(&mut harness, 60, 500, "during"), 60, "{node}.{shard}");
+        harness.kill(victim, 7);
+        write_all(&mut harness, 60, 10_000, "dying");
+        let acked = write_all(&mut harness, 60, 1_000, "after");
+        assert!(
+            (1..60).contains(&acked),
+            "{node}.{shard}: {acked} of 60 writes, some in ranges with two members that run"
+        );
+    }
+}
