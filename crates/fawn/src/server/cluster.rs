@@ -4,11 +4,12 @@ use super::backend::{Backend, BackendConfig};
 use super::limits::ShardLimits;
 use super::store::{self, StoreDevice};
 use crate::config::{Settings, ShardCount};
-use crate::data_dir::Layout;
+use crate::data_dir::{self, Layout};
 use fawn_ds::internals::{Engine, Options};
-use fawn_node::cluster::NodeLimits;
+use fawn_node::cluster::{NodeError, NodeLimits};
 use fawn_node::{LocalCluster, LocalOptions};
 use fawn_types::{MemberId, NodeId, Now, ShardId};
+use std::path::PathBuf;
 
 /// Number of nodes, and copies of every key.
 const NODES: u32 = 3;
@@ -24,13 +25,7 @@ impl Backend for Cluster {
     fn open(opening: BackendConfig, now: Now) -> Result<Self, ServeError> {
         let BackendConfig { settings, server_info, .. } = opening;
         let settings = &settings;
-        let mut engines: Vec<Engine<StoreDevice>> = Vec::new();
         let shards = shards_of_node(settings);
-        for id in (1..=NODES).flat_map(|node| (0..shards).map(move |shard| MemberId::new(NodeId(node), ShardId(shard))))
-        {
-            let options = engine_options(settings, engines.len() as u32 + 1, engines.first())?;
-            engines.push(store::open_engine(settings, &settings.dir.join(dir_name(id)), options, now)?);
-        }
         let shard = store::shard_options(settings);
         let limits = NodeLimits {
             value_bytes_max: shard.value_bytes_max,
@@ -39,8 +34,24 @@ impl Backend for Cluster {
             ..NodeLimits::default()
         };
         let options = LocalOptions { shard, limits, shards, is_one_range: shards == 1 };
-        let opened = Self::new(engines, options, server_info, now);
-        opened.map_err(|error| ServeError::Data(format!("{}: {error}", settings.dir.display())))
+        let refused = |error: NodeError| ServeError::Data(format!("{}: {error}", settings.dir.display()));
+        let ids =
+            (1..=NODES).flat_map(|node| (0..shards).map(move |shard| MemberId::new(NodeId(node), ShardId(shard))));
+        let mut stores: Vec<(u32, PathBuf)> = (1..).zip(ids.map(|id| settings.dir.join(dir_name(id)))).collect();
+        // A lost store is created with the secret of the others, and none is created beside stores that do not fit.
+        stores.sort_by_key(|(number, dir)| (!data_dir::is_taken(dir), *number));
+        let mut engines: Vec<(u32, Engine<StoreDevice>)> = Vec::new();
+        for (number, dir) in stores {
+            if !data_dir::is_taken(&dir) {
+                Self::check_stores(engines.iter().map(|(_, engine)| engine), &options).map_err(refused)?;
+            }
+            let first = engines.first().map(|(_, engine)| engine);
+            let engine = store::open_engine(settings, &dir, engine_options(settings, number, first)?, now)?;
+            engines.push((number, engine));
+        }
+        engines.sort_by_key(|(number, _)| *number);
+        let engines = engines.into_iter().map(|(_, engine)| engine).collect();
+        Self::new(engines, options, server_info, now).map_err(refused)
     }
 
     fn close(self) -> Result<(), ServeError> {

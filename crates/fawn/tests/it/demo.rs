@@ -170,3 +170,44 @@ fn it_is_not_ready_while_it_loads_and_a_signal_then_ends_it_well() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child.0), Signal::TERM).expect("it is ours");
     assert_eq!(child.0.wait().expect("it is ours").code(), Some(0));
 }
+
+/// The directories of the stores in a demo's data directory, in order.
+fn stores(data: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(data).expect("a directory");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name.starts_with("node-"));
+    names.sort();
+    names
+}
+
+/// The refusal of a start with another number of shards leaves no stores behind.
+#[test]
+fn a_start_with_more_shards_is_refused_before_stores_are_made() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, _) = catalogue(dir.path(), 10, 20);
+    let flags = ["--catalogue", file.to_str().expect("text"), "--shards", "2", "--memory", "128M"];
+    let mut server = Server::demo_in(dir.path(), &flags);
+    server.signal(Signal::INT);
+    assert_eq!(server.wait(), Some(0));
+    let data = dir.path().join("data");
+    let before = stores(&data);
+    let off = ["--resp", "127.0.0.1:0", "--memcached", "off", "--admin", "off", "--shards", "3"];
+    let (code, _, error) = run(&[&["demo", "--dir", data.to_str().expect("text")][..], &off].concat());
+    assert!(code == 3 && error.contains("created with 2 shards per node"), "{code} {error}");
+    assert_eq!(stores(&data), before, "nothing was made");
+}
+
+/// The first store in order is lost, as any other may be: the other nodes' copies are copied to a new one.
+#[test]
+fn a_lost_store_of_the_first_node_is_made_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, stanzas) = catalogue(dir.path(), 10, 20);
+    let flags = ["--catalogue", file.to_str().expect("text")];
+    let mut server = Server::demo_in(dir.path(), &flags);
+    server.signal(Signal::INT);
+    assert_eq!(server.wait(), Some(0));
+    std::fs::remove_dir_all(dir.path().join("data/node-1")).expect("removed");
+    let server = Server::demo_in(dir.path(), &flags);
+    reads_back(&server, &stanzas);
+}

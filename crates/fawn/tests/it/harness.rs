@@ -93,7 +93,10 @@ impl Server {
     pub(crate) fn spawn(word: &str, dir: &Path, flags: &[&str]) -> Reaped {
         let any = "127.0.0.1:0";
         let mut command = fawn();
-        command.args([word, "--resp", any, "--memcached", any, "--admin", any, "--memory", "64M"]);
+        command.args([word, "--resp", any, "--memcached", any, "--admin", any]);
+        if !flags.contains(&"--memory") {
+            command.args(["--memory", "64M"]);
+        }
         command.arg("--dir").arg(dir.join("data")).arg("--ready-file").arg(dir.join("ready")).args(flags);
         let file = |name| std::fs::File::create(dir.join(name)).expect("a file");
         Reaped(command.stdout(file("out")).stderr(file("err")).spawn().expect("the binary runs"))
