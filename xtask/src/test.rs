@@ -51,7 +51,7 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
             clients::python("differential.py", &[&[&*binary.to_string_lossy(), &dir, &seed, "8"], words].concat())
         })?;
     }
-    for words in [&["serve"][..], &["demo", "--shards", "2"], &["serve", "--shards", "2"]] {
+    for words in [&["serve"][..], &["demo"], &["serve", "--shards", "2"]] {
         gate.step(&format!("bad input to {}", words.join(" ")), || {
             let dir = clients::scratch("bad")?.join("data");
             let (binary, dir) = (server::binary(), dir.to_string_lossy().into_owned());
