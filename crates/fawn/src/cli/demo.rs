@@ -87,6 +87,12 @@ impl Demo {
             }
         }
         let memory_min = Size(MEMORY_MIN.0 * u64::from(self.shards.unwrap_or(1)));
+        let check = |memory: Size| match memory < memory_min {
+            true => Err(format!("memory = {memory}: expected at least {memory_min} for the stores of three nodes")),
+            false => Ok(()),
+        };
+        // Before the settings are checked, whose least memory is that of one store.
+        self.memory.map_or(Ok(()), check)?;
         let is_given = self.memory.is_some();
         let flags = SettingFlags {
             dir: Some(self.dir.unwrap_or_else(demo::default_dir)),
@@ -103,10 +109,7 @@ impl Demo {
         if !is_given {
             settings.memory = settings.memory.min(MEMORY_DEFAULT.max(memory_min));
         }
-        if settings.memory < memory_min {
-            let memory = settings.memory;
-            return Err(format!("memory = {memory}: expected at least {memory_min} for the stores of three nodes"));
-        }
+        check(settings.memory)?;
         Ok(settings)
     }
 }
