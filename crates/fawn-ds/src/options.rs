@@ -67,6 +67,11 @@ impl Options {
         share.max(4 * self.chunk_bytes())
     }
 
+    /// Maximum bytes of buffers kept for reuse.
+    pub(crate) fn spare_bytes_max(&self) -> usize {
+        (self.memory_bytes / 16).min(16 << 20) as usize
+    }
+
     /// Maximum memory of records between append and commit, bytes; beyond that, appends return `Overloaded`.
     pub(crate) fn pending_bytes_max(&self) -> usize {
         ((self.memory_bytes / 8) as usize).max(PENDING_BYTES_MIN)

@@ -5,45 +5,48 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, AppendBuf, FrozenBytes};
 use std::collections::VecDeque;
 
-/// Bytes of buffers kept for reuse. The allocator would unmap and refault large buffers every time.
-const SPARE_BYTES_MAX: usize = 16 << 20;
-
-#[derive(Debug, Default)]
+/// Buffers kept for reuse. The allocator would unmap and refault large buffers every time.
+#[derive(Debug)]
 pub(crate) struct AppendBufferPool {
-    spare: Vec<AlignedBuf>,
+    /// The buffer given back last is at the end.
+    spare: VecDeque<AlignedBuf>,
     spare_bytes: usize,
+    spare_bytes_max: usize,
 }
 
 impl AppendBufferPool {
+    pub(crate) const fn new(spare_bytes_max: usize) -> Self {
+        Self { spare: VecDeque::new(), spare_bytes: 0, spare_bytes_max }
+    }
+
     /// A buffer of at least `len_bytes`, content unspecified.
     pub(crate) fn take(&mut self, len_bytes: usize) -> AlignedBuf {
-        let fits = |buf: &AlignedBuf| buf.len() >= len_bytes && buf.len() <= len_bytes.saturating_mul(4);
-        match self.spare.iter().rposition(fits) {
-            Some(at) => {
-                let buf = self.spare.swap_remove(at);
-                self.spare_bytes -= buf.len();
-                buf
-            }
-            None => AlignedBuf::zeroed(len_bytes.next_multiple_of(PAGE_BYTES)),
-        }
+        self.reuse(|buf| buf.len() >= len_bytes && buf.len() <= len_bytes.saturating_mul(4))
+            .unwrap_or_else(|| AlignedBuf::zeroed(len_bytes.next_multiple_of(PAGE_BYTES)))
     }
 
     /// A buffer of exactly `len_bytes`: reads fill all of it.
     pub(crate) fn take_exact(&mut self, len_bytes: usize) -> AlignedBuf {
-        match self.spare.iter().rposition(|buf| buf.len() == len_bytes) {
-            Some(at) => {
-                let buf = self.spare.swap_remove(at);
-                self.spare_bytes -= buf.len();
-                buf
-            }
-            None => AlignedBuf::zeroed(len_bytes),
-        }
+        self.reuse(|buf| buf.len() == len_bytes).unwrap_or_else(|| AlignedBuf::zeroed(len_bytes))
     }
 
+    fn reuse(&mut self, fits: impl Fn(&AlignedBuf) -> bool) -> Option<AlignedBuf> {
+        let at = self.spare.iter().rposition(fits)?;
+        let buf = self.spare.remove(at)?;
+        self.spare_bytes -= buf.len();
+        Some(buf)
+    }
+
+    /// Keeps a buffer and drops the oldest ones beyond the limit: a length that is no longer used would stay forever.
     pub(crate) fn give(&mut self, buf: AlignedBuf) {
-        if self.spare_bytes + buf.len() <= SPARE_BYTES_MAX {
-            self.spare_bytes += buf.len();
-            self.spare.push(buf);
+        if buf.len() > self.spare_bytes_max {
+            return;
+        }
+        self.spare_bytes += buf.len();
+        self.spare.push_back(buf);
+        while self.spare_bytes > self.spare_bytes_max {
+            let Some(oldest) = self.spare.pop_front() else { break };
+            self.spare_bytes -= oldest.len();
         }
     }
 
@@ -158,5 +161,24 @@ impl Window {
     pub(crate) fn share_frame(&mut self, slot: u32, from: u32, end: u32) -> Option<FrozenBytes> {
         let chunk = self.chunks.iter_mut().find(|chunk| chunk.holds_all(slot, from, end))?;
         Some(chunk.buf.share((from - chunk.base) as usize..(end - chunk.base) as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spare_buffers_stay_within_their_limit_and_the_oldest_go() {
+        let mut pool = AppendBufferPool::new(8 * PAGE_BYTES);
+        for pages in 1..=9 {
+            pool.give(AlignedBuf::zeroed(pages * PAGE_BYTES));
+            assert!(pool.resident_bytes() <= 8 * PAGE_BYTES, "{pool:?}");
+        }
+        assert_eq!(pool.resident_bytes(), 8 * PAGE_BYTES, "nine pages are beyond the limit: {pool:?}");
+        assert_eq!(pool.take_exact(PAGE_BYTES).len(), PAGE_BYTES);
+        assert_eq!(pool.resident_bytes(), 8 * PAGE_BYTES, "one page was dropped long before: {pool:?}");
+        assert_eq!(pool.take(3 * PAGE_BYTES).len(), 8 * PAGE_BYTES);
+        assert_eq!(pool.resident_bytes(), 0);
     }
 }

@@ -122,7 +122,7 @@ impl<D: Device> Engine<D> {
             drops: Drops::default(),
             has_unlisted: true,
             window: Window::default(),
-            pool: AppendBufferPool::default(),
+            pool: AppendBufferPool::new(options.spare_bytes_max()),
             flush: FlushState { last_flush: now.mono, last_sync: now.mono, ..FlushState::default() },
             recorded_end: LogPosition(0),
             flush_everything: false,

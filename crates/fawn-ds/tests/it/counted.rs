@@ -121,6 +121,25 @@ fn memory_stays_within_the_budget() {
 }
 
 #[test]
+fn reads_of_many_lengths_stay_within_the_budget() {
+    const BUDGET: u64 = 4 << 20;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { memory_bytes: BUDGET, segment_bytes: 4 << 20, ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, Now::at(1)).unwrap();
+    for pages in 1..=120_usize {
+        let value = Some(vec![pages as u8; pages * 4096]);
+        node.append(&[TestWrite { key: pages.to_be_bytes().to_vec(), value, expires_at_ms: 0 }]).unwrap();
+        node.settle();
+    }
+    for pages in 1..=120_usize {
+        // Two reads, the second of which has this record's length.
+        node.get(&pages.to_be_bytes(), View::Committed).unwrap().unwrap();
+        let report = node.engine.memory();
+        assert!(report.total_bytes() <= BUDGET * 11 / 10, "after {pages} pages: {report:?}");
+    }
+}
+
+#[test]
 fn overwrites_of_loaded_keys_verify_for_nothing() {
     let (_disk, _options, mut node) = loaded(16 << 20);
     for i in 0..500 {
