@@ -66,7 +66,7 @@ pub struct Scenario {
     pub epoch_records_max: u64,
     /// Faults exceed those that the durability mode promises to survive: a loss must be reported.
     pub may_lose: bool,
-    /// After all has healed one disk hangs.
+    /// After all has healed, disks of one machine hang.
     pub hang: Option<Hang>,
     /// After healing, all machines are shut down cleanly and restarted before the final check.
     pub closes_at_end: bool,
@@ -96,11 +96,13 @@ impl SessionPlaces {
     }
 }
 
-/// A disk that completes no write or sync for a while, or each of them late.
+/// Disks of one machine that complete no write or sync for a while, or each of them late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hang {
     /// Whose, numbered from 0.
     pub machine: u32,
+    /// The shard whose disk alone hangs; `None`: the disks of all shards.
+    pub shard: Option<u16>,
     /// For how long, µs.
     pub for_us: u64,
     /// How late writes and syncs complete, µs; 0: they do not.
@@ -110,7 +112,7 @@ pub struct Hang {
 }
 
 impl Hang {
-    fn of(seed: &Seed, (backends, frontends): (u32, u32), replication: u8) -> Option<Self> {
+    fn of(seed: &Seed, (backends, frontends): (u32, u32), shards: u16, replication: u8) -> Option<Self> {
         let mut random = seed.stream("hangs");
         if !random.chance(1, HANG_EVERY_SEEDS) {
             return None;
@@ -118,16 +120,19 @@ impl Hang {
         let machine = random.below(u64::from(backends)) as u32;
         let for_us = [20_000_000, 30_000_000, 60_000_000][random.below(3) as usize];
         let late_us = if random.chance(1, 3) { 4_000_000 } else { 0 };
-        // The manager keeps its map on the first machine's disk alone. A member on a slow disk leaves its chains only
+        let mut of_shards = seed.stream("hung shards");
+        let shard = (shards > 1 && of_shards.chance(2, 3)).then(|| of_shards.below(u64::from(shards)) as u16);
+        // The manager keeps its map on the disk of the first machine's first shard alone. A member on a slow disk leaves its chains only
         // while two others remain; one whose disk hangs leaves in any case.
         let copies_needed = if late_us > 0 { 3 } else { 2 };
-        let is_survived = replication >= copies_needed && backends >= 3 && machine > 0;
+        let has_manager = machine == 0 && shard.unwrap_or(0) == 0;
+        let is_survived = replication >= copies_needed && backends >= 3 && !has_manager;
         if random.chance(1, 4) {
             // A front-end's store hosts no range.
             let machine = backends + random.below(u64::from(frontends)) as u32;
-            return Some(Self { machine, for_us, late_us, is_survived: true });
+            return Some(Self { machine, shard, for_us, late_us, is_survived: true });
         }
-        Some(Self { machine, for_us, late_us, is_survived })
+        Some(Self { machine, shard, for_us, late_us, is_survived })
     }
 }
 
@@ -231,7 +236,7 @@ impl Scenario {
             supervised: seed.stream("supervisor").chance(1, 4),
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
             may_lose,
-            hang: Hang::of(seed, (backends, frontends), replication),
+            hang: Hang::of(seed, (backends, frontends), shards, replication),
             closes_at_end: stops.chance(1, 4),
             idles: long.chance(1, 12),
         }

@@ -1,11 +1,13 @@
-//! The phase in which one disk hangs, or completes everything late, without ever reporting an error.
+//! The phase in which the disk of one shard hangs, or those of a machine, or completes everything late, without ever
+//! reporting an error.
 //!
-//! Operations must continue without that disk within a bound, and once it works again everything is whole within another
+//! Operations must continue without that disk within a bound, the machine's other shards keep their places in chains, and once it works again everything is whole within another
 //! [replication.md § 2.4]. The phase begins in a healed cluster: with a second fault there would be no copy to go on with.
-use super::World;
+use super::{World, index_of};
 use crate::scenario::Hang;
 use fawn_flash::SimDisk;
 use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_types::{MemberId, RangeId, ShardId};
 
 /// Operations continue within this time after the disk began to hang, µs.
 const RESUME_US_MAX: u64 = 15_000_000;
@@ -20,9 +22,12 @@ const UNSERVED_MAX: u32 = 4;
 impl World {
     /// A disk hangs, and works again.
     pub(super) fn hang(&mut self, hang: Hang) -> Result<(), String> {
-        let Hang { machine, for_us, late_us, is_survived } = hang;
+        let Hang { machine, shard, for_us, late_us, is_survived } = hang;
         let index = machine as usize;
-        let disks: Vec<SimDisk> = self.machines[index].disks.iter().map(|disk| disk.disk.clone()).collect();
+        let hangs = |id: MemberId| shard.is_none_or(|shard| id.shard() == ShardId(shard));
+        let hung = self.machines[index].disks.iter().filter(|disk| hangs(disk.id));
+        let disks: Vec<SimDisk> = hung.map(|disk| disk.disk.clone()).collect();
+        let others = self.served_by(|id| index_of(id) == index && !hangs(id));
         self.trace.say(self.now_us, format!("{hang:?}"));
         self.quiet = false;
         self.clients.think_longer(THINK_US);
@@ -49,6 +54,12 @@ impl World {
                 return Err(format!("sessions on the machine whose disk hangs get no answer: {}", self.words()));
             }
         }
+        if is_survived && late_us == 0 {
+            let left = self.served_by(|id| index_of(id) == index);
+            if left != others {
+                return Err(format!("while a disk hung, {others:?} should serve, but {left:?} do: {}", self.words()));
+            }
+        }
         let served = self.machines[index].answered - before;
         self.trace.say(self.now_us, format!("the disk works again; {served} operations were answered at its machine"));
         for kind in [OpKind::Write, OpKind::Sync] {
@@ -59,5 +70,12 @@ impl World {
         self.run_until(self.now_us + late_us)?;
         self.heal_whole("a disk that hung")?;
         self.serve()
+    }
+
+    /// The ranges with a serving member of which `is_it`, according to the manager's map.
+    fn served_by(&self, is_it: impl Fn(MemberId) -> bool) -> Vec<(RangeId, MemberId)> {
+        let ranges = self.machines[0].manager_map().into_iter().flat_map(|map| &map.ranges);
+        let members = ranges.flat_map(|entry| entry.serving().map(|member| (entry.range, member.id)));
+        members.filter(|(_, id)| is_it(*id)).collect()
     }
 }
