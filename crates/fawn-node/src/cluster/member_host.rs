@@ -5,8 +5,9 @@ use super::peer_links::PeerLinks;
 use super::persist::{PersistQueue, PersistedBlob};
 use super::status::BackEndCounters;
 use super::transfer::TransferJob;
-use crate::exec::{Executor, ExecutorLimits, handle_commit};
+use crate::exec::{ExecContext, Executor, ExecutorLimits, handle_commit};
 use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot};
+use crate::request::{Origin, Parking, RequestMessage};
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
 use fawn_chain::{Body, Frame, RangeEntry};
 use fawn_ds::internals::{Engine, EngineError, Event};
@@ -79,6 +80,18 @@ impl<D: Device> MemberHost<D> {
             is_slow: false,
             now: Now::default(),
         }
+    }
+
+    /// The executor at a member.
+    #[inline]
+    pub(crate) fn at(&mut self, slot: RangeSlot) -> ExecContext<'_, D> {
+        let Self { exec, engine, members, now, .. } = self;
+        ExecContext { exec, engine, member: &mut members[slot], now: *now }
+    }
+
+    /// Parks a request.
+    pub(crate) fn park(&mut self, parking: Parking, message: &RequestMessage<'_>, origin: Origin) {
+        self.exec.park(&mut self.engine, parking, message, origin);
     }
 
     /// The age of the oldest write or sync in flight, if it shows that the disk hangs. Called after completions were

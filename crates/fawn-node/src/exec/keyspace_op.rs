@@ -1,14 +1,14 @@
 //! Requests on a member's whole range: counts and scan steps at the tail, clears and atomic batches at the head.
 use super::read::wait_for_commit;
 use super::update::{RecordDraft, reply_at_commit};
-use super::{Executor, operation_error};
-use crate::replica::{HostedMember, RangeSlot};
+use super::{Emit, ExecContext, operation_error};
+use crate::replica::RangeSlot;
 use crate::request::{Execution, Parking, RequestMessage, Tag};
 use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_ds::internals::format::record::encoded_len;
 use fawn_ds::internals::{CorruptRecord, Engine, EngineError, RecordKind, RecordRef, Scan, ScanStep};
 use fawn_flash::Device;
-use fawn_types::{ClientTag, EntryRef, KeyHash, Now, OperationError, Reply, Version};
+use fawn_types::{ClientTag, EntryRef, KeyHash, OperationError, Reply, Version};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_scan_page};
 use std::ops::ControlFlow;
 
@@ -18,74 +18,61 @@ const BATCH_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 /// A key with its hash, and its value.
 pub(crate) type HashedPair<'a> = (KeyHash, &'a [u8], &'a [u8]);
 
-impl Executor {
+impl<D: Device> ExecContext<'_, D> {
     /// Executes a request on a whole range.
-    pub(super) fn keyspace_op<D: Device>(
+    pub(super) fn keyspace_op(
         &mut self,
-        engine: &mut Engine<D>,
-        member: &mut HostedMember,
         message: &RequestMessage<'_>,
         request: &KeyspaceRequest<'_>,
-        now: Now,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+        emit: impl Emit,
     ) -> Execution {
         match *request {
-            KeyspaceRequest::Count => match member.replica.admit_read(now) {
+            KeyspaceRequest::Count => match self.member.replica.admit_read(self.now) {
                 Ok(_) => {
-                    emit(&Reply::Unsigned(engine.len(member.id)), None);
+                    emit(&Reply::Unsigned(self.engine.len(self.member.id)), None);
                     Execution::Replied
                 }
                 Err(rejection) => Execution::Refused(rejection),
             },
             KeyspaceRequest::Scan { cursor, count } => {
-                let scan = Box::new(Scan::new(member.id, cursor, count as usize));
-                self.scan_step(engine, member, scan, now, emit)
+                let scan = Box::new(Scan::new(self.member.id, cursor, count as usize));
+                self.scan_step(scan, emit)
             }
-            KeyspaceRequest::Clear => match self.admit(member, message.tag, emit) {
-                ControlFlow::Continue(emit) => self.clear(engine, member, client_of(message.tag), now, emit),
+            KeyspaceRequest::Clear => match self.admit(message.tag, emit) {
+                ControlFlow::Continue(emit) => self.clear(client_of(message.tag), emit),
                 ControlFlow::Break(execution) => execution,
             },
             KeyspaceRequest::SetAll(pairs) => {
-                let pairs = hashed(engine, pairs);
-                self.set_all(engine, member, (message.slot, message.tag), &pairs, now, emit)
+                let pairs = hashed(self.engine, pairs);
+                self.set_all((message.slot, message.tag), &pairs, emit)
             }
         }
     }
 
     /// Executes an update of the range that waited, and that is first of all of its keys.
-    pub(super) fn run_range_update<D: Device>(
+    pub(super) fn run_range_update(
         &mut self,
-        engine: &mut Engine<D>,
-        member: &mut HostedMember,
         client: ClientTag,
         request: &KeyspaceRequest<'_>,
-        now: Now,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+        emit: impl Emit,
     ) -> Execution {
         match *request {
-            KeyspaceRequest::Clear => self.clear(engine, member, client, now, emit),
+            KeyspaceRequest::Clear => self.clear(client, emit),
             KeyspaceRequest::SetAll(pairs) => {
-                let pairs = hashed(engine, pairs);
-                self.append_pairs(engine, member, client, &pairs, now, emit)
+                let pairs = hashed(self.engine, pairs);
+                self.append_pairs(client, &pairs, emit)
             }
             KeyspaceRequest::Count | KeyspaceRequest::Scan { .. } => unreachable!("only updates wait in queues"),
         }
     }
 
     /// Continues a scan over whole index cells; the reply is a page of keys.
-    pub(super) fn scan_step<D: Device>(
-        &mut self,
-        engine: &mut Engine<D>,
-        member: &mut HostedMember,
-        mut scan: Box<Scan>,
-        now: Now,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
-    ) -> Execution {
-        let time = match member.replica.admit_read(now) {
+    pub(super) fn scan_step(&mut self, mut scan: Box<Scan>, emit: impl Emit) -> Execution {
+        let time = match self.member.replica.admit_read(self.now) {
             Ok(time) => time,
             Err(rejection) => return Execution::Refused(rejection),
         };
-        match engine.scan_step(&mut scan, time.settled) {
+        match self.engine.scan_step(&mut scan, time.settled) {
             Ok(ScanStep::Read(plan)) => return Execution::Park(Parking::Scan(plan, scan)),
             Ok(ScanStep::Done) => match check_whole(&scan) {
                 // An update that has not arrived yet may keep a key.
@@ -97,7 +84,7 @@ impl Executor {
                     let found = scan.items.iter().map(|item| item.key.as_slice());
                     put_scan_page(&mut page, scan.cursor, found.chain(scan.kept.iter().map(Vec::as_slice)));
                     let entry = EntryRef { value: &page, flags: 0, expires_at_ms: 0, version: Version::ZERO };
-                    let wait = if scan.is_unsettled { wait_for_commit(&member.replica, None) } else { None };
+                    let wait = if scan.is_unsettled { wait_for_commit(&self.member.replica, None) } else { None };
                     emit(&Reply::Value(entry), wait);
                 }
                 Err(error) => emit(&Reply::Error(error), None),
@@ -108,18 +95,11 @@ impl Executor {
     }
 
     /// Empties the range with one record. Updates that wait for their value find the key absent.
-    fn clear<D: Device>(
-        &mut self,
-        engine: &mut Engine<D>,
-        member: &mut HostedMember,
-        client: ClientTag,
-        now: Now,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
-    ) -> Execution {
+    fn clear(&mut self, client: ClientTag, emit: impl Emit) -> Execution {
         let draft = RecordDraft::bare(RecordKind::Clear);
-        match self.head(engine, member, now).append(KeyHash(0), &[], client, draft, &Reply::Deleted) {
+        match self.append(KeyHash(0), &[], client, draft, &Reply::Deleted) {
             Ok(version) => {
-                self.counters.flushes += 1;
+                self.exec.counters.flushes += 1;
                 reply_at_commit(client, &Reply::Deleted, version, emit)
             }
             Err(not) => not.conclude(emit),
@@ -128,35 +108,26 @@ impl Executor {
 
     /// Appends all pairs as one batch of the log, complete or absent after a crash. Only its last record has the tag and
     /// the result. This marks the end of the batch on links too, where only whole batches are sent and appended.
-    pub(crate) fn set_all<D: Device>(
+    pub(crate) fn set_all(
         &mut self,
-        engine: &mut Engine<D>,
-        member: &mut HostedMember,
         (slot, tag): (RangeSlot, Option<Tag>),
         pairs: &[HashedPair<'_>],
-        now: Now,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+        emit: impl Emit,
     ) -> Execution {
-        let emit = match self.admit(member, tag, emit) {
+        let emit = match self.admit(tag, emit) {
             ControlFlow::Continue(emit) => emit,
             ControlFlow::Break(execution) => return execution,
         };
         // Updates that wait for their value precede the batch.
-        if self.wait_queue.has_queues() && pairs.iter().any(|(hash, ..)| self.wait_queue.has_queue(slot, *hash)) {
+        if self.exec.wait_queue.has_queues()
+            && pairs.iter().any(|(hash, ..)| self.exec.wait_queue.has_queue(slot, *hash))
+        {
             return Execution::Park(Parking::Queue);
         }
-        self.append_pairs(engine, member, client_of(tag), pairs, now, emit)
+        self.append_pairs(client_of(tag), pairs, emit)
     }
 
-    fn append_pairs<D: Device>(
-        &mut self,
-        engine: &mut Engine<D>,
-        member: &mut HostedMember,
-        client: ClientTag,
-        pairs: &[HashedPair<'_>],
-        now: Now,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
-    ) -> Execution {
+    fn append_pairs(&mut self, client: ClientTag, pairs: &[HashedPair<'_>], emit: impl Emit) -> Execution {
         let reply_at = |version| Reply::Stored { version, value_bytes: 0 };
         if pairs.is_empty() {
             emit(&reply_at(Version::ZERO), None);
@@ -171,10 +142,10 @@ impl Executor {
             }
             engine.append_batch(range, &records)
         };
-        let appended = self.head(engine, member, now).append_as(count, client, &reply_at(Version::ZERO), append);
+        let appended = self.append_as(count, client, &reply_at(Version::ZERO), append);
         match appended {
             Ok(version) => {
-                self.counters.writes += count;
+                self.exec.counters.writes += count;
                 reply_at_commit(client, &reply_at(version), version, emit)
             }
             Err(not) => not.conclude(emit),

@@ -23,7 +23,7 @@ pub(crate) use resume::Resumption;
 
 use self::reads::Reads;
 use self::wait_queue::{WaitQueue, WaitingBody};
-use crate::replica::MemberTable;
+use crate::replica::HostedMember;
 use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, EngineError, LookupPlan};
 use fawn_flash::Device;
@@ -99,6 +99,31 @@ pub(crate) trait ReplySink {
     fn refuse(&mut self, head: &RequestHead, rejection: &Rejection);
 }
 
+/// Emission of a reply, with the version that it must wait for.
+pub(crate) trait Emit: FnOnce(&Reply<'_>, Option<Version>) {}
+
+impl<F: FnOnce(&Reply<'_>, Option<Version>)> Emit for F {}
+
+/// The executor at one member: its log, its sequencer.
+pub(crate) struct ExecContext<'a, D: Device> {
+    pub(crate) exec: &'a mut Executor,
+    pub(crate) engine: &'a mut Engine<D>,
+    pub(crate) member: &'a mut HostedMember,
+    pub(crate) now: Now,
+}
+
+impl<D: Device> ExecContext<'_, D> {
+    /// Executes a request, and replies by `emit`.
+    #[inline]
+    pub(crate) fn execute(&mut self, message: &RequestMessage<'_>, emit: impl Emit) -> Execution {
+        match &message.body {
+            RequestBody::Key(Request::Get { key }) => self.read(message, key, emit),
+            RequestBody::Key(Request::Update { key, update }) => self.update(message, (key, update), emit),
+            RequestBody::Keyspace(request) => self.keyspace_op(message, request, emit),
+        }
+    }
+}
+
 /// Executor of a shard.
 #[derive(Debug)]
 pub(crate) struct Executor {
@@ -120,26 +145,6 @@ impl Executor {
             scratch: EvaluationScratch::default(),
             result: Vec::new(),
             limits,
-        }
-    }
-
-    /// Executes a request, and replies by `emit` with the version that the reply must wait for.
-    #[inline]
-    pub(crate) fn execute<D: Device>(
-        &mut self,
-        engine: &mut Engine<D>,
-        members: &mut MemberTable,
-        message: &RequestMessage<'_>,
-        now: Now,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
-    ) -> Execution {
-        let member = &mut members[message.slot];
-        match &message.body {
-            RequestBody::Key(Request::Get { key }) => self.read(engine, member, message, key, now, emit),
-            RequestBody::Key(Request::Update { key, update }) => {
-                self.update(engine, member, message, (key, update), now, emit)
-            }
-            RequestBody::Keyspace(request) => self.keyspace_op(engine, member, message, request, now, emit),
         }
     }
 

@@ -7,31 +7,23 @@
 //! An expiry is judged by [`ReadTime`]: a pending update of the key, or one that has not arrived yet, may keep a key that
 //! has expired by the committed entry. In the first case a read takes the newest entry and its reply waits for the commit;
 //! in the second it is blocked until the update has arrived.
-use super::{Executor, ExecutorCounters, operation_error};
-use crate::replica::HostedMember;
+use super::{Emit, ExecContext, ExecutorCounters, operation_error};
 use crate::request::{Execution, Parking, RequestMessage};
 use fawn_chain::{ReadTime, Replica};
 use fawn_ds::internals::{Engine, EngineError, Lookup, View};
 use fawn_flash::Device;
-use fawn_types::{EntryRef, KeyHash, Now, RangeId, Reply, TimeMs, Version};
+use fawn_types::{EntryRef, KeyHash, RangeId, Reply, TimeMs, Version};
 
-impl Executor {
+impl<D: Device> ExecContext<'_, D> {
     /// Hot path: no allocation when the value is in memory.
     #[inline(always)]
-    pub(crate) fn read<D: Device>(
-        &mut self,
-        engine: &mut Engine<D>,
-        member: &mut HostedMember,
-        message: &RequestMessage<'_>,
-        key: &[u8],
-        now: Now,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
-    ) -> Execution {
-        let time = match member.replica.admit_read(now) {
+    pub(crate) fn read(&mut self, message: &RequestMessage<'_>, key: &[u8], emit: impl Emit) -> Execution {
+        let Self { exec, engine, member, now } = self;
+        let time = match member.replica.admit_read(*now) {
             Ok(time) => time,
             Err(rejection) => return Execution::Refused(rejection),
         };
-        if message.is_latest && self.wait_queue.has_queue(message.slot, message.hash) {
+        if message.is_latest && exec.wait_queue.has_queue(message.slot, message.hash) {
             return Execution::Park(Parking::Queue);
         }
         let mut is_latest = message.is_latest;
@@ -46,7 +38,7 @@ impl Executor {
             }
             lookup => lookup,
         };
-        reply_to(lookup, &mut self.counters, &member.replica, is_latest, emit)
+        reply_to(lookup, &mut exec.counters, &member.replica, is_latest, emit)
     }
 }
 
@@ -85,7 +77,7 @@ pub(super) fn reply_to(
     counters: &mut ExecutorCounters,
     replica: &Replica,
     is_latest: bool,
-    emit: impl FnOnce(&Reply<'_>, Option<Version>),
+    emit: impl Emit,
 ) -> Execution {
     let wait = |seen| if is_latest { wait_for_commit(replica, seen) } else { None };
     match lookup {

@@ -3,9 +3,9 @@
 use super::read::{is_unsettled, look_up_newest, lookup_time, reply_to, view};
 use super::update::UpdateJob;
 use super::wait_queue::{QueueName, UngrantedRead, WaitingBody};
-use super::{Executor, ReplySink, operation_error};
+use super::{ExecContext, Executor, ReplySink, operation_error};
 use crate::replica::{MemberTable, RangeSlot};
-use crate::request::{Admit, Execution, Origin, Parking, RequestBody, RequestHead};
+use crate::request::{Admit, Execution, Origin, Parking, RequestBody, RequestHead, RequestMessage};
 use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, Lookup, LookupPlan, Scan, View};
 use fawn_flash::Device;
@@ -23,6 +23,35 @@ pub(crate) struct Resumption<'a, D: Device, S> {
 }
 
 impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
+    /// Executes a request of another shard or node. It is parked if it must wait.
+    pub(crate) fn begin(&mut self, message: &RequestMessage<'_>, origin: Origin) {
+        let head = RequestHead::new(message, origin);
+        let is_of_node = matches!(origin, Origin::Node { .. });
+        let is_read_of_node = is_of_node && matches!(message.body, RequestBody::Key(Request::Get { .. }));
+        let (mut context, sink) = self.at(head.slot);
+        let mut withheld = None;
+        let execution = context.execute(message, |reply, wait| {
+            withheld = (is_read_of_node && wait.is_some()).then_some(matches!(reply, Reply::Value(_)));
+            sink.reply(&head, &[], reply, wait);
+        });
+        if let Some(is_hit) = withheld {
+            self.exec.counters.uncount_read(is_hit);
+        }
+        let parking = match execution {
+            Execution::Replied => return,
+            Execution::Refused(rejection) => return self.sink.refuse(&head, &rejection),
+            Execution::Larger { bytes } => return self.give_back(&head, bytes, &message.body),
+            Execution::Park(Parking::Read(plan)) if plan.read_bytes() > head.grant_bytes => {
+                return self.give_back(&head, plan.read_bytes(), &message.body);
+            }
+            Execution::Park(parking) if !is_of_node || self.exec.has_capacity() => parking,
+            Execution::Blocked if !is_of_node => Parking::Retry,
+            // The front-end sends it again.
+            Execution::Park(_) | Execution::Blocked => return self.sink.refuse(&head, &Rejection::Overloaded),
+        };
+        self.exec.park(self.engine, parking, message, origin);
+    }
+
     /// A device read of the request `id` has ended.
     pub(crate) fn handle_read(&mut self, id: usize, plan: LookupPlan) {
         let RequestHead { slot, hash, is_queued, .. } = *self.exec.wait_queue.head(id);
@@ -94,6 +123,12 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
         self.conclude(id, &head, body, execution)
     }
 
+    /// The executor at a member, and the receiver of replies.
+    fn at(&mut self, slot: RangeSlot) -> (ExecContext<'_, D>, &mut S) {
+        let Self { exec, engine, members, now, sink } = self;
+        (ExecContext { exec, engine, member: &mut members[slot], now: *now }, sink)
+    }
+
     fn resume_read(&mut self, head: &RequestHead, key: &[u8], plan: Option<LookupPlan>) -> Execution {
         let Self { exec, engine, members, sink, .. } = self;
         let member = &mut members[head.slot];
@@ -139,26 +174,23 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
     ) -> Execution {
         let RequestHead { hash, tag, grant_bytes, .. } = *head;
         let job = UpdateJob { hash, key, tag, update: &update, grant_bytes };
-        let Self { exec, engine, members, sink, .. } = self;
-        let mut context = exec.head(engine, &mut members[head.slot], self.now);
+        let (mut context, sink) = self.at(head.slot);
         context.run(&job, plan, |reply, wait| sink.reply(head, key, reply, wait))
     }
 
     fn resume_range_update(&mut self, head: &RequestHead, request: &KeyspaceRequest<'_>) -> Execution {
-        let Self { exec, engine, members, sink, .. } = self;
-        let emit = |reply: &Reply<'_>, wait| sink.reply(head, &[], reply, wait);
-        exec.run_range_update(engine, &mut members[head.slot], head.tag, request, self.now, emit)
+        let (mut context, sink) = self.at(head.slot);
+        context.run_range_update(head.tag, request, |reply, wait| sink.reply(head, &[], reply, wait))
     }
 
     fn resume_scan(&mut self, head: &RequestHead, mut scan: Box<Scan>, plan: Option<LookupPlan>) -> Execution {
-        let Self { exec, engine, members, sink, .. } = self;
         let Some(plan) = plan else { unreachable!("a scan waits for device reads only") };
-        let mut emit = |reply: &Reply<'_>, wait| sink.reply(head, &[], reply, wait);
-        if let Err(error) = engine.absorb_scan(&mut scan, plan) {
-            emit(&Reply::Error(operation_error(&error)), None);
+        let (mut context, sink) = self.at(head.slot);
+        if let Err(error) = context.engine.absorb_scan(&mut scan, plan) {
+            sink.reply(head, &[], &Reply::Error(operation_error(&error)), None);
             return Execution::Replied;
         }
-        exec.scan_step(engine, &mut members[head.slot], scan, self.now, emit)
+        context.scan_step(scan, |reply, wait| sink.reply(head, &[], reply, wait))
     }
 
     /// Removes a request that is done; stores any other again. Returns whether it is done.
@@ -176,13 +208,13 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
                 wait_queue.retry_later((head.slot, head.hash));
             }
             (Execution::Larger { bytes }, Origin::Shard { .. } | Origin::Node { .. }) => {
-                return self.give_back(id, head, &body, bytes);
+                return self.remove_larger(id, head, &body, bytes);
             }
             (Execution::Larger { bytes }, _) => wait_queue.deferred.push_back(UngrantedRead { id, plan: None, bytes }),
             (Execution::Park(Parking::Read(plan)), _) => {
                 let bytes = plan.read_bytes();
                 match self.sink.admit_read(head, bytes) {
-                    Admit::Return => return self.give_back(id, head, &body, bytes),
+                    Admit::Return => return self.remove_larger(id, head, &body, bytes),
                     Admit::Retry => wait_queue.deferred.push_back(UngrantedRead { id, plan: Some(plan), bytes }),
                     Admit::Accept | Admit::Reject => self.exec.start_read(self.engine, id, plan),
                 }
@@ -203,11 +235,16 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
         true
     }
 
-    fn give_back(&mut self, id: usize, head: &RequestHead, body: &WaitingBody, bytes: usize) -> bool {
+    fn remove_larger(&mut self, id: usize, head: &RequestHead, body: &WaitingBody, bytes: usize) -> bool {
         let WaitingBody::Request(request) = body else { unreachable!("a scan has no grant") };
         self.exec.wait_queue.remove(id);
-        self.members[head.slot].completions.refuse_larger(head.tag, bytes);
-        self.sink.give_back(head, bytes, &request.body());
+        self.give_back(head, bytes, &request.body());
         true
+    }
+
+    /// The reply has a value of this length, which is not granted: the request is not executed here.
+    fn give_back(&mut self, head: &RequestHead, bytes: usize, body: &RequestBody<'_>) {
+        self.members[head.slot].completions.refuse_larger(head.tag, bytes);
+        self.sink.give_back(head, bytes, body);
     }
 }

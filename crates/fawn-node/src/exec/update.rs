@@ -5,15 +5,15 @@
 //! values it depends on are committed, and a retry gets the same reply. An untagged one replies by `emit`.
 use super::evaluate::{Write, evaluate};
 use super::read::wait_for_commit;
-use super::{EvaluationScratch, Executor, ExecutorCounters, operation_error};
-use crate::replica::{HostedMember, put_acknowledged, split_acknowledged};
+use super::{Emit, ExecContext, operation_error};
+use crate::replica::{put_acknowledged, split_acknowledged};
 use crate::request::{Execution, Parking, RequestMessage, Tag};
 use fawn_chain::{Admission, Rejection};
 use fawn_dli::StringOperation;
 use fawn_ds::internals::{Engine, EngineError, Lookup, LookupPlan, RecordKind, RecordRef, View};
 use fawn_flash::Device;
 use fawn_types::operation::{DataOperation, Effect, Outcome};
-use fawn_types::{ClientTag, KeyHash, Now, OperationError, RangeId, Reply, TimeMs, Update, Version};
+use fawn_types::{ClientTag, KeyHash, OperationError, RangeId, Reply, TimeMs, Update, Version};
 use fawn_wire::internal::{put_result, read_result};
 use std::ops::ControlFlow;
 
@@ -55,7 +55,7 @@ pub(super) enum NotAppended {
 
 impl NotAppended {
     /// Only a failure has a reply.
-    pub(super) fn conclude(self, emit: impl FnOnce(&Reply<'_>, Option<Version>)) -> Execution {
+    pub(super) fn conclude(self, emit: impl Emit) -> Execution {
         match self {
             Self::Blocked => Execution::Blocked,
             Self::Refused(rejection) => Execution::Refused(rejection),
@@ -83,70 +83,40 @@ impl NotAppended {
     }
 }
 
-/// A member's log and sequencer, with the parts of the executor that an update uses.
-pub(super) struct HeadContext<'a, D: Device> {
-    pub(super) engine: &'a mut Engine<D>,
-    pub(super) member: &'a mut HostedMember,
-    counters: &'a mut ExecutorCounters,
-    scratch: &'a mut EvaluationScratch,
-    /// Buffer for a tagged update's result.
-    result: &'a mut Vec<u8>,
-    value_bytes_max: u32,
-    now: Now,
-}
-
-impl Executor {
-    pub(super) const fn head<'a, D: Device>(
-        &'a mut self,
-        engine: &'a mut Engine<D>,
-        member: &'a mut HostedMember,
-        now: Now,
-    ) -> HeadContext<'a, D> {
-        let Self { counters, scratch, result, limits, .. } = self;
-        HeadContext { engine, member, counters, scratch, result, value_bytes_max: limits.value_bytes_max, now }
-    }
-
+impl<D: Device> ExecContext<'_, D> {
     /// Evaluates an update, unless earlier ones on its key wait for their value, or its value must be read.
     #[inline]
-    pub(super) fn update<D: Device>(
+    pub(super) fn update(
         &mut self,
-        engine: &mut Engine<D>,
-        member: &mut HostedMember,
         message: &RequestMessage<'_>,
         (key, update): (&[u8], &Update<'_>),
-        now: Now,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+        emit: impl Emit,
     ) -> Execution {
         let RequestMessage { slot, hash, tag, grant_bytes, .. } = *message;
-        let emit = match self.admit(member, tag, emit) {
+        let emit = match self.admit(tag, emit) {
             ControlFlow::Continue(emit) => emit,
             ControlFlow::Break(execution) => return execution,
         };
-        if self.wait_queue.has_queue(slot, hash) {
+        if self.exec.wait_queue.has_queue(slot, hash) {
             return Execution::Park(Parking::Queue);
         }
         let tag = tag.map_or(ClientTag::NONE, |tag| tag.client);
-        self.head(engine, member, now).run(&UpdateJob { hash, key, tag, update, grant_bytes }, None, emit)
+        self.run(&UpdateJob { hash, key, tag, update, grant_bytes }, None, emit)
     }
 
     /// Returns `emit` if the update is new. A retry is answered from its completion, or dropped while pending.
     #[inline]
-    pub(super) fn admit<E: FnOnce(&Reply<'_>, Option<Version>)>(
-        &mut self,
-        member: &mut HostedMember,
-        tag: Option<Tag>,
-        emit: E,
-    ) -> ControlFlow<Execution, E> {
+    pub(super) fn admit<E: Emit>(&mut self, tag: Option<Tag>, emit: E) -> ControlFlow<Execution, E> {
         let Some(Tag { client, first_incomplete }) = tag else { return ControlFlow::Continue(emit) };
-        if !member.replica.acknowledges() {
+        if !self.member.replica.acknowledges() {
             // Retries too: a record that such a chain commits may be on a single disk.
             return ControlFlow::Break(Execution::Refused(Rejection::TooFewCopies));
         }
-        match member.completions.admit(client, first_incomplete) {
-            Admission::New if !self.wait_queue.holds_tag(client) => ControlFlow::Continue(emit),
+        match self.member.completions.admit(client, first_incomplete) {
+            Admission::New if !self.exec.wait_queue.holds_tag(client) => ControlFlow::Continue(emit),
             Admission::New | Admission::Pending(_) | Admission::Answered => ControlFlow::Break(Execution::Replied),
             Admission::Done(done) => {
-                self.counters.retries_answered += 1;
+                self.exec.counters.retries_answered += 1;
                 emit(&read_result(&done.result, done.version).unwrap_or(Reply::Error(OperationError::Corrupt)), None);
                 ControlFlow::Break(Execution::Replied)
             }
@@ -154,17 +124,10 @@ impl Executor {
             Admission::Overloaded => ControlFlow::Break(Execution::Blocked),
         }
     }
-}
 
-impl<D: Device> HeadContext<'_, D> {
     /// Evaluates an update that is first of its key, with the plan that its device read filled.
     #[inline]
-    pub(super) fn run(
-        &mut self,
-        job: &UpdateJob<'_>,
-        plan: Option<LookupPlan>,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
-    ) -> Execution {
+    pub(super) fn run(&mut self, job: &UpdateJob<'_>, plan: Option<LookupPlan>, emit: impl Emit) -> Execution {
         let time = self.member.replica.advance_time(self.now);
         if job.update.needs_current() { self.evaluate(job, plan, time, emit) } else { self.run_blind(job, time, emit) }
     }
@@ -172,13 +135,9 @@ impl<D: Device> HeadContext<'_, D> {
     /// A write that does not depend on the current value: the value goes from the input to the log without a copy.
     // As in `append_as`: the arguments stay in registers.
     #[inline(always)]
-    fn run_blind(
-        &mut self,
-        job: &UpdateJob<'_>,
-        time: TimeMs,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
-    ) -> Execution {
-        let Outcome { effect, reply } = StringOperation::new(*job.update, self.value_bytes_max).apply(None, time);
+    fn run_blind(&mut self, job: &UpdateJob<'_>, time: TimeMs, emit: impl Emit) -> Execution {
+        let Outcome { effect, reply } =
+            StringOperation::new(*job.update, self.exec.limits.value_bytes_max).apply(None, time);
         let draft = match &effect {
             Effect::Put { value, flags, expires_at_ms } => {
                 let (value, flags, expires_at_ms) = (value.as_slice(), *flags, *expires_at_ms);
@@ -195,13 +154,7 @@ impl<D: Device> HeadContext<'_, D> {
     }
 
     /// Evaluates on the newest value, pending or not.
-    fn evaluate(
-        &mut self,
-        job: &UpdateJob<'_>,
-        plan: Option<LookupPlan>,
-        time: TimeMs,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
-    ) -> Execution {
+    fn evaluate(&mut self, job: &UpdateJob<'_>, plan: Option<LookupPlan>, time: TimeMs, emit: impl Emit) -> Execution {
         let lookup = match plan {
             Some(plan) => self.engine.resume(plan, time),
             None => self.engine.lookup(self.member.id, job.hash, job.key, View::Latest, time),
@@ -216,8 +169,8 @@ impl<D: Device> HeadContext<'_, D> {
             Err(error) => return NotAppended::Failed(operation_error(&error)).conclude(emit),
         };
         let wait = wait_for_commit(&self.member.replica, entry.map(|entry| entry.version));
-        let write = evaluate(self.scratch, *job.update, self.value_bytes_max, entry, time);
-        let scratch = std::mem::take(self.scratch);
+        let write = evaluate(&mut self.exec.scratch, *job.update, self.exec.limits.value_bytes_max, entry, time);
+        let scratch = std::mem::take(&mut self.exec.scratch);
         let draft = match write {
             Write::None => None,
             Write::Delete => Some(RecordDraft::bare(RecordKind::Tombstone)),
@@ -230,7 +183,7 @@ impl<D: Device> HeadContext<'_, D> {
             reply
         };
         let execution = self.conclude(job, draft, wait, reply_at, emit);
-        *self.scratch = scratch;
+        self.exec.scratch = scratch;
         execution
     }
 
@@ -242,7 +195,7 @@ impl<D: Device> HeadContext<'_, D> {
         draft: Option<RecordDraft<'_>>,
         wait: Option<Version>,
         reply_at: impl Fn(Version) -> Reply<'r>,
-        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+        emit: impl Emit,
     ) -> Execution {
         let draft = match draft {
             Some(draft) => draft,
@@ -254,7 +207,7 @@ impl<D: Device> HeadContext<'_, D> {
         };
         match self.append(job.hash, job.key, job.tag, draft, &reply_at(Version::ZERO)) {
             Ok(version) => {
-                self.counters.writes += 1;
+                self.exec.counters.writes += 1;
                 reply_at_commit(job.tag, &reply_at(version), version, emit)
             }
             Err(not) => not.conclude(emit),
@@ -289,7 +242,7 @@ impl<D: Device> HeadContext<'_, D> {
         reply: &Reply<'_>,
         append: impl FnOnce(&mut Engine<D>, RangeId, Version, &[u8]) -> Result<(), EngineError>,
     ) -> Result<Version, NotAppended> {
-        self.result.clear();
+        self.exec.result.clear();
         let first_incomplete = if tag.is_some() { self.encode_result(tag, reply)? } else { 0 };
         let before = self.member.replica.last();
         let assigned = match count {
@@ -298,12 +251,12 @@ impl<D: Device> HeadContext<'_, D> {
         };
         let first = assigned.map_err(NotAppended::of_sequencer)?;
         let last = self.member.replica.last();
-        if let Err(error) = append(self.engine, self.member.id, first, self.result) {
+        if let Err(error) = append(self.engine, self.member.id, first, &self.exec.result) {
             self.member.replica.retract(before);
             return Err(NotAppended::of_engine(&error));
         }
         if tag.is_some() {
-            let (result, _) = split_acknowledged(tag, self.result);
+            let (result, _) = split_acknowledged(tag, &self.exec.result);
             self.member.completions.record(tag, first_incomplete, last, result);
         }
         Ok(last)
@@ -315,20 +268,15 @@ impl<D: Device> HeadContext<'_, D> {
             return Err(NotAppended::Blocked);
         }
         let first_incomplete = self.member.completions.first_incomplete(tag.session);
-        put_result(self.result, reply);
-        put_acknowledged(self.result, tag, first_incomplete);
+        put_result(&mut self.exec.result, reply);
+        put_acknowledged(&mut self.exec.result, tag, first_incomplete);
         Ok(first_incomplete)
     }
 }
 
 /// Replies to an update whose record has this version, unless it is tagged: its commit replies then.
 #[inline]
-pub(super) fn reply_at_commit(
-    tag: ClientTag,
-    reply: &Reply<'_>,
-    version: Version,
-    emit: impl FnOnce(&Reply<'_>, Option<Version>),
-) -> Execution {
+pub(super) fn reply_at_commit(tag: ClientTag, reply: &Reply<'_>, version: Version, emit: impl Emit) -> Execution {
     if !tag.is_some() {
         emit(reply, Some(version));
     }

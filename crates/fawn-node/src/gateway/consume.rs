@@ -15,13 +15,13 @@ use std::collections::VecDeque;
 pub(crate) trait Dispatch {
     fn options(&self) -> &ShardOptions;
     fn counters(&mut self) -> &mut ShardCounters;
-    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow;
+    fn execute(&mut self, session: &mut Session, command: Command<'_>) -> Flow;
     /// Hash of the key, and its destination unless this shard executes it.
     fn place(&self, key: &[u8]) -> (KeyHash, Option<Destination>);
     /// Prefetches keys of requests that follow.
     fn prefetch(&self, hashes: &[KeyHash]);
     /// Like [`Dispatch::execute`], for a request decoded ahead.
-    fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>, now: Now) -> Flow;
+    fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>) -> Flow;
 }
 
 /// Decodes and executes until the input ends, or the session stalls or ends.
@@ -48,9 +48,9 @@ fn consume<'a, E: Dispatch>(
             lookahead.fill(executor, session, &input[at..], now.wall);
         }
         let (flow, consumed) = match first.take().or_else(|| lookahead.pop()) {
-            Some(prefetched) => (executor.execute_prefetched(session, prefetched, now), prefetched.consumed),
+            Some(prefetched) => (executor.execute_prefetched(session, prefetched), prefetched.consumed),
             None => match session.codec.decode(&input[at..], now.wall) {
-                Decoded::Command { command, consumed } => (executor.execute(session, command, now), consumed),
+                Decoded::Command { command, consumed } => (executor.execute(session, command), consumed),
                 Decoded::Incomplete { need_bytes } => {
                     session.need_bytes = need_bytes;
                     return at;
@@ -83,7 +83,7 @@ fn stall(executor: &mut impl Dispatch, session: &mut Session, why: Stall) {
 #[cold]
 fn consume_other(executor: &mut impl Dispatch, session: &mut Session, decoded: Decoded<'_>, now: Now) -> (Flow, usize) {
     match decoded {
-        Decoded::Command { command, consumed } => (executor.execute(session, command, now), consumed),
+        Decoded::Command { command, consumed } => (executor.execute(session, command), consumed),
         Decoded::Skip { consumed } => (Flow::Continue, consumed),
         Decoded::Error { message, consumed, fatal } => {
             executor.counters().malformed += 1;

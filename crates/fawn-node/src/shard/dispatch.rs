@@ -7,7 +7,7 @@ use crate::options::ShardOptions;
 use crate::request::Destination;
 use crate::status::ShardCounters;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now};
+use fawn_types::KeyHash;
 use fawn_wire::Command;
 
 impl<D: Device> Dispatch for ShardState<D> {
@@ -22,14 +22,14 @@ impl<D: Device> Dispatch for ShardState<D> {
     }
 
     #[inline]
-    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
+    fn execute(&mut self, session: &mut Session, command: Command<'_>) -> Flow {
         match command {
             Command::Single { request, format } => {
                 let place = self.place(request.key());
-                execute_single(self, session, place, (&request, format), now)
+                execute_single(self, session, place, (&request, format))
             }
-            Command::Multi(multi) => multi::execute(self, session, &multi, now),
-            Command::Keyspace(keyspace) => fan_out::keyspace(self, session, &keyspace, now),
+            Command::Multi(multi) => multi::execute(self, session, &multi),
+            Command::Keyspace(keyspace) => fan_out::keyspace(self, session, &keyspace),
             Command::Connection(connection) => connection::execute(session, &connection),
             Command::Server(server) => server::execute(self, session, &server),
         }
@@ -48,8 +48,8 @@ impl<D: Device> Dispatch for ShardState<D> {
     }
 
     #[inline]
-    fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>, now: Now) -> Flow {
+    fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>) -> Flow {
         let Prefetched { request, format, hash, owner, .. } = prefetched;
-        execute_single(self, session, (*hash, *owner), (request, *format), now)
+        execute_single(self, session, (*hash, *owner), (request, *format))
     }
 }

@@ -4,7 +4,7 @@ use crate::gateway::{Flow, Session, Stall};
 use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};
 use crate::request::{Destination, OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, SessionId};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, Reply, TimeMs};
+use fawn_types::{KeyHash, Reply, TimeMs};
 use fawn_wire::internal::{KeyspaceRequest, Message};
 use fawn_wire::{KeyspaceCommand, ReplyFormat, encode_done};
 
@@ -13,8 +13,8 @@ pub(crate) fn keyspace<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     keyspace: &KeyspaceCommand<'_>,
-    now: Now,
 ) -> Flow {
+    let now = state.host.now;
     if !session.is_quiet() {
         return Flow::Stall(Stall::Quiet);
     }

@@ -1,6 +1,5 @@
 //! Requests on several keys: `MGET`, `DEL`, `EXISTS`, memcached's multi-key `get`, and the atomic `MSET`.
 use super::{ShardState, fan_out, single};
-use crate::cluster::MemberHost;
 use crate::exec::{HashedPair, refusal_error};
 use crate::gateway::{Flow, MultiReply, PendingMulti, Session, Stall};
 use crate::keyspace_op::{CROSS_SLOT, KeyspaceOpKind};
@@ -8,7 +7,7 @@ use crate::replica::RangeSlot;
 use crate::request::{Destination, Execution, Parking, ReplyPlace, ReplyTarget, RequestBody};
 use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Update};
+use fawn_types::{KeyHash, OperationError, Reply, Request, Update};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
 use fawn_wire::{MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
 
@@ -20,12 +19,7 @@ const CHAIN_BATCH_BYTES_MAX: usize = FRAME_BYTES_MAX - (128 << 10);
 const ITEM_BYTES_MIN: usize = 64;
 
 /// Executes a request on several keys.
-pub(crate) fn execute<D: Device>(
-    state: &mut ShardState<D>,
-    session: &mut Session,
-    multi: &MultiCommand<'_>,
-    now: Now,
-) -> Flow {
+pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Session, multi: &MultiCommand<'_>) -> Flow {
     assert!(!multi.is_empty(), "the decoder refuses requests on no key");
     if session.own_keys.has_open_values() && multi.keys().any(|key| session.own_keys.must_wait(state.hash(key))) {
         return Flow::Stall(Stall::Values);
@@ -35,7 +29,7 @@ pub(crate) fn execute<D: Device>(
     }
     match multi.multi_reply.fold {
         ReplyFold::Atomic(format) => match owners_of(state, multi.keys()) {
-            KeyOwners::Here => set_all(state, session, multi, format, now),
+            KeyOwners::Here => set_all(state, session, multi, format),
             KeyOwners::At(to) => forward_set_all(state, session, to, multi, format),
             KeyOwners::Apart => {
                 session.replies.respond(|out| out.extend_from_slice(CROSS_SLOT));
@@ -49,7 +43,7 @@ pub(crate) fn execute<D: Device>(
             if is_read && !session.grant((item_bytes * multi.len()).max(1)) {
                 return Flow::Stall(Stall::ReplyBudget);
             }
-            gather(state, session, multi, item_bytes, now);
+            gather(state, session, multi, item_bytes);
             Flow::Continue
         }
     }
@@ -101,12 +95,9 @@ fn set_all<D: Device>(
     session: &mut Session,
     multi: &MultiCommand<'_>,
     format: ReplyFormat,
-    now: Now,
 ) -> Flow {
     let pairs: Vec<HashedPair<'_>> = pairs_of(multi).map(|(key, value)| (state.hash(key), key, value)).collect();
-    let MemberHost { exec, engine, members, .. } = &mut state.host;
-    let member = &mut members[RangeSlot::ONLY];
-    let execution = exec.set_all(engine, member, (RangeSlot::ONLY, None), &pairs, now, |reply, wait| {
+    let execution = state.host.at(RangeSlot::ONLY).set_all((RangeSlot::ONLY, None), &pairs, |reply, wait| {
         pairs.iter().for_each(|(hash, ..)| session.note(*hash, wait));
         session.replies.respond_after(wait, |out| match reply {
             Reply::Error(error) => encode_error(format, *error, out),
@@ -159,13 +150,7 @@ fn forward_set_all<D: Device>(
 }
 
 /// Independent requests whose replies become one. `item_bytes`: grant of each value at another shard.
-fn gather<D: Device>(
-    state: &mut ShardState<D>,
-    session: &mut Session,
-    multi: &MultiCommand<'_>,
-    item_bytes: usize,
-    now: Now,
-) {
+fn gather<D: Device>(state: &mut ShardState<D>, session: &mut Session, multi: &MultiCommand<'_>, item_bytes: usize) {
     let bytes = std::mem::take(&mut state.multi_reply);
     let mut progress = GatherProgress {
         multi_reply: MultiReply::new(multi.multi_reply, bytes, state.options.reply_bytes_max),
@@ -173,7 +158,7 @@ fn gather<D: Device>(
         item_bytes,
     };
     for request in multi.requests() {
-        step(state, session, &request, now, &mut progress);
+        step(state, session, &request, &mut progress);
     }
     let GatherProgress { mut multi_reply, pending, .. } = progress;
     let Some(pending) = pending else {
@@ -211,7 +196,6 @@ fn step<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     request: &Request<'_>,
-    now: Now,
     progress: &mut GatherProgress,
 ) {
     let key = request.key();
@@ -238,7 +222,7 @@ fn step<D: Device>(
         session.note(hash, wait);
         multi_reply.push(key, reply, wait);
     };
-    let execution = single::begin(state, session, (hash, request), (is_latest, usize::MAX), now, emit);
+    let execution = single::begin(state, session, (hash, request), (is_latest, usize::MAX), emit);
     let parking = match execution {
         Execution::Replied => return,
         Execution::Park(parking) => parking,

@@ -1,14 +1,14 @@
 //! Requests of front-ends to members of this shard: checked against epoch, range and role, executed, and answered by frames.
-use super::ShardState;
-use super::node_replies::{NodeReplies, larger, reason_of};
+use super::node_replies::NodeReplies;
+use super::{ShardContext, ShardState};
 use crate::cluster::payload::decode_request;
 use crate::cluster::{MemberHost, member_of};
-use crate::replica::{HostedMember, RangeSlot};
-use crate::request::{Execution, Origin, Parking, RequestBody, RequestMessage, Tag};
+use crate::replica::RangeSlot;
+use crate::request::{Origin, RequestBody, RequestMessage, Tag};
 use fawn_chain::message::RefusedReason;
 use fawn_chain::{Body, Frame, Header, Role};
 use fawn_flash::Device;
-use fawn_types::{ClientTag, KeyHash, Reply, Request, RingKey};
+use fawn_types::{ClientTag, KeyHash, RingKey};
 use fawn_wire::internal::KeyspaceRequest;
 
 /// Maximum keys requested per page of a scan. A page may exceed this by one index cell, and even then keys of maximum
@@ -22,15 +22,7 @@ fn key_hash_of(ring_key: &RingKey) -> KeyHash {
     KeyHash(u64::from_be_bytes(low))
 }
 
-/// Refuses an operation whose value of this length is not granted; an update for good.
-fn refuse_larger(member: &mut HostedMember, tag: Option<Tag>, bytes: usize) -> RefusedReason {
-    if let Some(Tag { client, .. }) = tag {
-        member.completions.refuse_larger(client, bytes);
-    }
-    larger(bytes)
-}
-
-impl<D: Device> ShardState<D> {
+impl<D: Device> ShardContext<'_, D> {
     /// Handles a front-end's request: checks epoch, range and role, then executes it.
     pub(super) fn handle_request(
         &mut self,
@@ -38,35 +30,33 @@ impl<D: Device> ShardState<D> {
         (op, client, first_incomplete): (u64, ClientTag, u64),
         payload: &[u8],
     ) {
-        let Ok((session, grant, body)) = decode_request(payload) else { return self.host.counters.malformed += 1 };
-        let origin = Origin::Node { from: header.from, op, session, range: header.range, epoch: header.epoch };
-        let Some(slot) = self.host.members.find(header.range) else {
-            return self.node_replies().refuse(&origin, RefusedReason::WrongRange);
+        let Ok((session, grant, body)) = decode_request(payload) else {
+            return self.state.host.counters.malformed += 1;
         };
-        let replica = &self.host.members[slot].replica;
+        let origin = Origin::Node { from: header.from, op, session, range: header.range, epoch: header.epoch };
+        let Some(slot) = self.state.host.members.find(header.range) else {
+            return self.state.node_replies().refuse(&origin, RefusedReason::WrongRange);
+        };
+        let replica = &self.state.host.members[slot].replica;
         if replica.admit_epoch(header.epoch).is_err() {
-            return self.refuse_stale(slot, header, &origin);
+            return self.state.refuse_stale(slot, header, &origin);
         }
         let mut tag = None;
         if body.is_update() {
             // The tail derives the receiver of the reply from the tag alone, so the tag must be the sender's.
             if client != (ClientTag { session, seq: op }) || member_of(session) != header.from {
-                return self.host.counters.malformed += 1;
+                return self.state.host.counters.malformed += 1;
             }
             if !matches!(replica.role(), Some(Role::Head | Role::Single)) {
-                return self.refuse_stale(slot, header, &origin);
+                return self.state.refuse_stale(slot, header, &origin);
             }
             tag = Some(Tag { client, first_incomplete });
         }
         let grant_bytes = if grant == u32::MAX { usize::MAX } else { grant as usize };
         let Some(message) = self.message_for(slot, (tag, grant_bytes), body) else {
-            return self.node_replies().refuse(&origin, RefusedReason::WrongRange);
+            return self.state.node_replies().refuse(&origin, RefusedReason::WrongRange);
         };
-        match self.execute_for_node(&message, origin) {
-            Ok(()) => {}
-            Err(RefusedReason::StaleEpoch) => self.refuse_stale(slot, header, &origin),
-            Err(reason) => self.node_replies().refuse(&origin, reason),
-        }
+        self.resumption().begin(&message, origin);
     }
 
     /// The message for a member, unless a key is not in its range.
@@ -76,7 +66,7 @@ impl<D: Device> ShardState<D> {
         (tag, grant_bytes): (Option<Tag>, usize),
         body: RequestBody<'a>,
     ) -> Option<RequestMessage<'a>> {
-        let (secret, replica) = (self.host.engine.secret(), &self.host.members[slot].replica);
+        let (secret, replica) = (self.state.host.engine.secret(), &self.state.host.members[slot].replica);
         let request = match body {
             RequestBody::Key(request) => {
                 let ring_key = RingKey::of(secret, request.key());
@@ -95,34 +85,9 @@ impl<D: Device> ShardState<D> {
         };
         is_covered.then(|| RequestMessage::keyspace(slot, tag, request))
     }
+}
 
-    fn execute_for_node(&mut self, message: &RequestMessage<'_>, origin: Origin) -> Result<(), RefusedReason> {
-        let Self { host: MemberHost { exec, engine, members, now, encoded, counters, .. }, links, .. } = self;
-        let mut replies = NodeReplies { links, encoded, counters };
-        let is_read = matches!(message.body, RequestBody::Key(Request::Get { .. }));
-        let mut withheld = None;
-        let execution = exec.execute(engine, members, message, *now, |reply, wait| {
-            withheld = (is_read && wait.is_some()).then_some(matches!(reply, Reply::Value(_)));
-            replies.send(&origin, reply, wait);
-        });
-        if let Some(is_hit) = withheld {
-            exec.counters.uncount_read(is_hit);
-        }
-        match execution {
-            Execution::Replied => Ok(()),
-            Execution::Larger { bytes } => Err(refuse_larger(&mut members[message.slot], message.tag, bytes)),
-            Execution::Park(Parking::Read(plan)) if plan.read_bytes() > message.grant_bytes => {
-                Err(refuse_larger(&mut members[message.slot], message.tag, plan.read_bytes()))
-            }
-            Execution::Park(parking) if exec.has_capacity() => {
-                exec.park(engine, parking, message, origin);
-                Ok(())
-            }
-            Execution::Park(_) | Execution::Blocked => Err(RefusedReason::Overloaded),
-            Execution::Refused(rejection) => Err(reason_of(&rejection)),
-        }
-    }
-
+impl<D: Device> ShardState<D> {
     fn node_replies(&mut self) -> NodeReplies<'_> {
         let Self { host: MemberHost { encoded, counters, .. }, links, .. } = self;
         NodeReplies { links, encoded, counters }

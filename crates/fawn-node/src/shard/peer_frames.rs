@@ -117,7 +117,7 @@ impl<D: Device> Shard<D> {
         match &frame.body {
             Body::Reply { .. } | Body::Refused { .. } => return self.handle_outcome(frame),
             Body::Request { op, tag, first_incomplete, payload } => {
-                return self.state.handle_request(frame.header, (*op, *tag, *first_incomplete), payload);
+                return self.host().handle_request(frame.header, (*op, *tag, *first_incomplete), payload);
             }
             Body::Entry(entry) | Body::PromisedAbove(entry) | Body::Align { entry, .. }
                 if entry.range != frame.header.range =>

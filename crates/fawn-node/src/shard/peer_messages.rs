@@ -2,16 +2,14 @@
 //!
 //! A shard executes the requests of others as its own. It has no session for them: the shard that asks orders them, and a
 //! request that has to wait is parked with its origin.
-use super::{Shard, ShardContext, ShardState};
-use crate::cluster::MemberHost;
-use crate::exec::refusal_error;
+use super::{Shard, ShardContext};
 use crate::forward::MessageBatch;
 use crate::replica::RangeSlot;
-use crate::request::{Execution, Origin, Parking, RequestBody, RequestMessage, ShardOpId};
+use crate::request::{Origin, RequestBody, RequestMessage, ShardOpId};
 use crate::status::ShardStatus;
 use fawn_ds::internals::PREFETCH_KEYS_MAX;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, Reply, ShardId};
+use fawn_types::{KeyHash, Now, ShardId};
 use fawn_wire::internal::{KeyspaceRequest, Message, RequestFields};
 use smallvec::SmallVec;
 
@@ -35,7 +33,7 @@ impl<D: Device> Shard<D> {
                 Message::Request { fields, body } => {
                     requests.push((fields, body));
                     if requests.len() == PREFETCH_KEYS_MAX {
-                        self.state.execute_for(from, &mut requests);
+                        self.execute_for(from, &mut requests);
                     }
                 }
                 Message::Reply { op, reply } => {
@@ -50,7 +48,7 @@ impl<D: Device> Shard<D> {
                 Message::DropDelayedFlush => self.state.flush_at = None,
             }
         }
-        self.state.execute_for(from, &mut requests);
+        self.execute_for(from, &mut requests);
         drop(requests);
         self.state.forward.keep_spare(batch);
     }
@@ -76,9 +74,7 @@ impl<D: Device> Shard<D> {
     pub(crate) fn host(&mut self) -> ShardContext<'_, D> {
         ShardContext { state: &mut self.state, sessions: &mut self.sessions }
     }
-}
 
-impl<D: Device> ShardState<D> {
     fn execute_for(&mut self, from: ShardId, requests: &mut Received<'_>) {
         if requests.len() > 1 {
             let on_key = |(fields, body): &(RequestFields, RequestBody<'_>)| match body {
@@ -86,7 +82,7 @@ impl<D: Device> ShardState<D> {
                 RequestBody::Keyspace(_) => None,
             };
             let hashes: SmallVec<[KeyHash; PREFETCH_KEYS_MAX]> = requests.iter().filter_map(on_key).collect();
-            self.host.engine.prefetch(self.member().id, &hashes);
+            self.state.host.engine.prefetch(self.state.member().id, &hashes);
         }
         for (fields, body) in requests.drain(..) {
             self.execute_one_for(from, fields, body);
@@ -95,7 +91,6 @@ impl<D: Device> ShardState<D> {
 
     fn execute_one_for(&mut self, from: ShardId, fields: RequestFields, body: RequestBody<'_>) {
         let RequestFields { op, hash, grant_bytes, is_latest } = fields;
-        let to = (from, ShardOpId(op));
         let body = match body {
             RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count }) => {
                 RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count: count.clamp(1, SCAN_KEYS_MAX) })
@@ -104,21 +99,8 @@ impl<D: Device> ShardState<D> {
         };
         let grant_bytes = if grant_bytes == u32::MAX { usize::MAX } else { grant_bytes as usize };
         let message = RequestMessage { slot: RangeSlot::ONLY, hash, tag: None, is_latest, grant_bytes, body };
-        let Self { host: MemberHost { exec, engine, members, now, .. }, forward, counters, .. } = self;
-        counters.executed_for_peers += u64::from(from != forward.placement().shard());
-        let emit = |reply: &Reply<'_>, wait| forward.reply(to, reply, wait);
-        let execution = exec.execute(engine, members, &message, *now, emit);
-        match execution {
-            Execution::Replied => {}
-            Execution::Larger { bytes } => forward.give_back(to, bytes, &body),
-            Execution::Park(Parking::Read(plan)) if plan.read_bytes() > grant_bytes => {
-                forward.give_back(to, plan.read_bytes(), &body);
-            }
-            Execution::Park(parking) => exec.park(engine, parking, &message, Origin::Shard { shard: to.0, op: to.1 }),
-            Execution::Blocked => {
-                exec.park(engine, Parking::Retry, &message, Origin::Shard { shard: to.0, op: to.1 });
-            }
-            Execution::Refused(rejection) => forward.reply(to, &Reply::Error(refusal_error(&rejection)), None),
-        }
+        self.state.counters.executed_for_peers += u64::from(from != self.state.forward.placement().shard());
+        let origin = Origin::Shard { shard: from, op: ShardOpId(op) };
+        self.host().resumption().begin(&message, origin);
     }
 }

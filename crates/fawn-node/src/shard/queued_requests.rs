@@ -1,6 +1,5 @@
 //! Beginning of requests that waited for their session's earlier request on the key.
 use super::ShardContext;
-use crate::cluster::MemberHost;
 use crate::exec::refusal_error;
 use crate::forward::{QueuedRequest, SessionQueueName};
 use crate::gateway::is_granted;
@@ -197,7 +196,7 @@ impl<D: Device> ShardContext<'_, D> {
         }
         let slot = RangeSlot::ONLY;
         let message = RequestMessage { slot, hash: name.1, tag: None, is_latest, grant_bytes: usize::MAX, body };
-        self.state.host.exec.park(&mut self.state.host.engine, parking, &message, Origin::Local(first.target));
+        self.state.host.park(parking, &message, Origin::Local(first.target));
         if kind == RequestKind::Value { QueueStep::Wait } else { QueueStep::Next }
     }
 
@@ -212,9 +211,8 @@ impl<D: Device> ShardContext<'_, D> {
         };
         let (slot, body) = (RangeSlot::ONLY, first.request.body());
         let message = RequestMessage { slot, hash: name.1, tag: None, is_latest, grant_bytes, body };
-        let MemberHost { exec, engine, members, now, .. } = &mut self.state.host;
         let sessions = &mut *self.sessions;
-        exec.execute(engine, members, &message, *now, |reply, wait| {
+        self.state.host.at(slot).execute(&message, |reply, wait| {
             if let Some(session) = sessions.get_mut(name.0) {
                 session.note(name.1, wait);
                 let key = first.request.request().key();

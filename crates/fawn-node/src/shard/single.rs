@@ -1,6 +1,5 @@
 //! Requests on one key: executed in place; parked, sent or queued with a reserved slot if they must wait.
 use super::ShardState;
-use crate::cluster::MemberHost;
 use crate::exec::refusal_error;
 use crate::forward::QueuedRequest;
 use crate::gateway::{Flow, Session, Stall};
@@ -10,7 +9,7 @@ use crate::request::{
     RequestMessage, StoredRequest,
 };
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, OperationError, RangeId, Reply, Request, Version};
+use fawn_types::{KeyHash, OperationError, RangeId, Reply, Request, Version};
 use fawn_wire::{ReplyFormat, encode_reply};
 
 /// Executes a request on one key, with its hash and its destination unless this shard executes it. Hot path: no
@@ -21,7 +20,6 @@ pub(crate) fn execute_single<D: Device>(
     session: &mut Session,
     (hash, destination): (KeyHash, Option<Destination>),
     (request, format): (&Request<'_>, ReplyFormat),
-    now: Now,
 ) -> Flow {
     if session.own_keys.must_wait(hash) {
         return queue(state, session, hash, request, format);
@@ -40,19 +38,17 @@ pub(crate) fn execute_single<D: Device>(
     let Request::Get { key } = request else {
         let grant_bytes = if request.returns_value() { session.allowed_bytes() } else { usize::MAX };
         let emit = respond(hash, request.key(), format);
-        return match begin(state, session, (hash, request), (is_latest, grant_bytes), now, emit) {
+        return match begin(state, session, (hash, request), (is_latest, grant_bytes), emit) {
             Execution::Replied => Flow::Continue,
-            other => conclude(state, session, (hash, request), (format, is_latest), other, now),
+            other => conclude(state, session, (hash, request), (format, is_latest), other),
         };
     };
     // In place: the message of a read is never built in memory.
     let message = message_of((hash, request), is_latest, session.allowed_bytes());
-    let MemberHost { exec, engine, members, .. } = &mut state.host;
-    let member = &mut members[RangeSlot::ONLY];
-    let emit = |reply: &Reply<'_>, wait| respond(hash, key, format)(session, reply, wait);
-    match exec.read(engine, member, &message, key, now, emit) {
+    let emit = |reply: &Reply<'_>, wait: Option<Version>| respond(hash, key, format)(session, reply, wait);
+    match state.host.at(RangeSlot::ONLY).read(&message, key, emit) {
         Execution::Replied => Flow::Continue,
-        other => conclude(state, session, (hash, request), (format, is_latest), other, now),
+        other => conclude(state, session, (hash, request), (format, is_latest), other),
     }
 }
 
@@ -72,22 +68,21 @@ pub(super) fn read_at_tail<D: Device>(
     emit: impl FnOnce(&Reply<'_>),
 ) -> bool {
     let (Some(slot), Some(cluster)) = (state.host.members.find(range), &state.forward.cluster) else { return false };
-    let MemberHost { exec, engine, members, now, .. } = &mut state.host;
-    let member = &mut members[slot];
+    let mut tail = state.host.at(slot);
     // As for a request in a frame: the member serves in the epoch of the map that led here.
     let epoch = cluster.map().range(range).map(|entry| entry.epoch);
-    if epoch.is_none_or(|epoch| member.replica.admit_epoch(epoch).is_err()) {
+    if epoch.is_none_or(|epoch| tail.member.replica.admit_epoch(epoch).is_err()) {
         return false;
     }
     let body = RequestBody::Key(Request::Get { key });
     let message = RequestMessage { slot, hash, tag: None, is_latest: false, grant_bytes, body };
     let mut withheld = None;
-    let execution = exec.read(engine, member, &message, key, *now, |reply, wait| match wait {
+    let execution = tail.read(&message, key, |reply, wait| match wait {
         None => emit(reply),
         Some(_) => withheld = Some(matches!(reply, Reply::Value(_))),
     });
     if let Some(is_hit) = withheld {
-        exec.counters.uncount_read(is_hit);
+        tail.exec.counters.uncount_read(is_hit);
         return false;
     }
     matches!(execution, Execution::Replied)
@@ -112,12 +107,10 @@ pub(super) fn begin<D: Device>(
     session: &mut Session,
     (hash, request): (KeyHash, &Request<'_>),
     (is_latest, grant_bytes): (bool, usize),
-    now: Now,
     emit: impl FnOnce(&mut Session, &Reply<'_>, Option<Version>),
 ) -> Execution {
     let message = message_of((hash, request), is_latest, grant_bytes);
-    let MemberHost { exec, engine, members, .. } = &mut state.host;
-    exec.execute(engine, members, &message, now, |reply, wait| emit(session, reply, wait))
+    state.host.at(RangeSlot::ONLY).execute(&message, |reply, wait| emit(session, reply, wait))
 }
 
 #[inline]
@@ -137,16 +130,15 @@ fn conclude<D: Device>(
     (hash, request): (KeyHash, &Request<'_>),
     (format, is_latest): (ReplyFormat, bool),
     execution: Execution,
-    now: Now,
 ) -> Flow {
     let parking = match execution {
         Execution::Replied => return Flow::Continue,
         Execution::Blocked => return Flow::Stall(Stall::Shard),
         Execution::Larger { bytes } if session.grant(bytes) => {
             let emit = respond(hash, request.key(), format);
-            let again = begin(state, session, (hash, request), (is_latest, bytes), now, emit);
+            let again = begin(state, session, (hash, request), (is_latest, bytes), emit);
             assert!(!matches!(again, Execution::Larger { .. }), "{bytes} bytes are granted");
-            return conclude(state, session, (hash, request), (format, is_latest), again, now);
+            return conclude(state, session, (hash, request), (format, is_latest), again);
         }
         Execution::Larger { .. } => return Flow::Stall(Stall::ReplyBudget),
         Execution::Refused(rejection) => return refuse(session, request.key(), format, refusal_error(&rejection)),
@@ -189,7 +181,7 @@ pub(super) fn park<D: Device>(
     // It has its grant, and it may hold its key's queue.
     let message = message_of((hash, request), is_latest, usize::MAX);
     session.own_keys.begin(hash, RequestKind::of(&message.body));
-    state.host.exec.park(&mut state.host.engine, parking, &message, Origin::Local(target));
+    state.host.park(parking, &message, Origin::Local(target));
 }
 
 /// Sends a request to its destination, with a grant for its reply.
