@@ -1,9 +1,10 @@
 //! `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
-use crate::server::{BackEndReport, ClusterReport, CopyReport, ShardReport};
+use crate::server::ShardReport;
 use fawn_flash::IoClass;
-use fawn_node::counters;
+use fawn_node::cluster::MemberStatus;
 use fawn_node::counters::{Counted, CounterNames};
 use fawn_node::status::{DeviceCounters, StoreStatus};
+use fawn_node::{BackEndStatus, ClusterStatus, counters};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -20,14 +21,14 @@ counters! {
     }
 }
 
-impl From<&ClusterReport> for ClusterValues {
-    fn from(cluster: &ClusterReport) -> Self {
+impl From<&ClusterStatus> for ClusterValues {
+    fn from(ClusterStatus { chains, members_dropped, possible_losses, .. }: &ClusterStatus) -> Self {
         Self {
-            chains: cluster.chains.len() as u64,
-            degraded: cluster.degraded(),
-            copies_min: cluster.copies_min(),
-            members_dropped: cluster.members_dropped,
-            possible_losses: cluster.possible_losses,
+            chains: chains.len() as u64,
+            degraded: chains.iter().filter(|chain| chain.copies < chain.copies_wanted).count() as u64,
+            copies_min: chains.iter().map(|chain| chain.copies).min().unwrap_or(0) as u64,
+            members_dropped: *members_dropped,
+            possible_losses: *possible_losses,
         }
     }
 }
@@ -41,10 +42,10 @@ counters! {
     }
 }
 
-impl From<&CopyReport> for CopyValues {
-    fn from(CopyReport { copying, .. }: &CopyReport) -> Self {
-        let (keys, keys_estimated) = copying.map_or((0, 0), |copying| (copying.keys, copying.keys_estimated));
-        Self { is_copying: copying.is_some(), keys, keys_estimated }
+impl From<&MemberStatus> for CopyValues {
+    fn from(MemberStatus { copied, .. }: &MemberStatus) -> Self {
+        let (keys, keys_estimated) = copied.unwrap_or_default();
+        Self { is_copying: copied.is_some(), keys, keys_estimated }
     }
 }
 
@@ -58,7 +59,7 @@ pub(super) fn text(uptime: Duration, reports: &[ShardReport]) -> String {
     let shards = || reports.iter().enumerate().map(|(shard, report)| (format!("shard=\"{shard}\""), report));
     families(&mut text, shards().map(|(labels, report)| (labels, rows(&report.server))).collect());
     families(&mut text, shards().map(|(labels, report)| (labels, rows(&report.node))).collect());
-    let of_cluster = |report: &ShardReport| report.cluster.as_ref().map(ClusterValues::from).unwrap_or_default();
+    let of_cluster = |report: &ShardReport| report.node.cluster.as_ref().map(ClusterValues::from).unwrap_or_default();
     families(&mut text, shards().map(|(labels, report)| (labels, rows(&of_cluster(report)))).collect());
     families(&mut text, stores(reports).map(|(labels, store)| (labels, rows(store))).collect());
     families(&mut text, copies(reports).map(|(labels, copy)| (labels, rows(&CopyValues::from(copy)))).collect());
@@ -97,17 +98,17 @@ fn families(text: &mut String, tables: Vec<(String, MetricRows)>) {
 }
 
 /// Back-ends' copies of ranges with their labels; none for a single store.
-fn copies(reports: &[ShardReport]) -> impl Iterator<Item = (String, &CopyReport)> {
-    let back_ends = reports.iter().filter_map(|report| report.cluster.as_ref()).flat_map(|cluster| &cluster.back_ends);
-    back_ends.flat_map(|back_end| {
-        let labels = move |copy: &CopyReport| format!("{},range=\"{}\"", labels_of(back_end), copy.range);
-        back_end.copies.iter().map(move |copy| (labels(copy), copy))
+fn copies(reports: &[ShardReport]) -> impl Iterator<Item = (String, &MemberStatus)> {
+    let clusters = reports.iter().filter_map(|report| report.node.cluster.as_ref());
+    clusters.flat_map(|cluster| &cluster.back_ends).flat_map(|back_end| {
+        let labels = move |copy: &MemberStatus| format!("{},range=\"{}\"", labels_of(back_end), copy.range.0);
+        back_end.members.iter().map(move |copy| (labels(copy), copy))
     })
 }
 
 /// Labels of a back-end's shard. All of them are in one thread, so its number is the shard's.
-fn labels_of(back_end: &BackEndReport) -> String {
-    format!("shard=\"{}\",node=\"{}\"", back_end.shard, back_end.node)
+fn labels_of(back_end: &BackEndStatus) -> String {
+    format!("shard=\"{}\",node=\"{}\"", back_end.id.shard().0, back_end.id.node().0)
 }
 
 /// All stores with their labels.
@@ -134,10 +135,7 @@ mod tests {
     use super::*;
     use crate::server::LoopCounters;
     use fawn_ds::internals::{EngineStats, LogReport, MemoryReport};
-    use fawn_node::cluster::MemberStatus;
-    use fawn_node::{
-        BackEndStatus, ClusterStatus, OpenGeneration, RepliesStatus, ShardCounters, ShardStatus, StoreStatus,
-    };
+    use fawn_node::{ChainStatus, OpenGeneration, RepliesStatus, ShardCounters, ShardStatus};
     use fawn_types::{Durability, Epoch, MemberId, NodeId, Now, RangeId, ShardId, Version};
 
     #[test]
@@ -284,9 +282,35 @@ mod tests {
     }
 
     #[test]
+    fn chains_with_fewer_copies_are_counted() {
+        let chain = |copies| ChainStatus {
+            range: RangeId(1),
+            epoch: Epoch::default(),
+            is_active: true,
+            durability: Durability::Sync,
+            copies,
+            takes_writes: true,
+            copies_wanted: 3,
+        };
+        let values = |chains| {
+            let back_ends = Vec::new();
+            let ClusterValues { chains, degraded, copies_min, .. } = ClusterValues::from(&ClusterStatus {
+                chains,
+                back_ends,
+                unavailable_since: None,
+                members_dropped: 0,
+                possible_losses: 0,
+            });
+            (chains, degraded, copies_min)
+        };
+        assert_eq!(values(vec![chain(3)]), (1, 0, 3));
+        assert_eq!(values(vec![chain(3), chain(2)]), (2, 1, 2));
+    }
+
+    #[test]
     fn a_copy_under_way_is_shown_per_node_and_range() {
         let report = report();
-        let json = serde_json::to_value(&report).expect("a report is JSON");
+        let json = report.json();
         let copy = |at: usize| &json["cluster"]["back_ends"][at]["copies"][0];
         assert_eq!(copy(0)["phase"], "copying");
         assert_eq!(copy(0)["copying"], serde_json::json!({ "keys": 30, "keys_estimated": 400 }));

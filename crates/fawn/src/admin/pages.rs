@@ -74,7 +74,7 @@ impl Pages {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime_s": self.started.elapsed().as_secs(),
-            "shards": reports,
+            "shards": reports.iter().map(ShardReport::json).collect::<Vec<_>>(),
         });
         page(StatusCode::OK, JSON, format!("{status:#}\n"))
     }

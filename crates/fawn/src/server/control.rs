@@ -1,9 +1,10 @@
 //! Orders from the rest of the process to a shard: a bounded queue, taken between iterations.
-use super::cluster_report::{BackEndReport, ClusterReport};
-use super::counters::{LoopCounters, StoreReport, table_json};
+use super::cluster_report::{cluster_json, trouble};
+use super::counters::{LoopCounters, object, store_json};
 use super::listener::Listener;
-use fawn_node::{ShardStatus, StoreStatus};
-use fawn_types::Now;
+use fawn_node::{BackEndStatus, ShardStatus, StoreStatus};
+use fawn_types::{MonoMs, Now};
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 /// Capacity of a shard's queue of orders; senders beyond it are refused.
@@ -21,41 +22,46 @@ pub(super) enum Control {
 }
 
 /// State and statistics of one shard.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct ShardReport {
     /// The event loop and its connections.
-    #[serde(serialize_with = "table_json")]
     pub(crate) server: LoopCounters,
-    /// Sessions and requests; in a cluster, those of the node that serves the clients.
-    #[serde(serialize_with = "table_json")]
+    /// Sessions, requests and stores; in a cluster, the requests of the node that serves the clients.
     pub(crate) node: ShardStatus,
-    /// The store; in a cluster, see its back-ends.
-    pub(crate) store: Option<StoreReport>,
-    /// Chains and back-ends of a cluster.
-    pub(crate) cluster: Option<ClusterReport>,
+    now: MonoMs,
 }
 
 impl ShardReport {
-    pub(crate) fn new(server: LoopCounters, mut node: ShardStatus, now: Now) -> Self {
-        let cluster = node.cluster.take().map(|cluster| ClusterReport::of(&cluster, now.mono));
-        let store = std::mem::take(&mut node.store);
-        Self { server, node, store: cluster.is_none().then_some(StoreReport(store)), cluster }
+    pub(crate) const fn new(server: LoopCounters, node: ShardStatus, now: Now) -> Self {
+        Self { server, node, now: now.mono }
+    }
+
+    /// The report for `/status`.
+    pub(crate) fn json(&self) -> Value {
+        let cluster = self.node.cluster.as_ref();
+        json!({
+            "server": object(&self.server),
+            "node": object(&self.node),
+            // In a cluster, see its back-ends.
+            "store": cluster.is_none().then(|| store_json(&self.node.store)),
+            "cluster": cluster.map(|cluster| cluster_json(cluster, self.now)),
+        })
     }
 
     /// Its stores, each with its back-end if there are several.
-    pub(crate) fn stores(&self) -> impl Iterator<Item = (Option<&BackEndReport>, &StoreStatus)> {
-        let back_ends = self.cluster.iter().flat_map(|cluster| &cluster.back_ends);
-        let own = self.store.iter().map(|store| (None, &store.0));
-        own.chain(back_ends.map(|back_end| (Some(back_end), &back_end.store.0)))
+    pub(crate) fn stores(&self) -> impl Iterator<Item = (Option<&BackEndStatus>, &StoreStatus)> {
+        let own = self.node.cluster.is_none().then_some((None, &self.node.store));
+        let back_ends = self.node.cluster.iter().flat_map(|cluster| &cluster.back_ends);
+        own.into_iter().chain(back_ends.map(|back_end| (Some(back_end), &back_end.store)))
     }
 
     /// Reason to send no clients here, if there is one. A full store still reads and deletes.
     pub(crate) fn trouble(&self) -> Option<String> {
-        if let Some(cluster) = &self.cluster {
+        if let Some(cluster) = &self.node.cluster {
             // A missing back-end is repaired by the others; clients need not leave.
-            return cluster.trouble();
+            return trouble(cluster, self.now);
         }
-        let first = self.store.as_ref()?.0.poisoned.as_ref()?;
+        let first = self.node.store.poisoned.as_ref()?;
         Some(format!("the store takes no more writes: {first}; restart, and run `fawn check` on the data directory"))
     }
 }

@@ -1,6 +1,5 @@
 //! Counters of a shard's event loop, and tables of counters as JSON for the admin port.
 use fawn_node::{Counted, StoreStatus, counters};
-use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 counters! {
@@ -26,13 +25,8 @@ counters! {
     }
 }
 
-/// State of a store.
-#[derive(Clone, Debug, Serialize)]
-#[serde(transparent)]
-pub(crate) struct StoreReport(#[serde(serialize_with = "store_json")] pub(crate) StoreStatus);
-
 /// The table as a JSON object, by the names of its fields.
-fn object(table: &impl Counted) -> Map<String, Value> {
+pub(super) fn object(table: &impl Counted) -> Map<String, Value> {
     let mut object = Map::new();
     table.visit(&mut |names, value| {
         object.insert(names.field.to_owned(), value.into());
@@ -40,11 +34,7 @@ fn object(table: &impl Counted) -> Map<String, Value> {
     object
 }
 
-pub(super) fn table_json<S: Serializer>(table: &impl Counted, serializer: S) -> Result<S::Ok, S::Error> {
-    object(table).serialize(serializer)
-}
-
-fn store_json<S: Serializer>(store: &StoreStatus, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn store_json(store: &StoreStatus) -> Value {
     let device = store.devices().map(|(class, counters)| {
         let mut device = object(&counters);
         device.insert("class".to_owned(), class.name().into());
@@ -55,5 +45,5 @@ fn store_json<S: Serializer>(store: &StoreStatus, serializer: S) -> Result<S::Ok
     report.insert("device_name".to_owned(), store.device_name.into());
     // The table has a number.
     report.insert("poisoned".to_owned(), json!(store.poisoned));
-    report.serialize(serializer)
+    report.into()
 }

@@ -25,7 +25,6 @@ mod timers;
 mod write;
 
 pub(crate) use cluster::Cluster;
-pub(crate) use cluster_report::{BackEndReport, ClusterReport, CopyReport};
 pub(crate) use control::ShardReport;
 #[cfg(test)]
 pub(crate) use counters::LoopCounters;
