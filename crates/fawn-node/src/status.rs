@@ -29,6 +29,7 @@ counters! {
             prometheus "fawn_error_replies_total", info "Stats:total_error_replies";
         malformed: u64, "Requests refused by the decoder.", prometheus "fawn_malformed_total";
         stalls: u64, "Times a connection's input had to wait.", prometheus "fawn_stalls_total", info "Fawn:stalls";
+        retries_answered: u64, "Repeated updates answered from their records.";
         rereads: u64, "Requests to other shards and nodes repeated because their reply was longer than granted.",
             prometheus "fawn_rereads_total";
         iterations: u64, "Iterations.", info "Fawn:turns";
@@ -38,6 +39,13 @@ counters! {
 }
 
 impl ShardCounters {
+    /// A read whose reply would have had to wait was not replied to. It is repeated, and counted then.
+    #[cold]
+    pub(crate) const fn uncount_read(&mut self, is_hit: bool) {
+        self.gets -= 1;
+        if is_hit { self.hits -= 1 } else { self.misses -= 1 }
+    }
+
     /// `stats reset`: resets clients' counters; the counters of device and engine continue.
     pub(crate) fn reset(&mut self) {
         *self = Self { sessions_opened: self.sessions_opened, ..Self::default() };

@@ -40,22 +40,22 @@ pub enum Condition {
     VersionIs(Version),
 }
 
-/// The condition under which a new expiry applies (`EXPIRE`'s options).
+/// The condition under which a new expiry applies (`EXPIRE`'s options). The numbers are those of encoded requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ExpiryCondition {
     /// Unconditionally.
     #[default]
-    Always,
+    Always = 0,
     /// Only if the key has no expiry (`NX`).
-    HasNone,
+    HasNone = 1,
     /// Only if the key has an expiry (`XX`).
-    HasOne,
+    HasOne = 2,
     /// Only if the new expiry is later; no expiry counts as infinitely late (`GT`).
-    Later,
+    Later = 3,
     /// Only if the new expiry is earlier; no expiry counts as infinitely late (`LT`).
-    Earlier,
+    Earlier = 4,
     /// Only if the key has an expiry and the new one is earlier (`XX` with `LT`).
-    EarlierThanOne,
+    EarlierThanOne = 5,
 }
 
 /// A change of one key, evaluated at the head on the latest pending value.

@@ -11,6 +11,7 @@ use fawn_ds::internals::{LookupPlan, RecordRef, Replay};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Version};
 use smallvec::SmallVec;
+use std::ops::ControlFlow;
 
 /// Whether `record` is the last one of its batch: the only one with a tag. A single operation is a batch of one.
 ///
@@ -19,24 +20,16 @@ fn ends_batch(record: &RecordRef<'_>) -> bool {
     record.tag.is_some()
 }
 
-/// Outcome of reading records from the log for a link.
-enum TakenRecords {
-    Records { last: Version },
-    Read(LookupPlan),
-    Gone,
-}
-
 impl<D: Device> MemberHost<D> {
     /// Sends records to a peer: at once if they are in memory, else after a device read.
     pub(super) fn send_records(&mut self, job: ReplayJob, links: &mut PeerLinks) {
         let Some(at) = self.members.find(job.range) else { return };
         let replayed = match self.take_records(&job) {
-            TakenRecords::Read(plan) => {
+            ControlFlow::Break(plan) => {
                 let waiter = ReadWaiter::Replay { at: self.replays.insert(job) };
                 return self.exec.reads.start(&mut self.engine, plan, waiter);
             }
-            TakenRecords::Records { last } => Replayed::Records { last, bytes: self.records.len() as u32 },
-            TakenRecords::Gone => Replayed::Gone,
+            ControlFlow::Continue(replayed) => replayed,
         };
         let frame = self.members[at].replica.handle_replayed(self.now, job.to, job.after, replayed);
         let Some(Frame { header, body: Body::Append { after, last, upstream, time, assigned, .. } }) = frame else {
@@ -62,8 +55,9 @@ impl<D: Device> MemberHost<D> {
         self.send_records(job, links);
     }
 
-    /// Fills `records` from the log: a gapless sequence after `job.after`, at most through `job.through`.
-    fn take_records(&mut self, job: &ReplayJob) -> TakenRecords {
+    /// Fills `records` from the log: a gapless sequence after `job.after`, at most through `job.through`. `Break`: a device
+    /// read is needed.
+    fn take_records(&mut self, job: &ReplayJob) -> ControlFlow<LookupPlan, Replayed> {
         let (records, mut last, mut gap) = (&mut self.records, job.after, false);
         // The end of the last whole batch: its version, and its byte position in `records`.
         let mut whole = (job.after, 0);
@@ -86,13 +80,15 @@ impl<D: Device> MemberHost<D> {
                 Ok(Replay::Records { .. }) if last > before && whole.0 == job.after && !gap => {}
                 Ok(Replay::Records { .. }) if whole.0 > job.after => {
                     records.truncate(whole.1);
-                    return TakenRecords::Records { last: whole.0 };
+                    return ControlFlow::Continue(Replayed::Records { last: whole.0, bytes: whole.1 as u32 });
                 }
-                Ok(Replay::Read(plan)) => return TakenRecords::Read(plan),
-                Ok(Replay::Records { .. } | Replay::Gone | Replay::UpToDate) => return TakenRecords::Gone,
+                Ok(Replay::Read(plan)) => return ControlFlow::Break(plan),
+                Ok(Replay::Records { .. } | Replay::Gone | Replay::UpToDate) => {
+                    return ControlFlow::Continue(Replayed::Gone);
+                }
                 Err(error) => {
                     tracing::error!(?job, %error, "the log could not be replayed");
-                    return TakenRecords::Gone;
+                    return ControlFlow::Continue(Replayed::Gone);
                 }
             }
         }

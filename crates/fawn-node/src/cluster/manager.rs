@@ -1,14 +1,14 @@
 //! Host of the cluster manager: passes its frames in and out, persists its map, and logs its decisions.
 use super::config::NodeConfig;
 use super::peer_links::PeerLinks;
-use fawn_chain::{Body, ClusterMap, DropReason, FileConsensus, Frame, Manager, ManagerOutput};
+use fawn_chain::{Body, ClusterMap, DropReason, FileConsensus, Manager, ManagerOutput};
 use fawn_types::{MonoMs, Now};
 
 /// The manager of the cluster, hosted by one shard.
 #[derive(Debug)]
 pub(crate) struct ManagerHost {
-    manager: Manager<FileConsensus>,
-    wake_at: MonoMs,
+    pub(crate) manager: Manager<FileConsensus>,
+    pub(crate) wake_at: MonoMs,
     /// Activations that may have lost acked writes: never under `sync`.
     pub(crate) possible_losses: u64,
     /// Members dropped for a reason other than missing heartbeats.
@@ -32,10 +32,6 @@ impl ManagerHost {
         Self { manager, wake_at: MonoMs(0), possible_losses: 0, members_dropped: 0 }
     }
 
-    pub(crate) const fn map(&self) -> &ClusterMap {
-        self.manager.map()
-    }
-
     /// Whether frames with this body are for the manager.
     pub(crate) const fn takes(body: &Body<'_>) -> bool {
         let from_members = matches!(body, Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. } | Body::Failed);
@@ -45,23 +41,11 @@ impl ManagerHost {
         from_members || from_any_shard || about_chains || about_itself
     }
 
-    pub(crate) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
-        self.manager.handle_frame(now, frame);
-    }
-
-    pub(crate) fn handle_persisted(&mut self, now: Now, revision: u64) {
-        self.manager.handle_persisted(now, revision);
-    }
-
     pub(crate) fn handle_timeout(&mut self, now: Now) {
         if self.wake_at <= now.mono {
             self.manager.handle_timeout(now);
             self.wake_at = self.manager.next_timeout();
         }
-    }
-
-    pub(crate) const fn next_timeout(&self) -> MonoMs {
-        self.wake_at
     }
 
     /// Executes the manager's outputs; `persist` stores a map.

@@ -117,17 +117,12 @@ impl<D: Device> MemberHost<D> {
         self.now
     }
 
-    /// Begins an iteration: takes the completed device operations.
+    /// Begins an iteration: takes the completed device operations, in the memory of `events`.
     pub(crate) fn poll_events(&mut self, now: Now) -> Vec<Event> {
         self.announced_to.clear();
         let mut events = std::mem::take(&mut self.events);
         self.engine.poll(now, &mut events);
         events
-    }
-
-    /// Returns the memory of [`MemberHost::poll_events`].
-    pub(crate) fn return_events(&mut self, events: Vec<Event>) {
-        self.events = events;
     }
 
     /// Handles promises and maps that became durable; returns the revision of a map.
@@ -149,7 +144,7 @@ impl<D: Device> MemberHost<D> {
 
     /// Begins to make a manager's map durable in this store.
     pub(crate) fn persist_map(&mut self, revision: u64, image: &[u8]) {
-        self.persists.put_map(revision, image.to_vec());
+        self.persists.put(PersistedBlob::Map { revision }, image.to_vec());
         self.persists.advance(&mut self.engine, self.now.mono);
     }
 
@@ -252,7 +247,8 @@ impl<D: Device> MemberHost<D> {
             ReplicaOutput::Commit { through } => self.commit(at, through, links),
             ReplicaOutput::Rollback { after } => self.roll_back(at, after),
             ReplicaOutput::Persist { number, state } => {
-                self.persists.put_replica((id, number), fawn_chain::map::encode_state(&state));
+                let state = fawn_chain::map::encode_state(&state);
+                self.persists.put(PersistedBlob::Replica { range: id, number }, state);
                 self.persists.advance(&mut self.engine, self.now.mono);
             }
             ReplicaOutput::Sync => {

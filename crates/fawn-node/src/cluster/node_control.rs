@@ -65,15 +65,8 @@ impl NodeControl {
     /// A map is durable in this shard's store.
     pub(crate) fn handle_map_durable(&mut self, now: Now, revision: u64) {
         match (&mut self.manager, &self.map_place) {
-            (Some(manager), MapPlace::OwnStore) => manager.handle_persisted(now, revision),
+            (Some(manager), MapPlace::OwnStore) => manager.manager.handle_persisted(now, revision),
             _ => self.kept = Some(revision),
-        }
-    }
-
-    /// The manager's map is durable on enough disks of the host.
-    pub(crate) fn handle_map_kept(&mut self, now: Now, revision: u64) {
-        if let Some(manager) = &mut self.manager {
-            manager.handle_persisted(now, revision);
         }
     }
 
@@ -84,14 +77,8 @@ impl NodeControl {
     /// Handles a frame for the manager; returns whether it was one.
     pub(crate) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) -> bool {
         let Some(manager) = self.manager.as_mut().filter(|_| ManagerHost::takes(&frame.body)) else { return false };
-        manager.handle_frame(now, frame);
+        manager.manager.handle_frame(now, frame);
         true
-    }
-
-    pub(crate) fn handle_timeout(&mut self, now: Now) {
-        if let Some(manager) = &mut self.manager {
-            manager.handle_timeout(now);
-        }
     }
 
     /// Executes the manager's outputs.
@@ -116,7 +103,7 @@ impl NodeControl {
     }
 
     pub(crate) fn next_timeout(&self) -> MonoMs {
-        self.manager.as_ref().map_or(self.heartbeat_at, |manager| manager.next_timeout().min(self.heartbeat_at))
+        self.manager.as_ref().map_or(self.heartbeat_at, |manager| manager.wake_at.min(self.heartbeat_at))
     }
 
     /// The next effect for the host.

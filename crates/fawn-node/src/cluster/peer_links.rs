@@ -32,7 +32,7 @@ pub(crate) struct PeerLinks {
     peers: HashMap<MemberId, PeerStream, FxBuildHasher>,
     /// Peers whose outbound buffer is not empty, in the order of their first frame.
     waiting: VecDeque<MemberId>,
-    local: VecDeque<LocalFrame>,
+    pub(crate) local: VecDeque<LocalFrame>,
     /// Frames dropped because a peer's buffer was full.
     pub(crate) dropped: u64,
 }
@@ -105,14 +105,6 @@ impl PeerLinks {
         } else {
             self.post(to, &Frame { header, body: Body::Reply { op, payload } });
         }
-    }
-
-    pub(crate) fn take_local(&mut self) -> Option<LocalFrame> {
-        self.local.pop_front()
-    }
-
-    pub(crate) fn has_local(&self) -> bool {
-        !self.local.is_empty()
     }
 
     /// All buffered frames for one peer.

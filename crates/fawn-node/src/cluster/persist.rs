@@ -31,14 +31,7 @@ const fn piece_key(set: u8, piece: usize) -> u32 {
     MAP_PIECES + (set as usize * MAP_PIECES_MAX + piece) as u32
 }
 
-/// An item that must become durable. Each new version of it replaces the older ones.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum PersistItem {
-    Replica(RangeId),
-    Map,
-}
-
-/// One version of an item.
+/// A version of an item that must become durable. Each new one replaces the older ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PersistedBlob {
     Replica { range: RangeId, number: u64 },
@@ -46,10 +39,11 @@ pub(crate) enum PersistedBlob {
 }
 
 impl PersistedBlob {
-    const fn item(self) -> PersistItem {
+    /// The item, by the name of its first blob.
+    fn item(self) -> u32 {
         match self {
-            Self::Replica { range, .. } => PersistItem::Replica(range),
-            Self::Map { .. } => PersistItem::Map,
+            Self::Replica { range, .. } => replica_key(range),
+            Self::Map { .. } => MAP_ROOT,
         }
     }
 }
@@ -70,17 +64,8 @@ pub(crate) struct PersistQueue {
 }
 
 impl PersistQueue {
-    /// Queues a member's state; written by the next [`PersistQueue::advance`].
-    pub(super) fn put_replica(&mut self, (range, number): (RangeId, u64), bytes: Vec<u8>) {
-        self.put(PersistedBlob::Replica { range, number }, bytes);
-    }
-
-    /// Queues a map; written by the next [`PersistQueue::advance`].
-    pub(super) fn put_map(&mut self, revision: u64, image: Vec<u8>) {
-        self.put(PersistedBlob::Map { revision }, image);
-    }
-
-    fn put(&mut self, version: PersistedBlob, bytes: Vec<u8>) {
+    /// Queues an item; written by the next [`PersistQueue::advance`].
+    pub(super) fn put(&mut self, version: PersistedBlob, bytes: Vec<u8>) {
         self.waiting.retain(|(older, _)| older.item() != version.item());
         self.waiting.push_back((version, bytes));
     }
@@ -104,7 +89,7 @@ impl PersistQueue {
                 continue;
             }
             let put = match version {
-                PersistedBlob::Replica { range, .. } => engine.put_blob(replica_key(range), &bytes),
+                PersistedBlob::Replica { .. } => engine.put_blob(version.item(), &bytes),
                 PersistedBlob::Map { .. } => put_map(engine, &bytes),
             };
             match put {

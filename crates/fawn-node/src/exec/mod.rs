@@ -7,7 +7,6 @@
 //! A request that needs the device, or that follows such a request on its key, is parked with its origin. It replies to
 //! a [`ReplySink`] when it is resumed. The executor knows neither sessions nor links.
 mod commit;
-mod evaluate;
 mod keyspace_op;
 mod read;
 mod reads;
@@ -24,37 +23,12 @@ pub(crate) use resume::Resumption;
 use self::reads::Reads;
 use self::wait_queue::{WaitQueue, WaitingBody};
 use crate::replica::HostedMember;
+use crate::status::ShardCounters;
 use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, EngineError, LookupPlan};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Version};
 use fawn_wire::internal::KeyspaceRequest;
-
-/// Counters of executed requests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ExecutorCounters {
-    /// Keys read.
-    pub(crate) gets: u64,
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
-    /// Records written for clients.
-    pub(crate) writes: u64,
-    /// Ranges emptied.
-    pub(crate) flushes: u64,
-    /// Device reads started for requests on a key.
-    pub(crate) cold: u64,
-    /// Retries answered from completions.
-    pub(crate) retries_answered: u64,
-}
-
-impl ExecutorCounters {
-    /// A read whose reply would have had to wait was not replied to. It is repeated, and counted then.
-    #[cold]
-    pub(crate) const fn uncount_read(&mut self, is_hit: bool) {
-        self.gets -= 1;
-        if is_hit { self.hits -= 1 } else { self.misses -= 1 }
-    }
-}
 
 /// Limits of an executor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +103,8 @@ impl<D: Device> ExecContext<'_, D> {
 pub(crate) struct Executor {
     pub(crate) wait_queue: WaitQueue,
     pub(crate) reads: Reads,
-    pub(crate) counters: ExecutorCounters,
+    /// Of its requests; all others are counted where they are handled.
+    pub(crate) counters: ShardCounters,
     scratch: EvaluationScratch,
     /// Buffer for the encoded result of a tagged update.
     result: Vec<u8>,
@@ -141,7 +116,7 @@ impl Executor {
         Self {
             wait_queue: WaitQueue::default(),
             reads: Reads::new(limits.reads_in_flight_max),
-            counters: ExecutorCounters::default(),
+            counters: ShardCounters::default(),
             scratch: EvaluationScratch::default(),
             result: Vec::new(),
             limits,

@@ -7,8 +7,9 @@
 //! An expiry is judged by [`ReadTime`]: a pending update of the key, or one that has not arrived yet, may keep a key that
 //! has expired by the committed entry. In the first case a read takes the newest entry and its reply waits for the commit;
 //! in the second it is blocked until the update has arrived.
-use super::{Emit, ExecContext, ExecutorCounters, operation_error};
+use super::{Emit, ExecContext, operation_error};
 use crate::request::{Execution, Parking, RequestMessage};
+use crate::status::ShardCounters;
 use fawn_chain::{ReadTime, Replica};
 use fawn_ds::internals::{Engine, EngineError, Lookup, View};
 use fawn_flash::Device;
@@ -74,7 +75,7 @@ pub(super) const fn view(is_latest: bool) -> View {
 #[inline]
 pub(super) fn reply_to(
     lookup: Result<Lookup<'_>, EngineError>,
-    counters: &mut ExecutorCounters,
+    counters: &mut ShardCounters,
     replica: &Replica,
     is_latest: bool,
     emit: impl Emit,

@@ -3,7 +3,6 @@
 //!
 //! A tagged update leaves a record even without an effect, with its result. Its reply is therefore sent only after the
 //! values it depends on are committed, and a retry gets the same reply. An untagged one replies by `emit`.
-use super::evaluate::{Write, evaluate};
 use super::read::wait_for_commit;
 use super::{Emit, ExecContext, operation_error};
 use crate::replica::{put_acknowledged, split_acknowledged};
@@ -38,10 +37,23 @@ pub(super) struct RecordDraft<'a> {
     pub(super) expires_at_ms: u64,
 }
 
-impl RecordDraft<'_> {
+impl<'a> RecordDraft<'a> {
     /// A record without a value.
     pub(super) const fn bare(kind: RecordKind) -> Self {
         Self { kind, value: &[], flags: 0, expires_at_ms: 0 }
+    }
+
+    /// The record of an effect, if it has one.
+    #[inline]
+    fn of(effect: &'a Effect<'_>) -> Option<Self> {
+        match effect {
+            Effect::Put { value, flags, expires_at_ms } => {
+                let (value, flags, expires_at_ms) = (value.as_slice(), *flags, *expires_at_ms);
+                Some(Self { kind: RecordKind::Put, value, flags, expires_at_ms })
+            }
+            Effect::Delete => Some(Self::bare(RecordKind::Tombstone)),
+            Effect::None => None,
+        }
     }
 }
 
@@ -138,14 +150,7 @@ impl<D: Device> ExecContext<'_, D> {
     fn run_blind(&mut self, job: &UpdateJob<'_>, time: TimeMs, emit: impl Emit) -> Execution {
         let Outcome { effect, reply } =
             StringOperation::new(*job.update, self.exec.limits.value_bytes_max).apply(None, time);
-        let draft = match &effect {
-            Effect::Put { value, flags, expires_at_ms } => {
-                let (value, flags, expires_at_ms) = (value.as_slice(), *flags, *expires_at_ms);
-                Some(RecordDraft { kind: RecordKind::Put, value, flags, expires_at_ms })
-            }
-            Effect::Delete => Some(RecordDraft::bare(RecordKind::Tombstone)),
-            Effect::None => None,
-        };
+        let draft = RecordDraft::of(&effect);
         let reply_at = |version| match reply {
             Reply::Stored { value_bytes, .. } => Reply::Stored { version, value_bytes },
             reply => reply,
@@ -169,15 +174,19 @@ impl<D: Device> ExecContext<'_, D> {
             Err(error) => return NotAppended::Failed(operation_error(&error)).conclude(emit),
         };
         let wait = wait_for_commit(&self.member.replica, entry.map(|entry| entry.version));
-        let write = evaluate(&mut self.exec.scratch, *job.update, self.exec.limits.value_bytes_max, entry, time);
-        let scratch = std::mem::take(&mut self.exec.scratch);
-        let draft = match write {
-            Write::None => None,
-            Write::Delete => Some(RecordDraft::bare(RecordKind::Tombstone)),
-            Write::Put { flags, expires_at_ms } => {
-                Some(RecordDraft { kind: RecordKind::Put, value: &scratch.value, flags, expires_at_ms })
-            }
-        };
+        let limit_bytes = self.exec.limits.value_bytes_max;
+        let Outcome { effect, reply } = StringOperation::new(*job.update, limit_bytes).apply(entry, time);
+        // The entry is borrowed from the engine, which an append changes: borrowed parts of the outcome are copied.
+        let mut scratch = std::mem::take(&mut self.exec.scratch);
+        scratch.reply.clear();
+        put_result(&mut scratch.reply, &reply);
+        scratch.value.clear();
+        let draft = RecordDraft::of(&effect).map(|RecordDraft { kind, value, flags, expires_at_ms }| {
+            scratch.value.extend_from_slice(value);
+            (kind, flags, expires_at_ms)
+        });
+        let value = scratch.value.as_slice();
+        let draft = draft.map(|(kind, flags, expires_at_ms)| RecordDraft { kind, value, flags, expires_at_ms });
         let reply_at = |version| {
             let Ok(reply) = read_result(&scratch.reply, version) else { unreachable!("it was just encoded") };
             reply

@@ -1,4 +1,5 @@
 //! Replies to other shards that wait for a commit.
+use super::MessageBatch;
 use crate::gateway::OutBuf;
 use crate::request::ShardOpId;
 use fawn_types::{OperationError, Reply, ShardId, Version};
@@ -40,23 +41,13 @@ impl CommitWaiters {
 
     /// Sends the replies whose versions are committed. With `failed`, uncommitted writes never commit: their replies become
     /// that error.
-    pub(crate) fn settle(
-        &mut self,
-        committed: Version,
-        failed: Option<OperationError>,
-        mut send: impl FnMut(ShardId, &[u8]),
-    ) {
-        let mut error = Vec::new();
+    pub(super) fn settle(&mut self, committed: Version, failed: Option<OperationError>, outbox: &mut [MessageBatch]) {
         let is_due = |waiter: &mut CommitWaiter| waiter.version <= committed || failed.is_some();
         while let Some(CommitWaiter { version, shard, op, len_bytes }) = self.waiting.pop_front_if(is_due) {
-            let reply = &self.bytes.as_slice()[..len_bytes];
+            let out = &mut outbox[usize::from(shard.0)].bytes;
             match failed.filter(|_| version > committed) {
-                None => send(shard, reply),
-                Some(failure) => {
-                    error.clear();
-                    put_reply_message(op.0, &Reply::Error(failure), &mut error);
-                    send(shard, &error);
-                }
+                None => out.extend_from_slice(&self.bytes.as_slice()[..len_bytes]),
+                Some(failure) => put_reply_message(op.0, &Reply::Error(failure), out),
             }
             self.bytes.consume(len_bytes);
         }

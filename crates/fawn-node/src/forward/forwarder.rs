@@ -11,7 +11,9 @@ use crate::placement::Placement;
 use crate::request::{Destination, OutstandingOp, RequestKind, ShardOpId};
 use crate::status::ShardStatus;
 use fawn_types::{HashSecret, OperationError, Reply, ShardId, Version};
-use fawn_wire::internal::{Message, RequestBody, RequestFields};
+use fawn_wire::internal::{
+    Message, RequestBody, RequestFields, put_larger_message, put_notice, put_reply_message, put_request_message,
+};
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -115,7 +117,7 @@ impl Forwarder {
 
     /// Requests elsewhere or in queues.
     pub(crate) fn requests(&self) -> usize {
-        self.outstanding.len() + self.cluster.as_ref().map_or(0, |cluster| cluster.len()) + self.key_queues.requests()
+        self.outstanding.len() + self.cluster.as_ref().map_or(0, |cluster| cluster.len()) + self.key_queues.requests
     }
 
     /// Bytes granted to the session's requests elsewhere.
@@ -129,7 +131,7 @@ impl Forwarder {
 
     /// Whether one more request may be sent or queued.
     pub(crate) fn has_capacity(&self, options: &ShardOptions) -> bool {
-        let bytes = self.outstanding_bytes + self.key_queues.requests_bytes();
+        let bytes = self.outstanding_bytes + self.key_queues.requests_bytes;
         self.requests() < options.pending_max && bytes <= options.requests_bytes_max
     }
 
@@ -167,7 +169,10 @@ impl Forwarder {
             _ => u32::MAX,
         };
         let fields = RequestFields { op: id, hash: op.hash, grant_bytes, is_latest };
-        op.request_bytes = self.outbox[usize::from(to.0)].add_request(&fields, body);
+        let out = &mut self.outbox[usize::from(to.0)].bytes;
+        let before_bytes = out.len();
+        put_request_message(&fields, |out| body.put(out), out);
+        op.request_bytes = out.len() - before_bytes;
         self.outstanding_bytes += op.request_bytes;
         self.outstanding.insert(op);
     }
@@ -205,27 +210,27 @@ impl Forwarder {
     #[inline]
     pub(crate) fn reply(&mut self, to: (ShardId, ShardOpId), reply: &Reply<'_>, wait: Option<Version>) {
         match wait {
-            None => self.outbox[usize::from(to.0.0)].add_reply(to.1.0, reply),
+            None => put_reply_message(to.1.0, reply, &mut self.outbox[usize::from(to.0.0)].bytes),
             Some(version) => self.commit_waiters.push(to, reply, version),
         }
     }
 
     /// Sends the replies whose versions are committed.
     pub(crate) fn settle(&mut self, committed: Version, failed: Option<OperationError>) {
-        let Self { commit_waiters, outbox, .. } = self;
-        commit_waiters.settle(committed, failed, |to, message| outbox[usize::from(to.0)].add_encoded(message));
+        self.commit_waiters.settle(committed, failed, &mut self.outbox);
     }
 
     /// Returns a request to the shard that sent it: the value of its reply is longer than its grant.
     pub(crate) fn give_back(&mut self, (to, op): (ShardId, ShardOpId), bytes: usize, body: &RequestBody<'_>) {
-        self.outbox[usize::from(to.0)].add_larger(op.0, bytes, body);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        put_larger_message(op.0, bytes, body, &mut self.outbox[usize::from(to.0)].bytes);
     }
 
     /// Sends a notice to all other shards.
     pub(crate) fn notify_others(&mut self, notice: Message<'_>) {
         let me = usize::from(self.placement.shard().0);
         let others = self.outbox.iter_mut().enumerate().filter(|(at, _)| *at != me);
-        others.for_each(|(_, batch)| batch.add_notice(notice));
+        others.for_each(|(_, batch)| put_notice(notice, &mut batch.bytes));
     }
 
     /// The batch for that shard.
@@ -235,37 +240,23 @@ impl Forwarder {
             return None;
         }
         let next = self.spare.pop().unwrap_or_default();
-        self.spare_bytes -= next.capacity_bytes();
+        self.spare_bytes -= next.bytes.capacity();
         Some(std::mem::replace(&mut self.outbox[at], next))
     }
 
-    /// The batch for this shard itself.
-    pub(crate) fn take_own(&mut self) -> Option<MessageBatch> {
-        self.take_batch(self.placement.shard())
-    }
-
     /// Returns the memory of a received batch.
-    pub(crate) fn keep_spare(&mut self, batch: MessageBatch) {
-        let spare_bytes = self.spare_bytes + batch.capacity_bytes();
+    pub(crate) fn keep_spare(&mut self, mut batch: MessageBatch) {
+        batch.bytes.clear();
+        let spare_bytes = self.spare_bytes + batch.bytes.capacity();
         if self.spare.len() < self.outbox.len() && spare_bytes <= SPARE_BYTES_MAX {
             self.spare_bytes = spare_bytes;
-            self.spare.push(batch.emptied());
+            self.spare.push(batch);
         }
-    }
-
-    /// Whether a reply arrived since the last call.
-    pub(crate) const fn take_has_moved(&mut self) -> bool {
-        std::mem::replace(&mut self.has_moved, false)
     }
 
     /// Whether the next iteration has work without an event.
     pub(crate) fn is_due(&self) -> bool {
         !self.ready.is_empty() || !self.outbox[usize::from(self.placement.shard().0)].is_empty()
-    }
-
-    /// Whether requests are tried again shortly.
-    pub(crate) fn has_retries(&self) -> bool {
-        !self.blocked.is_empty()
     }
 
     /// Whether nothing is outstanding, neither here nor for other shards.

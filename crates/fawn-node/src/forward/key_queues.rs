@@ -27,21 +27,13 @@ struct SessionQueue {
 #[derive(Debug, Default)]
 pub(crate) struct SessionQueues {
     queues: HashMap<SessionQueueName, SessionQueue, FxBuildHasher>,
-    requests: usize,
-    requests_bytes: usize,
+    /// Requests in all queues.
+    pub(super) requests: usize,
+    /// Bytes of these.
+    pub(super) requests_bytes: usize,
 }
 
 impl SessionQueues {
-    /// Requests in all queues.
-    pub(crate) const fn requests(&self) -> usize {
-        self.requests
-    }
-
-    /// Bytes of these.
-    pub(crate) const fn requests_bytes(&self) -> usize {
-        self.requests_bytes
-    }
-
     #[inline]
     pub(crate) fn contains(&self, name: SessionQueueName) -> bool {
         !self.queues.is_empty() && self.queues.contains_key(&name)
@@ -123,6 +115,6 @@ mod tests {
         assert!(queues.pop(name).is_some_and(|(_, is_last)| !is_last));
         assert!(!queues.reads_next(name, b"one") && queues.reads_next(name, b"two"));
         assert!(queues.pop(name).is_some_and(|(_, is_last)| is_last) && !queues.contains(name));
-        assert_eq!((queues.requests(), queues.requests_bytes()), (0, 0));
+        assert_eq!((queues.requests, queues.requests_bytes), (0, 0));
     }
 }

@@ -1,6 +1,5 @@
 //! Gateway: sessions with their codecs, replies in order, unfinished requests by key, and the budget of their replies.
 pub(crate) mod budget;
-pub(crate) mod connection;
 pub(crate) mod consume;
 mod deliver;
 mod flow;

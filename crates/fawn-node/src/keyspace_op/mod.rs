@@ -32,28 +32,14 @@ pub(crate) struct KeyspaceOp {
     pub(crate) slot: u64,
     kind: KeyspaceOpKind,
     /// Outstanding replies.
-    left: u32,
+    pub(crate) left: u32,
     sum: u64,
-    failed: Option<OperationError>,
+    pub(crate) failed: Option<OperationError>,
 }
 
 impl KeyspaceOp {
     pub(crate) const fn new(session: SessionId, slot: u64, form: KeyspaceOpKind) -> Self {
         Self { session, slot, kind: form, left: 0, sum: 0, failed: None }
-    }
-
-    /// A part was sent: its reply will arrive.
-    pub(crate) const fn asked(&mut self) {
-        self.left += 1;
-    }
-
-    pub(crate) const fn failed(&self) -> Option<OperationError> {
-        self.failed
-    }
-
-    /// Whether no reply is outstanding.
-    pub(crate) const fn is_over(&self) -> bool {
-        self.left == 0
     }
 
     /// Receives a reply; returns the next part and its index among the `ranges`.

@@ -2,13 +2,13 @@
 use super::single::execute_single;
 use super::{ShardState, fan_out, multi, server};
 use crate::gateway::consume::Dispatch;
-use crate::gateway::{Flow, Prefetched, Session, connection};
+use crate::gateway::{Flow, Prefetched, Session};
 use crate::options::ShardOptions;
 use crate::request::Destination;
 use crate::status::ShardCounters;
 use fawn_flash::Device;
 use fawn_types::KeyHash;
-use fawn_wire::Command;
+use fawn_wire::{AfterReply, Command};
 
 impl<D: Device> Dispatch for ShardState<D> {
     #[inline]
@@ -30,7 +30,11 @@ impl<D: Device> Dispatch for ShardState<D> {
             }
             Command::Multi(multi) => multi::execute(self, session, &multi),
             Command::Keyspace(keyspace) => fan_out::keyspace(self, session, &keyspace),
-            Command::Connection(connection) => connection::execute(session, &connection),
+            Command::Connection(connection) => {
+                let (Session { codec, identity, replies, .. }, mut after) = (session, AfterReply::KeepOpen);
+                replies.respond(|out| after = connection.answer(codec, identity, out));
+                if after == AfterReply::Close { Flow::End } else { Flow::Continue }
+            }
             Command::Server(server) => server::execute(self, session, &server),
         }
     }

@@ -77,7 +77,7 @@ fn begin<D: Device>(
 
 fn send_part<D: Device>(state: &mut ShardState<D>, operation: usize, to: Destination, part: &KeyspaceRequest<'_>) {
     let keyspace_op = &mut state.forward.keyspace_ops[operation];
-    keyspace_op.asked();
+    keyspace_op.left += 1;
     let place = ReplyPlace::Part { operation };
     let target = ReplyTarget { session: keyspace_op.session, place, format: ReplyFormat::Silent };
     let body = RequestBody::Keyspace(*part);
@@ -100,11 +100,11 @@ impl<D: Device> ShardContext<'_, D> {
             let to = self.state.forward.part(next);
             return send_part(self.state, operation, to, &part);
         }
-        if !keyspace_op.is_over() {
+        if keyspace_op.left > 0 {
             return;
         }
         let keyspace_op = self.state.forward.keyspace_ops.remove(operation);
-        if let (Some(error), SessionId::NONE) = (keyspace_op.failed(), keyspace_op.session) {
+        if let (Some(error), SessionId::NONE) = (keyspace_op.failed, keyspace_op.session) {
             tracing::error!(%error, "the delayed flush_all failed");
         }
         let Some(session) = self.sessions.get_mut(keyspace_op.session) else { return };

@@ -205,7 +205,7 @@ impl<D: Device> Shard<D> {
         let now = self.state.host.now;
         self.state.host.submit(now);
         let has_committed = self.state.control.is_none() && self.commit();
-        let has_moved = self.state.forward.take_has_moved();
+        let has_moved = std::mem::take(&mut self.state.forward.has_moved);
         self.settle_sessions(self.has_moved || has_committed || has_moved);
         let is_due = self.has_rounds_left();
         if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
@@ -285,7 +285,7 @@ impl<D: Device> Shard<D> {
         let had_events = !events.is_empty();
         let mut host = self.host();
         events.drain(..).for_each(|event| host.handle_event(event));
-        self.state.host.return_events(events);
+        self.state.host.events = events;
         had_events
     }
 
@@ -322,7 +322,7 @@ impl<D: Device> Shard<D> {
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {
         let ShardState { host: MemberHost { engine, members, exec, .. }, flush_at, forward, .. } = &self.state;
-        let waits = exec.wait_queue.has_retries() || forward.has_retries();
+        let waits = exec.wait_queue.has_retries() || !forward.blocked.is_empty();
         let retry = waits.then(|| now.mono.plus_ms(RETRY_MS));
         // Modes without immediate syncs sync at intervals: the engine checks the clock in `submit`.
         let is_unsynced = engine.poisoned().is_none()

@@ -64,14 +64,14 @@ impl<D: Device> Shard<D> {
 
     /// The committed map, if this shard hosts the manager.
     pub fn manager_map(&self) -> Option<&ClusterMap> {
-        self.state.control.as_ref()?.manager.as_ref().map(|manager| manager.map())
+        self.state.control.as_ref()?.manager.as_ref().map(|host| host.manager.map())
     }
 
     /// The map of [`crate::cluster::NodeOutput::KeepMap`] is durable on enough disks.
     pub fn handle_map_kept(&mut self, now: Now, revision: u64) {
         let now = self.note_time(now);
-        if let Some(control) = &mut self.state.control {
-            control.handle_map_kept(now, revision);
+        if let Some(host) = self.state.control.as_mut().and_then(|control| control.manager.as_mut()) {
+            host.manager.handle_persisted(now, revision);
         }
     }
 

@@ -56,7 +56,7 @@ impl<D: Device> Shard<D> {
         // members.
         let now = self.state.host.now;
         if let Some(control) = &mut self.state.control {
-            control.handle_timeout(now);
+            control.manager.iter_mut().for_each(|manager| manager.handle_timeout(now));
             self.round();
         }
         for _ in 0..LOCAL_ROUNDS_MAX {
@@ -70,7 +70,7 @@ impl<D: Device> Shard<D> {
     /// Whether another round has work.
     pub(crate) fn has_rounds_left(&self) -> bool {
         let forward = &self.state.forward;
-        self.state.links.has_local()
+        !self.state.links.local.is_empty()
             || forward.is_due()
             || forward.cluster.as_ref().is_some_and(|cluster| cluster.can_start())
     }
@@ -93,7 +93,7 @@ impl<D: Device> Shard<D> {
         self.state.host.advance(now, &mut self.state.links);
         self.host().refuse_stopped();
         for _ in 0..LOCAL_FRAMES_MAX {
-            let Some(local) = self.state.links.take_local() else { break };
+            let Some(local) = self.state.links.local.pop_front() else { break };
             self.handle_local(&local);
         }
     }

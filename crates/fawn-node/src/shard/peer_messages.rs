@@ -65,8 +65,8 @@ impl<D: Device> Shard<D> {
 
     /// Handles messages of this shard to itself.
     pub(crate) fn handle_own_batch(&mut self) {
-        if let Some(batch) = self.state.forward.take_own() {
-            let me = self.state.forward.placement().shard();
+        let me = self.state.forward.placement().shard();
+        if let Some(batch) = self.take_batch(me) {
             self.handle_messages(me, batch);
         }
     }

@@ -12,15 +12,6 @@ use fawn_flash::Device;
 use fawn_types::{OperationError, Reply, Request, Update};
 use fawn_wire::encode_reply;
 
-/// Progress of a queue after its first request was tried.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum QueueStep {
-    /// The next one may begin.
-    Next,
-    /// The next one waits for it.
-    Wait,
-}
-
 impl<D: Device> ShardContext<'_, D> {
     /// Begins the first requests of all queues that are ready.
     pub(crate) fn run_ready(&mut self) {
@@ -68,11 +59,11 @@ impl<D: Device> ShardContext<'_, D> {
             if is_read && self.sessions.get(name.0).is_none() {
                 continue;
             }
-            let step = match self.state.elsewhere(first.request.request().key()) {
+            let may_continue = match self.state.elsewhere(first.request.request().key()) {
                 Some(to) => self.forward_first(name, first, to, is_latest),
                 None => self.execute_first(name, first, is_latest),
             };
-            if step == QueueStep::Wait {
+            if !may_continue {
                 return;
             }
         }
@@ -113,14 +104,14 @@ impl<D: Device> ShardContext<'_, D> {
         None
     }
 
-    /// Sends a request to its destination. Reads of the key behind it share its reply: it is recent enough for each.
+    /// Sends a request to its destination. Returns whether the queue's next request may begin. Reads of the key behind it share its reply: it is recent enough for each.
     fn forward_first(
         &mut self,
         name: SessionQueueName,
         first: QueuedRequest,
         to: Destination,
         is_latest: bool,
-    ) -> QueueStep {
+    ) -> bool {
         let (mut first, mut grant_bytes) = (first, 0);
         if self.sessions.get(name.0).is_none() {
             // No budget has bytes for a value that nobody reads.
@@ -134,7 +125,7 @@ impl<D: Device> ShardContext<'_, D> {
             grant_bytes = reserved.max(self.sessions.budget.first_grant_bytes());
             match self.grant_or_wait(name, first, grant_bytes) {
                 Some(granted) => first = granted,
-                None => return QueueStep::Wait,
+                None => return false,
             }
         }
         let mut joined = Vec::new();
@@ -157,22 +148,22 @@ impl<D: Device> ShardContext<'_, D> {
         }
         self.state.counters.forwarded += 1;
         self.state.forward.send(to, op, &body, is_latest);
-        if kind == RequestKind::Value { QueueStep::Wait } else { QueueStep::Next }
+        kind != RequestKind::Value
     }
 
-    /// Executes a request on this shard's key.
-    fn execute_first(&mut self, name: SessionQueueName, first: QueuedRequest, is_latest: bool) -> QueueStep {
+    /// Executes a request on this shard's key. Returns whether the queue's next request may begin.
+    fn execute_first(&mut self, name: SessionQueueName, first: QueuedRequest, is_latest: bool) -> bool {
         let execution = self.try_first(name, &first, is_latest);
         let returns_value = first.request.request().returns_value();
         let parking = match execution {
-            Execution::Replied => return QueueStep::Next,
+            Execution::Replied => return true,
             Execution::Blocked => return self.block(name, first),
             // A reply that waits for its client would block other clients' updates in the key's queue.
             Execution::Park(Parking::Queue) if returns_value => return self.block(name, first),
             Execution::Larger { bytes } => {
                 return match self.grant_or_wait(name, first, bytes) {
                     Some(granted) => self.execute_first(name, granted, is_latest),
-                    None => QueueStep::Wait,
+                    None => false,
                 };
             }
             Execution::Refused(rejection) => return self.fail(name, &first, refusal_error(&rejection)),
@@ -185,7 +176,7 @@ impl<D: Device> ShardContext<'_, D> {
         let first = match &parking {
             Parking::Read(plan) if returns_value => match self.grant_or_wait(name, first, plan.read_bytes()) {
                 Some(granted) => granted,
-                None => return QueueStep::Wait,
+                None => return false,
             },
             _ => first,
         };
@@ -197,7 +188,7 @@ impl<D: Device> ShardContext<'_, D> {
         let slot = RangeSlot::ONLY;
         let message = RequestMessage { slot, hash: name.1, tag: None, is_latest, grant_bytes: usize::MAX, body };
         self.state.host.park(parking, &message, Origin::Local(first.target));
-        if kind == RequestKind::Value { QueueStep::Wait } else { QueueStep::Next }
+        kind != RequestKind::Value
     }
 
     /// Executes a request unless it must wait; its reply fills its slot.
@@ -224,16 +215,16 @@ impl<D: Device> ShardContext<'_, D> {
     }
 
     /// The request is tried again in the next iteration.
-    fn block(&mut self, name: SessionQueueName, first: QueuedRequest) -> QueueStep {
+    fn block(&mut self, name: SessionQueueName, first: QueuedRequest) -> bool {
         self.put_back(name, first);
         self.state.forward.blocked.push(name);
-        QueueStep::Wait
+        false
     }
 
-    fn fail(&mut self, name: SessionQueueName, first: &QueuedRequest, error: OperationError) -> QueueStep {
+    fn fail(&mut self, name: SessionQueueName, first: &QueuedRequest, error: OperationError) -> bool {
         self.deliver(&first.target, first.request.request().key(), &Reply::Error(error));
         self.sessions.update_budget(name.0);
-        QueueStep::Next
+        true
     }
 }
 

@@ -2,7 +2,8 @@
 use super::ShardReplies;
 use super::node_replies::NodeReplies;
 use crate::cluster::{MemberHost, NodeControl, PeerLinks};
-use crate::exec::{ExecutorCounters, ReadWaiter, Resumption};
+use crate::counters::Counted;
+use crate::exec::{ReadWaiter, Resumption};
 use crate::forward::Forwarder;
 use crate::gateway::{PendingMulti, Sessions};
 use crate::options::{ServerInfo, ShardOptions};
@@ -82,14 +83,15 @@ impl<D: Device> ShardState<D> {
     /// `stats reset`.
     pub(crate) fn reset_counters(&mut self) {
         self.counters.reset();
-        self.host.exec.counters = ExecutorCounters::default();
+        self.host.exec.counters.reset();
     }
 
     /// Current counters and gauges.
     pub(crate) fn status(&self) -> ShardStatus {
-        let ExecutorCounters { gets, hits, misses, cold, writes, flushes, .. } = self.host.exec.counters;
+        let mut counters = self.counters;
+        counters.add(&self.host.exec.counters);
         ShardStatus {
-            counters: ShardCounters { gets, hits, misses, cold, writes, flushes, ..self.counters },
+            counters,
             sessions: self.sessions_open,
             pending: self.host.exec.wait_queue.len() + self.forward.requests(),
             // The owner of the sessions fills this in.

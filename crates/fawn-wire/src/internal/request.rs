@@ -92,14 +92,7 @@ fn put_update(out: &mut Vec<u8>, update: &Update<'_>) {
         }
         Update::Touch { expiry, condition, return_value } => {
             put_expiry(out, expiry);
-            out.push(match condition {
-                ExpiryCondition::Always => 0,
-                ExpiryCondition::HasNone => 1,
-                ExpiryCondition::HasOne => 2,
-                ExpiryCondition::Later => 3,
-                ExpiryCondition::Earlier => 4,
-                ExpiryCondition::EarlierThanOne => 5,
-            });
+            out.push(condition as u8);
             out.push(u8::from(return_value));
         }
     }

@@ -12,6 +12,7 @@ use fawn_flash::DirLock;
 use fawn_node::Placement;
 use fawn_types::{HashSecret, ShardId};
 use file::{LayoutFile, LayoutFileError};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The layout of a data directory; with several shards it holds the directory's lock.
@@ -157,16 +158,14 @@ fn refuse_shard_alone(dir: &Path) -> Result<(), LayoutError> {
 
 /// Refuses to create a store among other files: a wrong `--dir` is noticed at once, and `rm -r` stays safe.
 fn refuse_foreign(dir: &Path) -> Result<(), LayoutError> {
-    for entry in std::fs::read_dir(dir).map_err(named(dir))? {
-        let name = entry.map_err(named(dir))?.file_name();
+    for name in names(dir)? {
         // Files that an interrupted start leaves, files whose loss is reported elsewhere, and
         // files of a new file system.
         let is_ours = name.to_str().is_some_and(|name| {
             ["LOCK", manifest::NEW_FILE_NAME, file::NEW_NAME, "lost+found"].contains(&name)
                 || segment::is_file_name(name)
-                || name.starts_with("shard-")
         });
-        if !is_ours {
+        if !is_ours && !is_of_shard(&name) {
             let name = name.to_string_lossy();
             return refuse(
                 dir,
@@ -180,6 +179,11 @@ fn refuse_foreign(dir: &Path) -> Result<(), LayoutError> {
 /// Whether a `fawn serve` keeps its data there.
 pub(crate) fn is_taken(dir: &Path) -> bool {
     dir.join(manifest::FILE_NAME).exists() || dir.join(file::NAME).exists()
+}
+
+/// Whether it is the name of a shard's directory.
+fn is_of_shard(name: &OsString) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with("shard-"))
 }
 
 fn store_dir(dir: &Path, shard: u16) -> PathBuf {
@@ -197,15 +201,10 @@ fn has(dir: &Path, name: &str) -> Result<bool, LayoutError> {
     dir.join(name).try_exists().map_err(named(&dir.join(name)))
 }
 
-/// Whether some shard's directory exists here.
-fn has_stores(dir: &Path) -> Result<bool, LayoutError> {
-    for entry in std::fs::read_dir(dir).map_err(named(dir))? {
-        let name = entry.map_err(named(dir))?.file_name();
-        if name.to_str().is_some_and(|name| name.starts_with("shard-")) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// The names in a directory.
+fn names(dir: &Path) -> Result<Vec<OsString>, LayoutError> {
+    let entries = std::fs::read_dir(dir).map_err(named(dir))?;
+    entries.map(|entry| Ok(entry.map_err(named(dir))?.file_name())).collect()
 }
 
 fn find(dir: &Path) -> Result<FoundLayout, LayoutError> {
@@ -216,7 +215,7 @@ fn find(dir: &Path) -> Result<FoundLayout, LayoutError> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(named(&path)(error)),
         Err(_) if is_flat => return Ok(FoundLayout::Flat),
         // The layout file is created before the first of them.
-        Err(_) if has_stores(dir)? => {
+        Err(_) if names(dir)?.iter().any(is_of_shard) => {
             return refuse(
                 &path,
                 "missing, though stores of shards are here; restore it from a copy of the directory, nothing was changed",

@@ -3,7 +3,7 @@
 //! The value is the stanza byte for byte, without its last line end and the blank line. The last stanza of a file
 //! is therefore the same with or without a final line end.
 use super::lines::{InputLine, InputLines};
-use super::row::{ROW_BYTES_MAX, Rows, key_of};
+use super::row::{ROW_BYTES_MAX, Rows, key_of, too_long};
 use super::{BadRow, Fields, LoadRow};
 use std::io::BufRead;
 
@@ -102,10 +102,6 @@ fn without_line_end(mut stanza: Vec<u8>) -> Vec<u8> {
         stanza.pop();
     }
     stanza
-}
-
-fn too_long(line: u64) -> BadRow {
-    BadRow::new(line, format!("a row of more than {ROW_BYTES_MAX} bytes"))
 }
 
 impl<R: BufRead> Rows for Deb822<R> {

@@ -1,6 +1,6 @@
 //! JSON lines: an object per line; the key is one of its fields, the value the line or another field.
 use super::lines::{InputLine, InputLines};
-use super::row::{ROW_BYTES_MAX, Rows, key_of};
+use super::row::{ROW_BYTES_MAX, Rows, key_of, too_long};
 use super::{BadRow, Fields, LoadRow};
 use serde_json::Value;
 use std::io::BufRead;
@@ -54,10 +54,7 @@ impl<R: BufRead> Rows for Jsonl<R> {
             text.clear();
             match self.lines.read(&mut text)? {
                 InputLine::End => return Ok(None),
-                InputLine::TooLong => {
-                    let reason = format!("a row of more than {ROW_BYTES_MAX} bytes");
-                    return Ok(Some(Err(BadRow::new(self.lines.number, reason))));
-                }
+                InputLine::TooLong => return Ok(Some(Err(too_long(self.lines.number)))),
                 InputLine::Whole if text.trim_ascii().is_empty() => {}
                 InputLine::Whole => return Ok(Some(self.parse(text.trim_ascii()))),
             }

@@ -57,3 +57,8 @@ pub(super) fn key_of(fields: &Fields, found: Option<&[u8]>, line: u64) -> Result
         _ => Ok(key),
     }
 }
+
+/// A row that exceeds the limit.
+pub(super) fn too_long(line: u64) -> BadRow {
+    BadRow::new(line, format!("a row of more than {ROW_BYTES_MAX} bytes"))
+}

@@ -82,29 +82,6 @@ impl PeerShards {
             self.mailbox.wake_others();
         }
     }
-
-    /// Advances the shutdown of a shard that was asked to stop, once its clients are gone or
-    /// their time is over.
-    fn next_drain_step(&mut self) -> DrainStep {
-        if self.ending == DrainState::Serving {
-            self.count_drained();
-        }
-        match self.ending {
-            DrainState::LastIteration => DrainStep::End,
-            _ if self.shared.are_all_drained() => {
-                self.ending = DrainState::LastIteration;
-                DrainStep::Iterate
-            }
-            _ => DrainStep::Wait,
-        }
-    }
-}
-
-/// The next step of a stopping shard.
-enum DrainStep {
-    Wait,
-    Iterate,
-    End,
 }
 
 impl Drop for PeerShards {
@@ -159,13 +136,14 @@ impl<B: Backend> EventLoop<B> {
         if !peers.is_drained() && !has_drained && !is_late {
             return false;
         }
-        match peers.next_drain_step() {
-            DrainStep::Wait => false,
-            DrainStep::Iterate => {
-                self.needs_another_iteration = true;
-                false
-            }
-            DrainStep::End => true,
+        if peers.ending == DrainState::Serving {
+            peers.count_drained();
         }
+        if peers.ending != DrainState::LastIteration && peers.shared.are_all_drained() {
+            peers.ending = DrainState::LastIteration;
+            self.needs_another_iteration = true;
+            return false;
+        }
+        peers.ending == DrainState::LastIteration
     }
 }

@@ -1,6 +1,7 @@
 //! Life of a server: start, prepare, report ready, wait for a signal, stop within a bound.
 use super::backend::Backend;
 use super::ready_file::ReadyFile;
+use super::start::start;
 use super::{ListenAddrs, RunningServer, ServeError};
 use crate::admin::Admin;
 use crate::cli::Failure;
@@ -29,12 +30,12 @@ async fn serve<B: Backend + 'static>(settings: &Settings, prepare: Option<Prepar
     // Before anything is opened: a signal during the start must not kill the process half way.
     let mut signals = Signals::watch()?;
     let admin = settings.admin.address().map(Admin::bind).transpose()?;
-    let mut server = RunningServer::start::<B>(settings)?;
-    let mut listen_addrs = server.listen_addrs();
+    let mut server = start::<B>(settings)?;
+    let mut listen_addrs = server.listen_addrs;
     let is_prepared = Arc::new(AtomicBool::new(false));
     if let Some(admin) = admin {
         listen_addrs.admin = Some(admin.address());
-        tokio::spawn(admin.serve(server.shards(), is_prepared.clone()));
+        tokio::spawn(admin.serve(server.shards.clone(), is_prepared.clone()));
     }
     let prepared = tokio::select! {
         outcome = prepared(prepare, listen_addrs) => Ok(outcome),
@@ -51,7 +52,7 @@ async fn serve<B: Backend + 'static>(settings: &Settings, prepare: Option<Prepar
     }
     is_prepared.store(true, Ordering::Release);
     let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &listen_addrs)).transpose()?;
-    log_serving(settings, &listen_addrs, server.shard_count());
+    log_serving(settings, &listen_addrs, server.layout.shards());
     let ended = tokio::select! {
         signal = signals.next() => Some(signal),
         () = server.ended() => None,

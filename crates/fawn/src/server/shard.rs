@@ -1,8 +1,6 @@
 //! The running shards of a process: detects their end, queries all, stops all.
-use super::backend::Backend;
+use super::ServeError;
 use super::control::{Control, ShardReport};
-use super::{ServeError, start};
-use crate::config::Settings;
 use crate::data_dir::Layout;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -40,26 +38,6 @@ pub(crate) struct ShardHandles {
 }
 
 impl RunningServer {
-    /// Opens the stores and serves them; returns once clients can connect.
-    pub(crate) fn start<B: Backend + 'static>(settings: &Settings) -> Result<Self, ServeError> {
-        start::start::<B>(settings)
-    }
-
-    /// Number of shards.
-    pub(crate) fn shard_count(&self) -> u16 {
-        self.layout.shards()
-    }
-
-    /// Addresses in use.
-    pub(crate) const fn listen_addrs(&self) -> ListenAddrs {
-        self.listen_addrs
-    }
-
-    /// A handle for queries.
-    pub(crate) fn shards(&self) -> ShardHandles {
-        self.shards.clone()
-    }
-
     /// Returns when a shard has ended, which happens unasked only after a failure.
     pub(crate) async fn ended(&mut self) {
         let _: Option<()> = self.ended.recv().await;

@@ -84,6 +84,7 @@ mod tests {
             iterations: 116,
             input_bytes: 117,
             output_bytes: 118,
+            retries_answered: 119,
         };
         let replies = RepliesStatus { held_bytes: 201, held_bytes_peak: 202, reserved_bytes: 203, waiting: 204 };
         ShardStatus {
