@@ -81,10 +81,13 @@ pub enum MemcachedFormat {
 /// Appends `reply` to a request on `key`, encoded as `reply_format`.
 #[inline]
 pub fn encode_reply(format: ReplyFormat, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
-    match format {
-        ReplyFormat::Silent => {}
-        ReplyFormat::Resp(format, version) => resp::encode::reply(format, version, reply, out),
-        ReplyFormat::Memcached(format) => memcached::encode::reply(format, key, reply, out),
+    match (format, reply) {
+        // The two most frequent replies, short enough to be inlined.
+        (ReplyFormat::Resp(RespFormat::Bulk, _), Reply::Value(entry)) => resp::encode::bulk(entry.value, out),
+        (ReplyFormat::Resp(RespFormat::OkOrNull, _), Reply::Stored { .. }) => out.extend_from_slice(b"+OK\r\n"),
+        (ReplyFormat::Silent, _) => {}
+        (ReplyFormat::Resp(format, version), _) => resp::encode::reply(format, version, reply, out),
+        (ReplyFormat::Memcached(format), _) => memcached::encode::reply(format, key, reply, out),
     }
 }
 

@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 use fawn_types::{EntryRef, OperationError, Reply, TimeMs};
 
 /// Appends a reply.
-#[inline]
 pub(crate) fn reply(format: RespFormat, version: RespVersion, reply: &Reply<'_>, out: &mut Vec<u8>) {
     match (format, reply) {
         (RespFormat::Bulk, Reply::Value(entry) | Reply::Previous { entry: Some(entry), .. }) => bulk(entry.value, out),
@@ -88,7 +87,7 @@ fn in_unit(ms: u64, seconds: bool) -> i64 {
 }
 
 /// Appends `$…`: a string of arbitrary bytes.
-#[inline]
+#[inline(always)]
 pub fn bulk(value: &[u8], out: &mut Vec<u8>) {
     out.reserve(value.len() + 25);
     match value.len() {
