@@ -3,8 +3,8 @@ use crate::{Entry, TimeMs, Version};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// The point at which a write is acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+/// The point at which a write is acknowledged; the strongest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Durability {
     /// After the sync: the write survives power loss.
     #[default]
@@ -13,6 +13,18 @@ pub enum Durability {
     EverySecond,
     /// Once it is in memory: the last writes are lost by `kill -9`; they reach the operating system within 50 ms.
     Memory,
+}
+
+impl Durability {
+    /// The mode's name in settings and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::EverySecond => "everysec",
+            Self::Memory => "memory",
+        }
+    }
 }
 
 /// The reason why a store rejected a call.

@@ -50,18 +50,15 @@ impl<D: Device> MemberHost<D> {
 
     fn entry_sum(&mut self, range: RangeId, key: &[u8], time: TimeMs) -> Result<Option<u64>, EngineError> {
         let hash = KeyHash::of(self.engine.secret(), key);
-        let mut plan = match self.engine.lookup(range, hash, key, View::Committed, time)? {
-            Lookup::Found(entry) => return Ok(Some(sum_of(key, &entry))),
-            Lookup::Absent | Lookup::Unsettled => return Ok(None),
-            Lookup::Read(plan) => plan,
-        };
+        let mut lookup = self.engine.lookup(range, hash, key, View::Committed, time)?;
         loop {
-            plan = self.wait_for(plan);
-            plan = match self.engine.resume(plan, time)? {
+            let plan = match lookup {
                 Lookup::Found(entry) => return Ok(Some(sum_of(key, &entry))),
                 Lookup::Absent | Lookup::Unsettled => return Ok(None),
                 Lookup::Read(plan) => plan,
             };
+            let plan = self.wait_for(plan);
+            lookup = self.engine.resume(plan, time)?;
         }
     }
 }

@@ -5,14 +5,14 @@ use super::peer_links::PeerLinks;
 use super::persist::{PersistQueue, PersistedBlob};
 use super::status::BackEndCounters;
 use super::transfer::TransferJob;
-use crate::exec::{ExecContext, Executor, ExecutorLimits, handle_commit};
+use crate::exec::{ExecContext, Executor, handle_commit};
 use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot};
 use crate::request::{Origin, Parking, RequestMessage};
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
 use fawn_chain::{Body, Frame, RangeEntry};
 use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Durability, MemberId, MonoMs, Now, RangeId, Version};
+use fawn_types::{MemberId, MonoMs, Now, RangeId, Version};
 use slab::Slab;
 
 /// Interval at which a cut is tried again while the store has no space for its record.
@@ -62,11 +62,7 @@ impl<D: Device> MemberHost<D> {
             config,
             engine,
             members: MemberTable::default(),
-            exec: Executor::new(ExecutorLimits {
-                value_bytes_max: limits.value_bytes_max,
-                waiting_max: limits.parked_max,
-                reads_in_flight_max: limits.reads_in_flight_max,
-            }),
+            exec: Executor::new(limits.value_bytes_max, limits.parked_max, limits.reads_in_flight_max),
             replays: Slab::new(),
             transfers: Slab::new(),
             persists: PersistQueue::default(),
@@ -202,7 +198,7 @@ impl<D: Device> MemberHost<D> {
             let replica = &mut member.replica;
             if is_poisoned || member.broken.is_some() {
                 replica.fail(now);
-            } else if is_weaker(self.config.durability, replica.durability()) && synced < appended {
+            } else if self.config.durability > replica.durability() && synced < appended {
                 // The store was opened in a weaker mode than the chain's. It lasts until the
                 // member is restarted in that mode.
                 self.eager_sync = true;
@@ -340,16 +336,4 @@ impl<D: Device> MemberHost<D> {
         member.broken = Some(why);
         member.replica.fail(now);
     }
-}
-
-/// Whether durability mode `opened` guarantees less than `wanted`.
-const fn is_weaker(opened: Durability, wanted: Durability) -> bool {
-    const fn rank(durability: Durability) -> u8 {
-        match durability {
-            Durability::Memory => 0,
-            Durability::EverySecond => 1,
-            Durability::Sync => 2,
-        }
-    }
-    rank(opened) < rank(wanted)
 }

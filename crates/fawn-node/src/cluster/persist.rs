@@ -4,8 +4,8 @@
 //! the set.
 //! Blobs become durable in order, so a crash leaves the whole old map or the whole new one.
 use super::member_host::MemberHost;
-use fawn_chain::DecodeError;
-use fawn_chain::map::{ClusterMap, decode_map, encode_state};
+use fawn_chain::map::{ClusterMap, decode_map, decode_state, encode_state};
+use fawn_chain::{DecodeError, PersistedState};
 use fawn_ds::internals::format::manifest::BLOB_BYTES_MAX;
 use fawn_ds::internals::{BlobTicket, Engine, EngineError, RangeProgress};
 use fawn_flash::Device;
@@ -25,6 +25,11 @@ const _: () = assert!(MAP_PIECES as usize + 2 * MAP_PIECES_MAX < REPLICA_BIT as 
 pub(crate) fn replica_key(range: RangeId) -> u32 {
     assert!(range.0 < REPLICA_BIT, "range numbers stay below 2^31, found {range:?}");
     range.0 | REPLICA_BIT
+}
+
+/// The stored promise of a member; none is the initial one.
+pub(crate) fn persisted_state<D: Device>(engine: &Engine<D>, range: RangeId) -> Result<PersistedState, DecodeError> {
+    engine.blob(replica_key(range)).map_or(Ok(PersistedState::default()), decode_state)
 }
 
 const fn piece_key(set: u8, piece: usize) -> u32 {

@@ -1,12 +1,11 @@
 //! Recovery of a shard in a cluster: chain members from their persisted state, completions from a replay of the log.
 use super::member_host::MemberHost;
-use super::persist::replica_key;
+use super::persist::persisted_state;
 use crate::replica::{HostedMember, split_acknowledged};
-use fawn_chain::map::decode_state;
-use fawn_chain::{ClusterMap, Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
+use fawn_chain::{ClusterMap, Completions, DecodeError, Replica, ReplicaConfig};
 use fawn_ds::internals::{EngineError, Event, LookupPlan, Replay, TransferredResults};
 use fawn_flash::Device;
-use fawn_types::{Durability, KeyRange, MemberId, RangeId, Version};
+use fawn_types::{KeyRange, MemberId, RangeId, Version};
 
 /// Bytes of records replayed per step.
 const RECOVERY_BYTES: usize = 1 << 20;
@@ -21,7 +20,7 @@ pub enum NodeError {
     #[error("the store was opened with {found}, the cluster needs {expected}")]
     EngineOptions {
         /// The required option.
-        expected: &'static str,
+        expected: String,
         /// The option that the store was opened with.
         found: String,
     },
@@ -70,11 +69,7 @@ impl<D: Device> MemberHost<D> {
             return Err(NodeError::SecretDiffers);
         }
         if options.durability != self.config.durability {
-            let expected = match self.config.durability {
-                Durability::Sync => "durability sync",
-                Durability::EverySecond => "durability everysec",
-                Durability::Memory => "durability memory",
-            };
+            let expected = format!("durability {}", self.config.durability.name());
             return Err(NodeError::EngineOptions { expected, found: format!("{:?}", options.durability) });
         }
         Ok(())
@@ -103,7 +98,8 @@ impl<D: Device> MemberHost<D> {
         self.engine.end_sole_epoch(range)?;
         // Retain as much as the limit allows: a member that returns continues from the end of its log.
         self.engine.set_retain_floor(range, Version::ZERO);
-        let persisted = self.kept_state(range)?;
+        let persisted = persisted_state(&self.engine, range)
+            .map_err(|cause| NodeError::Kept { what: format!("the promise for {range:?}"), cause })?;
         let completions = self.recover_completions(range)?;
         let progress = self.engine.progress(range);
         let config = ReplicaConfig {
@@ -116,13 +112,6 @@ impl<D: Device> MemberHost<D> {
         let replica = Replica::new(config, persisted, progress.appended, progress.committed);
         self.members.push(HostedMember::new(replica, completions));
         Ok(())
-    }
-
-    fn kept_state(&self, range: RangeId) -> Result<PersistedState, NodeError> {
-        let Some(bytes) = self.engine.blob(replica_key(range)) else {
-            return Ok(PersistedState::default());
-        };
-        decode_state(bytes).map_err(|cause| NodeError::Kept { what: format!("the promise for {range:?}"), cause })
     }
 
     /// Completions of tagged operations: from the log, as far back as it can be replayed, and earlier ones from the

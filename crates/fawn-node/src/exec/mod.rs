@@ -30,16 +30,6 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Version};
 use fawn_wire::internal::KeyspaceRequest;
 
-/// Limits of an executor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ExecutorLimits {
-    pub(crate) value_bytes_max: u32,
-    /// Maximum number of waiting requests.
-    pub(crate) waiting_max: usize,
-    /// Maximum number of device reads in flight.
-    pub(crate) reads_in_flight_max: usize,
-}
-
 /// Buffers that are reused between requests.
 #[derive(Debug, Default)]
 struct EvaluationScratch {
@@ -108,24 +98,27 @@ pub(crate) struct Executor {
     scratch: EvaluationScratch,
     /// Buffer for the encoded result of a tagged update.
     result: Vec<u8>,
-    limits: ExecutorLimits,
+    value_bytes_max: u32,
+    /// Maximum number of waiting requests.
+    waiting_max: usize,
 }
 
 impl Executor {
-    pub(crate) fn new(limits: ExecutorLimits) -> Self {
+    pub(crate) fn new(value_bytes_max: u32, waiting_max: usize, reads_in_flight_max: usize) -> Self {
         Self {
             wait_queue: WaitQueue::default(),
-            reads: Reads::new(limits.reads_in_flight_max),
+            reads: Reads::new(reads_in_flight_max),
             counters: ShardCounters::default(),
             scratch: EvaluationScratch::default(),
             result: Vec::new(),
-            limits,
+            value_bytes_max,
+            waiting_max,
         }
     }
 
     /// Whether one more request may wait.
     pub(crate) fn has_capacity(&self) -> bool {
-        self.wait_queue.len() < self.limits.waiting_max
+        self.wait_queue.len() < self.waiting_max
     }
 
     /// Parks a request.

@@ -79,7 +79,7 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
 
     /// Retries requests that found the log's buffers full.
     pub(crate) fn retry(&mut self) {
-        for name in self.exec.wait_queue.take_retries() {
+        for name in std::mem::take(&mut self.exec.wait_queue.retries) {
             self.run_queue(name);
         }
     }

@@ -148,8 +148,7 @@ impl<D: Device> ExecContext<'_, D> {
     // As in `append_as`: the arguments stay in registers.
     #[inline(always)]
     fn run_blind(&mut self, job: &UpdateJob<'_>, time: TimeMs, emit: impl Emit) -> Execution {
-        let Outcome { effect, reply } =
-            StringOperation::new(*job.update, self.exec.limits.value_bytes_max).apply(None, time);
+        let Outcome { effect, reply } = StringOperation::new(*job.update, self.exec.value_bytes_max).apply(None, time);
         let draft = RecordDraft::of(&effect);
         let reply_at = |version| match reply {
             Reply::Stored { value_bytes, .. } => Reply::Stored { version, value_bytes },
@@ -174,7 +173,7 @@ impl<D: Device> ExecContext<'_, D> {
             Err(error) => return NotAppended::Failed(operation_error(&error)).conclude(emit),
         };
         let wait = wait_for_commit(&self.member.replica, entry.map(|entry| entry.version));
-        let limit_bytes = self.exec.limits.value_bytes_max;
+        let limit_bytes = self.exec.value_bytes_max;
         let Outcome { effect, reply } = StringOperation::new(*job.update, limit_bytes).apply(entry, time);
         // The entry is borrowed from the engine, which an append changes: borrowed parts of the outcome are copied.
         let mut scratch = std::mem::take(&mut self.exec.scratch);

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// A member's key, by its keyed hash: clients cannot aim at one bucket, and two keys of one hash merely share a queue.
-pub(super) type QueueName = (RangeSlot, KeyHash);
+pub(crate) type QueueName = (RangeSlot, KeyHash);
 
 /// The bytes of a waiting request.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(crate) struct WaitQueue {
     /// Tags of waiting updates, to drop their retries.
     tags: HashSet<ClientTag, FxBuildHasher>,
     /// Queues whose first request found the log's buffers full; they run again in the next iteration.
-    retries: Vec<QueueName>,
+    pub(crate) retries: Vec<QueueName>,
     pub(super) deferred: VecDeque<UngrantedRead>,
     generation: u32,
 }
@@ -79,10 +79,6 @@ impl WaitQueue {
 
     pub(crate) fn has_queues(&self) -> bool {
         !self.queues.is_empty()
-    }
-
-    pub(crate) fn has_retries(&self) -> bool {
-        !self.retries.is_empty()
     }
 
     pub(super) fn holds_tag(&self, tag: ClientTag) -> bool {
@@ -157,10 +153,6 @@ impl WaitQueue {
     /// The queue's first request cannot run before the next iteration.
     pub(super) fn retry_later(&mut self, name: QueueName) {
         self.retries.push(name);
-    }
-
-    pub(super) fn take_retries(&mut self) -> Vec<QueueName> {
-        std::mem::take(&mut self.retries)
     }
 
     /// Removes all requests of a member, in no particular order. None of them was executed.

@@ -1,8 +1,8 @@
 //! Activation of a shard's replica as the only member of its range, before the shard serves.
-use crate::cluster::{HostConfig, NodeLimits, replica_key};
+use crate::cluster::{HostConfig, NodeLimits, persisted_state, replica_key};
 use crate::options::{ServerInfo, ShardOptions};
-use fawn_chain::map::{decode_state, encode_state};
-use fawn_chain::{PersistedState, Replica, ReplicaConfig, ReplicaOptions, ReplicaOutput};
+use fawn_chain::map::encode_state;
+use fawn_chain::{Replica, ReplicaConfig, ReplicaOptions, ReplicaOutput};
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::{BootId, KeyRange, MemberId, NodeId, Now, RangeId, ShardId};
@@ -37,7 +37,11 @@ pub(crate) fn activate<D: Device>(
 ) -> Result<Replica, EngineError> {
     let HostConfig { id, boot, durability, limits } = *host;
     let config = ReplicaConfig { id, boot, range, durability, options: limits.replica };
-    let persisted = persisted_state(engine, range)?;
+    let persisted = persisted_state(engine, range).map_err(|cause| EngineError::Corrupt {
+        file: "manifest".to_owned(),
+        offset_bytes: 0,
+        detail: format!("the promise for {range:?}: {cause}; restore the store from a copy"),
+    })?;
     let progress = engine.progress(range);
     let above_promise = persisted.promised.next();
     let mut replica = Replica::new(config, persisted, progress.appended, progress.committed);
@@ -56,15 +60,6 @@ pub(crate) fn activate<D: Device>(
     let promise = state.map(|state| encode_state(&state));
     engine.begin_sole_epoch(range, epoch, promise.as_deref().map(|bytes| (replica_key(range), bytes)))?;
     Ok(replica)
-}
-
-fn persisted_state<D: Device>(engine: &Engine<D>, range: RangeId) -> Result<PersistedState, EngineError> {
-    let Some(bytes) = engine.blob(replica_key(range)) else { return Ok(PersistedState::default()) };
-    decode_state(bytes).map_err(|cause| EngineError::Corrupt {
-        file: "manifest".to_owned(),
-        offset_bytes: 0,
-        detail: format!("the promise for {range:?}: {cause}; restore the store from a copy"),
-    })
 }
 
 #[cold]

@@ -322,7 +322,7 @@ impl<D: Device> Shard<D> {
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {
         let ShardState { host: MemberHost { engine, members, exec, .. }, flush_at, forward, .. } = &self.state;
-        let waits = exec.wait_queue.has_retries() || !forward.blocked.is_empty();
+        let waits = !exec.wait_queue.retries.is_empty() || !forward.blocked.is_empty();
         let retry = waits.then(|| now.mono.plus_ms(RETRY_MS));
         // Modes without immediate syncs sync at intervals: the engine checks the clock in `submit`.
         let is_unsynced = engine.poisoned().is_none()

@@ -2,7 +2,7 @@
 use super::counters::store_json;
 use fawn_node::cluster::MemberStatus;
 use fawn_node::{BackEndStatus, ChainStatus, ClusterStatus};
-use fawn_types::{Durability, MonoMs};
+use fawn_types::MonoMs;
 use serde_json::{Value, json};
 
 /// A chain without writes for this long has a problem; shorter pauses are handshakes.
@@ -28,11 +28,7 @@ fn chain_json(chain: &ChainStatus) -> Value {
     json!({
         "range": chain.range.0,
         "epoch": chain.epoch.get(),
-        "durability": match chain.durability {
-            Durability::Sync => "sync",
-            Durability::EverySecond => "everysec",
-            Durability::Memory => "memory",
-        },
+        "durability": chain.durability.name(),
         "takes_writes": chain.takes_writes,
         "copies": chain.copies,
         "copies_wanted": chain.copies_wanted,
@@ -90,7 +86,7 @@ fn advice(back_ends: &[BackEndStatus]) -> Option<String> {
 mod tests {
     use super::*;
     use fawn_node::StoreStatus;
-    use fawn_types::{Epoch, MemberId, NodeId, RangeId, ShardId, Version};
+    use fawn_types::{Durability, Epoch, MemberId, NodeId, RangeId, ShardId, Version};
 
     fn member(phase: &'static str, copied: Option<(u64, u64)>) -> MemberStatus {
         MemberStatus {

@@ -10,10 +10,10 @@ pub(super) fn settings(
     server_info: &ServerInfo,
     engine: &Options,
 ) -> Vec<(&'static str, String)> {
-    let (fsync, mode) = match options.durability {
-        Durability::Sync => ("always", "sync"),
-        Durability::EverySecond => ("everysec", "everysec"),
-        Durability::Memory => ("no", "memory"),
+    let fsync = match options.durability {
+        Durability::Sync => "always",
+        Durability::EverySecond => "everysec",
+        Durability::Memory => "no",
     };
     // Each of the process's shards has as much.
     let memory_bytes = engine.memory_bytes * u64::from(server_info.threads.max(1));
@@ -33,7 +33,7 @@ pub(super) fn settings(
         ("cluster-enabled", "no".to_owned()),
         ("proto-max-bulk-len", options.value_bytes_max.to_string()),
         ("memcached-port", server_info.memcached_port.to_string()),
-        ("durability", mode.to_owned()),
+        ("durability", options.durability.name().to_owned()),
         ("segment-bytes", engine.segment_bytes.to_string()),
         ("value-bytes-max", options.value_bytes_max.to_string()),
         ("session-output-bytes-max", options.session_output_bytes_max.to_string()),
