@@ -224,7 +224,12 @@ fn memcached_noreply_and_stats() {
 
 #[test]
 fn delayed_flush_voids_what_is_there_then() {
-    delayed_flush(&mut ShardHarness::new());
+    let mut harness = ShardHarness::new();
+    delayed_flush(&mut harness);
+    let id = harness.connect(Protocol::Memcached);
+    assert_eq!(harness.memcached(id, "flush_all 10"), "OK");
+    let due = harness.host.run_once(harness.now);
+    assert!(due.is_some_and(|due| due.ms_since(harness.now.mono) <= 10_000), "the flush is due: {due:?}");
 }
 
 /// A delayed `flush_all`; the test runs on a store and on a cluster.

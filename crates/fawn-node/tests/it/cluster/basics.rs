@@ -64,7 +64,7 @@ fn conditional_outcomes_are_ordered_and_answered_by_the_tail() {
 }
 
 /// A cluster with a cache far smaller than the data, so that reads and updates go to the device.
-fn cold_world(seed: u64) -> TestWorld {
+pub(super) fn cold_world(seed: u64) -> TestWorld {
     let mut world = TestWorld::with(seed, Durability::Sync, 1 << 20);
     for i in 0..3000_u32 {
         let value = vec![i as u8; 1000];

@@ -1,6 +1,8 @@
 //! Failures: a node crashes and comes back, the whole cluster loses power, replies are lost.
-use super::commands::{Answer, increment, set};
+use super::basics::cold_world;
+use super::commands::{Answer, append_if_present, increment, set};
 use super::world::{BACK_ENDS, FRONT_END, TestWorld};
+use fawn_chain::RangeEntry;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_types::{Durability, RingKey};
 
@@ -277,4 +279,41 @@ fn a_write_without_a_second_copy_is_refused_as_such() {
     let answer = world.call(&set(b"k", b"2"));
     assert!(answer.is_error("TRYAGAIN too few copies"), "{answer:?}");
     assert_eq!(world.get(b"k").value(), Some(&b"1"[..]), "reads continue");
+}
+
+/// A head is cut off while an update waits for its device read, and the other members do the update. Once that member is head
+/// again, its own copy of the request has no effect.
+#[test]
+fn an_update_that_waits_when_its_head_stops_is_done_once() {
+    let mut world = cold_world(9);
+    let head_of = |world: &TestWorld, key: &[u8]| {
+        let map = world.manager_map();
+        let entry = map.range_of(&RingKey::of(&map.secret, key)).filter(|entry| entry.is_active());
+        entry.and_then(RangeEntry::head).map(|id| id.node().0)
+    };
+    let keys = (0..100).map(|key| format!("cold:{key}").into_bytes());
+    let (key, head) = keys
+        .map(|key| (head_of(&world, &key), key))
+        .find_map(|(head, key)| Some((key, head.filter(|head| *head > 1)?)))
+        .unwrap();
+    world.disks[&head].hang(OpKind::Read);
+    let op = world.submit(&append_if_present(&key, b"once")).unwrap();
+    world.run(50);
+    assert!(world.disks[&head].hung() > 0, "the update waits for a read");
+    for other in (1..=FRONT_END).filter(|other| *other != head) {
+        world.cut.extend([(head, other), (other, head)]);
+    }
+    assert_eq!(world.wait(op), Answer::Stored, "the other members do the update");
+    assert_ne!(head_of(&world, &key), Some(head));
+    world.cut.clear();
+    for _ in 0..60_000 {
+        if head_of(&world, &key) == Some(head) {
+            break;
+        }
+        world.run(1);
+    }
+    assert_eq!(head_of(&world, &key), Some(head), "{:#?}", world.statuses());
+    world.disks[&head].release_hung();
+    world.run(1_000);
+    assert_eq!(world.get(&key).value().unwrap()[1000..], *b"once");
 }

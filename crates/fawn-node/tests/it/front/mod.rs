@@ -3,6 +3,7 @@ mod clients;
 mod colocated;
 mod failures;
 mod harness;
+mod host;
 mod limits;
 mod one_shard;
 mod pipelines;
