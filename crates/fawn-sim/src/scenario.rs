@@ -15,6 +15,9 @@ use std::ops::Range;
 /// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
 const HANG_EVERY_SEEDS: u64 = 25;
 
+/// One seed in this many starts a second process with the identity of a machine.
+const TWIN_EVERY_SEEDS: u64 = 15;
+
 /// One seed in this many lets keys expire.
 const EXPIRY_EVERY_SEEDS: u64 = 3;
 
@@ -68,6 +71,8 @@ pub struct Scenario {
     pub may_lose: bool,
     /// After all has healed, disks of one machine hang.
     pub hang: Option<Hang>,
+    /// After that, two processes have one identity.
+    pub twin: Option<Twin>,
     /// After healing, all machines are shut down cleanly and restarted before the final check.
     pub closes_at_end: bool,
     /// After healing, ranges stay idle for more epochs than the remembered activations.
@@ -133,6 +138,32 @@ impl Hang {
             return Some(Self { machine, shard, for_us, late_us, is_survived: true });
         }
         Some(Self { machine, shard, for_us, late_us, is_survived })
+    }
+}
+
+/// A process on a copy of a machine's disks, while the process on the disks themselves runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Twin {
+    /// Whose disks are copied, numbered from 0.
+    pub machine: u32,
+    /// The copy was opened more often than the original; else equally often.
+    pub is_newer: bool,
+    /// When it starts after the copy was made, µs.
+    pub after_us: u64,
+    /// How long both processes run at least, µs.
+    pub for_us: u64,
+}
+
+impl Twin {
+    fn of(seed: &Seed, backends: u32, replication: u8) -> Option<Self> {
+        let mut random = seed.stream("twins");
+        // A chain of one member has no other copy, and the manager keeps its map on the first machine's disk alone.
+        if !random.chance(1, TWIN_EVERY_SEEDS) || replication < 2 {
+            return None;
+        }
+        let machine = 1 + random.below(u64::from(backends) - 1) as u32;
+        let after_us = [1_000, 100_000, 2_000_000][random.below(3) as usize];
+        Some(Self { machine, is_newer: random.chance(2, 3), after_us, for_us: 1_000_000 + random.below(4_000_000) })
     }
 }
 
@@ -236,6 +267,7 @@ impl Scenario {
             supervised: seed.stream("supervisor").chance(1, 4),
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
             may_lose,
+            twin: Twin::of(seed, backends, replication),
             hang: Hang::of(seed, (backends, frontends), shards, replication),
             closes_at_end: stops.chance(1, 4),
             idles: long.chance(1, 12),

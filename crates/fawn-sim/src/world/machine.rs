@@ -9,7 +9,7 @@ use fawn_ds::internals::index::IndexOptions;
 use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{MapPlace, NodeConfig, NodeLimits, NodeStatus};
+use fawn_node::cluster::{MapPlace, NodeConfig, NodeLimits, NodeOutput, NodeStatus};
 use fawn_node::{ServerInfo, Shard, ShardGroup, ShardOptions};
 use fawn_types::{BootId, Durability, MemberId, MonoMs, NodeId, Now, ShardId, TimeMs};
 use std::collections::{BTreeMap, VecDeque};
@@ -167,6 +167,35 @@ impl Machine {
             connections: Vec::new(),
             answered: 0,
         }
+    }
+
+    /// A machine with its identity and a copy of its disks, as of now.
+    pub(super) fn copy(&self, seed: u64) -> Self {
+        let disks = self.disks.iter().zip(seed..).map(|(shard, seed)| ShardDisk {
+            id: shard.id,
+            disk: shard.disk.image(Loss::Process, seed),
+            past: VecDeque::new(),
+            forgotten: BTreeMap::new(),
+        });
+        let copy = Self::new(self.node, Vec::new(), self.skew_ms);
+        Self { disks: disks.collect(), powered_us: self.powered_us, ..copy }
+    }
+
+    /// One iteration of its process. Returns when the next is due without an event, µs, and the effects for the world.
+    pub(super) fn run_once(&mut self, now_us: u64) -> (Option<u64>, Vec<(MemberId, NodeOutput)>) {
+        let clock = self.clock(now_us);
+        let Some(process) = self.process.as_mut() else { return (None, Vec::new()) };
+        for (from, to, arrival) in self.inbox.drain(..) {
+            match arrival {
+                Arrival::Bytes(bytes) => process.handle_bytes(clock, (from, to), &bytes),
+                Arrival::Reset => process.handle_link_reset(clock, (from, to)),
+            }
+        }
+        self.offer_inputs(clock);
+        let Some(process) = self.process.as_mut() else { return (None, Vec::new()) };
+        let due = process.run_once(clock);
+        let outputs = std::iter::from_fn(|| process.poll_output()).collect();
+        (due.map(|due| self.when_us(due)), outputs)
     }
 
     /// The values of its own clocks.

@@ -11,6 +11,7 @@ mod machine;
 mod memory;
 mod observe;
 mod sessions;
+mod twin;
 
 use crate::canary::Canary;
 use crate::chain_time::ChainTimes;
@@ -29,7 +30,7 @@ use fawn_flash::sim::Loss;
 use fawn_node::Shard;
 use fawn_node::cluster::{MemberStatus, NodeOutput, NodeStatus};
 use fawn_types::random::SplitMix64;
-use fawn_types::{BootId, HashSecret, MemberId, NodeId, RangeId};
+use fawn_types::{BootId, Epoch, HashSecret, MemberId, NodeId, RangeId};
 use machine::{MANAGER, Machine};
 use observe::Observer;
 use std::collections::BTreeSet;
@@ -102,6 +103,8 @@ pub struct World {
     steps_max: u64,
     map: ClusterMap,
     machines: Vec<Machine>,
+    /// A second process with the identity of one of the machines.
+    twin: Option<Machine>,
     network: Network,
     transport: FaultyTransport,
     clients: Clients,
@@ -188,6 +191,7 @@ impl World {
             steps_max: STEPS_MAX,
             map,
             machines,
+            twin: None,
             random,
             boots: 0,
             struck: 0,
@@ -243,6 +247,9 @@ impl World {
         if let Some(hang) = self.scenario.hang {
             self.hang(hang)?;
         }
+        if let Some(twin) = self.scenario.twin {
+            self.run_twin(twin)?;
+        }
         if self.scenario.closes_at_end {
             self.close_all()?;
         }
@@ -291,7 +298,7 @@ impl World {
     fn next_us(&self) -> Option<u64> {
         let clients = self.clients.next_us(self.quiet);
         let cuts = self.cuts.iter().map(|(at, ..)| *at).min();
-        let machines = self.machines.iter().filter_map(Machine::next_us).min();
+        let machines = self.machines.iter().chain(&self.twin).filter_map(Machine::next_us).min();
         [self.network.next_us(), clients, self.faults.next_us(), cuts, machines].into_iter().flatten().min()
     }
 
@@ -312,7 +319,8 @@ impl World {
         }
         self.deliver();
         self.run_clients();
-        (0..self.machines.len()).try_for_each(|index| self.wake(index))
+        (0..self.machines.len()).try_for_each(|index| self.wake(index))?;
+        self.wake_twin()
     }
 
     fn mend_cuts(&mut self) {
@@ -331,6 +339,9 @@ impl World {
                 Arrival::Reset => b"reset",
             };
             self.trace.note(now_us, b'b', from.0, to.0, bytes);
+            if let Some(twin) = self.twin.as_mut().filter(|twin| twin.node == to.node()) {
+                twin.inbox.push_back((from, to, arrival.clone()));
+            }
             let machine = &mut self.machines[index_of(to)];
             if machine.process.is_some() {
                 machine.inbox.push_back((from, to, arrival));
@@ -353,21 +364,7 @@ impl World {
         if lies {
             machine.keep_past(now_us);
         }
-        let clock = machine.clock(now_us);
-        let Some(process) = machine.process.as_mut() else { return Ok(()) };
-        for (from, to, arrival) in machine.inbox.drain(..) {
-            match arrival {
-                Arrival::Bytes(bytes) => process.handle_bytes(clock, (from, to), &bytes),
-                Arrival::Reset => process.handle_link_reset(clock, (from, to)),
-            }
-        }
-        machine.offer_inputs(clock);
-        let Some(process) = machine.process.as_mut() else { return Ok(()) };
-        let due = process.run_once(clock);
-        let mut outputs = Vec::new();
-        while let Some(output) = process.poll_output() {
-            outputs.push(output);
-        }
+        let (own_us, outputs) = machine.run_once(now_us);
         let statuses = machine.statuses();
         let (replies, replies_us) = machine.take_replies(now_us, &mut self.random)?;
         let mut is_copying = false;
@@ -386,7 +383,7 @@ impl World {
         if let Some((id, _)) = machine.shards().find(|(_, shard)| shard.engine().stats().corrupt_passed > 0) {
             return Err(format!("shard {id}: a scan passed a record as lost"));
         }
-        let own_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
+        let own_us = own_us.map(|at| at.max(now_us + TURN_US));
         machine.due_us = own_us.into_iter().chain(replies_us).min();
         statuses.iter().try_for_each(|(_, status)| self.compare_copied(status))?;
         outputs.into_iter().try_for_each(|(from, output)| self.carry_out(from, output))?;
@@ -439,17 +436,21 @@ impl World {
         self.network.send(now_us, from, to, frame_out.frame);
     }
 
+    /// Sends the frames that a process output; returns the promises in them.
+    fn send_frames(&mut self, from: MemberId, to: MemberId, bytes: &[u8]) -> Result<Vec<(RangeId, Epoch)>, String> {
+        let wall = self.machines[index_of(to)].clock(self.now_us).wall;
+        let frames = self.transport.outgoing(bytes, wall)?;
+        let promises = frames.iter().filter_map(|frame_out| frame_out.promise).collect();
+        frames.into_iter().for_each(|frame_out| self.send(from, to, frame_out));
+        Ok(promises)
+    }
+
     fn carry_out(&mut self, id: MemberId, output: NodeOutput) -> Result<(), String> {
         let now_us = self.now_us;
         match output {
             NodeOutput::Send { to, bytes } => {
-                let wall = self.machines[index_of(to)].clock(now_us).wall;
-                for frame_out in self.transport.outgoing(&bytes, wall)? {
-                    if let Some(promise) = frame_out.promise {
-                        self.watch.note_epoch(id, promise);
-                    }
-                    self.send(id, to, frame_out);
-                }
+                let promises = self.send_frames(id, to, &bytes)?;
+                promises.into_iter().for_each(|promise| self.watch.note_epoch(id, promise));
             }
             NodeOutput::KeepMap { .. } => return Err("the manager's shard keeps its map itself".to_owned()),
             NodeOutput::Reset { peer } => {

@@ -155,6 +155,11 @@ impl Observer {
         self.members.retain(|(_, of), _| of.node() != node);
     }
 
+    /// Forgets the epochs of a node whose disks were replaced by an older copy.
+    pub(super) fn forget_epochs(&mut self, node: NodeId) {
+        self.seen_epochs.retain(|(of, _), _| of.node() != node);
+    }
+
     /// Checks all invariants after an iteration of shard `id`; `progress` returns the watermarks of its logs.
     pub(super) fn look(
         &mut self,

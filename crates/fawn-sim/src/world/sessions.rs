@@ -52,7 +52,7 @@ impl Machine {
     }
 
     /// Closes the session of `client`, whose requests may still be executed.
-    fn close_connection(&mut self, client: usize) {
+    pub(super) fn close_connection(&mut self, client: usize) {
         let Some(process) = self.process.as_mut() else { return };
         for connection in self.connections.extract_if(.., |connection| connection.client == client) {
             if let Some(shard) = process.shard_mut(connection.shard) {

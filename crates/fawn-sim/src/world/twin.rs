@@ -1,0 +1,81 @@
+//! The phase in which two processes have one identity: one runs on a machine's disks, the other on a copy of them.
+//!
+//! The process of the newer boot takes part in its chains, the other one serves nothing; no observed write is lost, and
+//! everything is whole again within a bound, although both processes receive every frame [replication.md § 1]. The phase begins
+//! in a healed cluster: a copy of a directory is as old as a disk that was restored, so another copy must be whole.
+use super::machine::Machine;
+use super::observe::is_serving;
+use super::{TURN_US, World};
+use crate::scenario::Twin;
+use fawn_node::cluster::NodeOutput;
+use fawn_types::BootId;
+
+/// Longest pause of a client between two operations meanwhile, µs.
+const THINK_US: u64 = 10_000;
+
+impl World {
+    /// Copies the disks of a machine, starts a second process on them, and ends the one that must not serve.
+    pub(super) fn run_twin(&mut self, twin: Twin) -> Result<(), String> {
+        let index = twin.machine as usize;
+        self.trace.say(self.now_us, format!("{twin:?}"));
+        self.quiet = false;
+        self.clients.think_longer(THINK_US);
+        let mut copy = self.machines[index].copy(self.random.next());
+        // The first process acknowledges writes that the copy lacks.
+        self.run_until(self.now_us + twin.after_us)?;
+        let known = self.machines[index].boot;
+        let generation = if twin.is_newer { self.boots + 1 } else { known.generation() };
+        self.boots += u32::from(twin.is_newer);
+        let boot = BootId::new(generation, self.random.next() as u32);
+        copy.start(boot, &self.map, self.now_us, &self.scenario, self.canary)?;
+        if twin.is_newer {
+            self.replace(index, &mut copy);
+        }
+        self.twin = Some(copy);
+        self.run_until(self.now_us + twin.for_us)?;
+        self.heal_whole("a second process of one identity")?;
+        let twin = self.twin.take().map(|twin| twin.statuses()).unwrap_or_default();
+        let serving = twin.iter().flat_map(|(id, status)| status.members.iter().map(move |member| (id, member)));
+        if let Some((id, member)) = serving.into_iter().find(|(_, member)| is_serving(member.phase)) {
+            return Err(format!("two processes serve as {id}: {member:?}: {}", self.words()));
+        }
+        self.heal_whole("the end of a second process of one identity")?;
+        self.serve()
+    }
+
+    /// The process with the newer boot is the machine's from now on; clients connect to it.
+    fn replace(&mut self, index: usize, newer: &mut Machine) {
+        let now_us = self.now_us;
+        std::mem::swap(&mut self.machines[index], newer);
+        newer.connected().into_iter().for_each(|client| {
+            newer.close_connection(client);
+            self.clients.lose(client, now_us);
+        });
+        self.ended += 1;
+        let node = newer.node;
+        self.watch.forget(node);
+        self.watch.forget_epochs(node);
+        self.copied.retain(|(of, _)| of.node() != node);
+    }
+
+    /// Runs an iteration of the second process, if one is due. Its frames are sent as those of the first, whose state is what
+    /// oracles judge.
+    pub(super) fn wake_twin(&mut self) -> Result<(), String> {
+        let now_us = self.now_us;
+        let Some(twin) = self.twin.as_mut().filter(|twin| twin.next_us().is_some_and(|at| at <= now_us)) else {
+            return Ok(());
+        };
+        twin.disks.iter().for_each(|disk| disk.disk.advance_to(now_us));
+        let (due_us, outputs) = twin.run_once(now_us);
+        twin.due_us = due_us.map(|due_us| due_us.max(now_us + TURN_US));
+        for (id, output) in outputs {
+            // A promise of this process does not bind the other one.
+            if let NodeOutput::Send { to, bytes } = output {
+                self.send_frames(id, to, &bytes)?;
+            } else {
+                self.carry_out(id, output)?;
+            }
+        }
+        Ok(())
+    }
+}
