@@ -123,12 +123,12 @@ impl Completions {
         if tag.seq < session.first_incomplete {
             return Admission::Answered;
         }
-        match session.done.get(&tag.seq) {
-            Some(done) if done.version <= self.committed => Admission::Done(done),
-            Some(done) => Admission::Pending(done.version),
-            None if session.larger.contains_key(&tag.seq) => Admission::Larger(session.larger[&tag.seq]),
-            None if has_room => Admission::New,
-            None => Admission::Overloaded,
+        match (session.done.get(&tag.seq), session.larger.get(&tag.seq)) {
+            (Some(done), _) if done.version <= self.committed => Admission::Done(done),
+            (Some(done), _) => Admission::Pending(done.version),
+            (None, Some(&bytes)) => Admission::Larger(bytes),
+            (None, None) if has_room => Admission::New,
+            (None, None) => Admission::Overloaded,
         }
     }
 

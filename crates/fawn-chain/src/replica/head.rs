@@ -3,6 +3,10 @@ use super::{Rejection, Replica, ReplicaOptions, ReplicaPhase, Role};
 use crate::message::Body;
 use fawn_types::{Now, TimeMs, Version};
 
+/// Pause before a member requests records again that its log rejected, unless the log has space earlier; in
+/// retransmission intervals, as many as the longest pause of the sender.
+const REJECTED_PAUSES: u64 = 16;
+
 impl Replica {
     /// Assigns the version of the next write. The host appends it to its log at once, or retracts it.
     ///
@@ -102,6 +106,9 @@ impl Replica {
         if self.next.is_some() {
             self.next = self.first_after(after);
         }
+        // A request for what the log has just rejected would be repeated as fast as the link carries it.
+        let pause_ms = self.config.options.retransmit_ms.saturating_mul(REJECTED_PAUSES);
+        self.gap_asked = Some((after, self.now.mono.plus_ms(pause_ms)));
     }
 
     /// The first version that this epoch's head assigns after `last`.

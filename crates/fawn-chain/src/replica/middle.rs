@@ -1,7 +1,7 @@
 //! Receipt of records and watermarks from the predecessor, in all roles (middle, tail, syncing, aligning).
 use super::{FrameVerdict, Replica, ReplicaPhase, Role};
 use crate::message::Body;
-use fawn_types::{MemberId, TimeMs, Version};
+use fawn_types::{MemberId, Now, TimeMs, Version};
 
 /// The least watermark of the members above, chain time, and the last version that the head had assigned then.
 pub(super) type Announcement = (Version, TimeMs, Version);
@@ -77,13 +77,21 @@ impl Replica {
         }
     }
 
+    /// The log accepts records again after it rejected some, which [`Replica::retract`] counted as never received.
+    pub fn handle_log_space(&mut self, now: Now) {
+        self.now = now;
+        if self.predecessor.is_some_and(|predecessor| self.receives_from(predecessor)) {
+            self.gap_asked = None;
+            self.ask_replay();
+        }
+    }
+
     /// Requests the missing records, once per gap; the timer repeats the request.
     pub(super) fn ask_replay(&mut self) {
-        let pause_ms = self.config.options.retransmit_ms;
-        let asked = self.gap_asked.is_some_and(|(end, at)| end == self.last && self.now.mono.ms_since(at) < pause_ms);
+        let asked = self.gap_asked.is_some_and(|(end, again_at)| end == self.last && self.now.mono < again_at);
         let welcome = self.transfer.is_none_or(|transfer| transfer.takes_records());
         let Some(to) = self.predecessor.filter(|_| !asked && welcome) else { return };
-        self.gap_asked = Some((self.last, self.now.mono));
+        self.gap_asked = Some((self.last, self.now.mono.plus_ms(self.config.options.retransmit_ms)));
         self.send(to, Body::ReplayWanted { after: self.last });
     }
 }

@@ -139,7 +139,7 @@ pub struct Replica {
     commit_due: bool,
     /// An `Ack` to the predecessor is due.
     ack_due: bool,
-    /// The last gap that was reported: its start, and when.
+    /// The last gap that was reported: its start, and when it may be reported again.
     gap_asked: Option<(Version, MonoMs)>,
     /// Time of the next timer action of an idle or waiting replica.
     wake_at: Option<MonoMs>,

@@ -95,7 +95,7 @@ impl<D: Device> MemberHost<D> {
     }
 
     /// Appends a peer's records above `after`, at most through `through`. Records that the log does not accept count as
-    /// never received: the peer sends them again.
+    /// never received: the peer sends them again after a write has freed buffers, or else after its retransmission time.
     pub(super) fn append_from_peer(&mut self, at: RangeSlot, (after, through): (Version, Version), records: &[u8]) {
         let member = &mut self.members[at];
         // `last` was appended, `read` was decoded: a batch is appended once it is whole.
@@ -130,6 +130,7 @@ impl<D: Device> MemberHost<D> {
         if last < through {
             self.counters.frames_cut += 1;
             member.replica.retract(last);
+            member.refused_at = Some(self.engine.watermarks().flushed);
         }
     }
 }

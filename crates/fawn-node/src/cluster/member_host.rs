@@ -184,6 +184,7 @@ impl<D: Device> MemberHost<D> {
     /// Reports the log's progress to every member and executes their outputs.
     pub(crate) fn advance(&mut self, now: Now, links: &mut PeerLinks) {
         let is_poisoned = self.engine.poisoned().is_some();
+        let log_flushed = self.engine.watermarks().flushed;
         for at in self.members.slots() {
             if is_poisoned {
                 self.members[at].transfer.begin = None;
@@ -206,6 +207,10 @@ impl<D: Device> MemberHost<D> {
             }
             if replica.next_timeout().is_some_and(|due| due <= now.mono) {
                 replica.handle_timeout(now);
+            }
+            if member.refused_at.is_some_and(|refused_at| refused_at != log_flushed) {
+                member.refused_at = None;
+                replica.handle_log_space(now);
             }
             replica.handle_progress(now, LogProgress { appended, flushed, synced });
             self.drain(at, links);

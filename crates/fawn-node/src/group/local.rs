@@ -318,7 +318,8 @@ impl<D: Device> ClientService for LocalCluster<D> {
             self.unavailable_since = if serves { None } else { Some(self.unavailable_since.unwrap_or(now.mono)) };
         }
         let mut is_unfinished = self.group.exchange();
-        if self.keep_maps(now) {
+        // The exchange after a committed map may bring the next map.
+        while self.keep_maps(now) {
             is_unfinished = self.group.exchange();
         }
         let due = self.group.finish_iteration();

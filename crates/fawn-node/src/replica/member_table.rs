@@ -1,5 +1,6 @@
 //! Table of a shard's chain members: each one's replica, completions, and the state of its log.
 use fawn_chain::{Completions, Replica};
+use fawn_ds::internals::LogPosition;
 use fawn_types::{MonoMs, RangeId, Version};
 use std::ops::{Index, IndexMut};
 
@@ -21,6 +22,8 @@ pub(crate) struct HostedMember {
     pub(crate) transfer: TransferProgress,
     /// A cut that is due. Until it is made, the member ignores records and acks.
     pub(crate) cut: Option<Cut>,
+    /// The store's flushed end when its log rejected records of the predecessor; they are requested once it has moved.
+    pub(crate) refused_at: Option<LogPosition>,
     /// Why this member is unusable until a restart. The member reports the failure to the manager, which drops it.
     pub(crate) broken: Option<String>,
 }
@@ -56,7 +59,7 @@ pub(crate) struct TransferProgress {
 impl HostedMember {
     pub(crate) fn new(replica: Replica, completions: Completions) -> Self {
         let (id, transfer) = (replica.range(), TransferProgress::default());
-        Self { id, replica, completions, transfer, cut: None, broken: None }
+        Self { id, replica, completions, transfer, cut: None, refused_at: None, broken: None }
     }
 
     /// Whether the member accepts frames; not while the store discards its old copy.

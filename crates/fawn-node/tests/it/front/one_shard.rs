@@ -36,6 +36,11 @@ fn heal(harness: &mut ClusterHarness, what: &str) {
     panic!("{what}: {:#?}", harness.host.status().cluster);
 }
 
+/// Bytes of records that members sent each other.
+fn records_sent_bytes(harness: &ClusterHarness) -> u64 {
+    harness.host.statuses().iter().map(|(_, status)| status.counters.records_sent_bytes).sum()
+}
+
 /// Writes keys of all ranges one after the other; returns how many were acknowledged within the time.
 fn write_all(harness: &mut ClusterHarness, keys: u32, within_ms: usize, value: &str) -> usize {
     let ids: Vec<_> = (0..keys).map(|_| harness.connect(Protocol::Resp)).collect();
@@ -71,6 +76,25 @@ fn a_disk_that_hangs_takes_its_shard_out_of_its_chains() {
         disk.release_hung();
         heal(&mut harness, &format!("{node}.{shard} hung"));
         assert_eq!(write_all(&mut harness, 60, 500, "after"), 60);
+        assert_eq!(harness.assert_three_equal_copies(), 60, "{node}.{shard}");
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_delays_writes_until_it_has_space() {
+    for (node, shard) in all_shards() {
+        let mut harness = ClusterHarness::with_shards(SHARDS);
+        assert_eq!(write_all(&mut harness, 60, 500, "before"), 60);
+        let disk = harness.disks[disk_of(node, shard)].clone();
+        disk.set_full(true);
+        let before = records_sent_bytes(&harness);
+        write_all(&mut harness, 60, 5_000, &"x".repeat(50_000));
+        // Records that a full log rejects are not sent again at the speed of the link.
+        let sent_bytes = records_sent_bytes(&harness) - before;
+        assert!(sent_bytes < 32 << 20, "{node}.{shard}: {sent_bytes} bytes for 3 MB of values");
+        disk.set_full(false);
+        heal(&mut harness, &format!("{node}.{shard} was full"));
+        assert_eq!(write_all(&mut harness, 60, 1_000, "after"), 60, "{node}.{shard}");
         assert_eq!(harness.assert_three_equal_copies(), 60, "{node}.{shard}");
     }
 }
