@@ -7,7 +7,9 @@
 //! Divide the counted instructions by the requests for the cost of one operation, including its client.
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{DeviceOptions, FileDevice};
-use fawn_node::{ClientService, LocalCluster, LocalOptions, ServerInfo, SessionId, ShardOptions, ShardOutput};
+use fawn_node::{
+    ClientService, LocalCluster, LocalOptions, ServerInfo, SessionId, ShardGroup, ShardOptions, ShardOutput,
+};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, HashSecret, Now};
 use fawn_wire::Protocol;
@@ -36,7 +38,7 @@ struct DemoClient {
 }
 
 struct DemoHopsBench {
-    cluster: LocalCluster<FileDevice>,
+    cluster: ShardGroup<FileDevice>,
     clients: Vec<DemoClient>,
     reply_bytes: usize,
     now: Now,
@@ -72,9 +74,9 @@ impl DemoHopsBench {
         }
         let shard = ShardOptions { durability, ..ShardOptions::default() };
         let options = LocalOptions { shard, ..LocalOptions::default() };
-        let mut cluster = LocalCluster::new(engines, options, ServerInfo::default(), START)?;
+        let (_, mut cluster) = LocalCluster::start(engines, options, ServerInfo::default(), START)?;
         let mut now = START;
-        while !cluster.is_serving() {
+        while !cluster.status().cluster.is_some_and(|cluster| cluster.is_serving()) {
             now = now.plus_ms(1);
             cluster.run_once(now);
         }

@@ -1,7 +1,6 @@
-//! Interface between the event loop and the service behind its clients: one shard's store, or a cluster.
+//! Interface between the event loop and the service behind its clients, a group of shards; tests script it.
 use crate::forward::MessageBatch;
 use crate::request::SessionId;
-use crate::shard::Shard;
 use crate::{ShardOutput, ShardStatus};
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
@@ -22,13 +21,8 @@ pub trait ClientService {
     fn end_input(&mut self, session: SessionId);
     /// Executes the complete commands at the start of `input`; returns the number of consumed bytes.
     fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize;
-    /// Like `handle_input` for each, with consumed bytes in `used`; implementations may prefetch for all together.
-    fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
-        assert_eq!(inputs.len(), used.len(), "each input's consumption is noted");
-        for (used, (session, input)) in used.iter_mut().zip(inputs) {
-            *used = self.handle_input(now, *session, input);
-        }
-    }
+    /// Like `handle_input` for each, with consumed bytes in `used`. The first requests of all are prefetched together.
+    fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]);
     /// Whether the session accepts input; if not, [`ShardOutput::Resume`] or [`ShardOutput::Close`] will follow.
     fn wants_input(&self, session: SessionId) -> bool;
     /// Length that the input must reach, from its first unconsumed byte, before it is worth offering again.
@@ -48,91 +42,11 @@ pub trait ClientService {
     /// Counters and gauges; sums over several stores.
     fn status(&self) -> ShardStatus;
     /// Receives a batch from another shard of the node.
-    fn handle_batch(&mut self, _now: Now, from: ShardId, batch: MessageBatch) {
-        unreachable!("{} bytes from {from:?} to a service without peer shards", batch.bytes())
-    }
+    fn handle_batch(&mut self, now: Now, from: ShardId, batch: MessageBatch);
     /// The batch for that shard, if there is one. Called after each iteration while the queue has space.
-    fn take_batch(&mut self, _to: ShardId) -> Option<MessageBatch> {
-        None
-    }
+    fn take_batch(&mut self, to: ShardId) -> Option<MessageBatch>;
     /// Sum of the other shards' counters, a moment old.
-    fn set_peer_stats(&mut self, _others: ShardStatus) {}
+    fn set_peer_stats(&mut self, others: ShardStatus);
     /// Its stores, for hosts that poll their devices.
     fn engines(&self) -> impl Iterator<Item = &Engine<Self::Device>>;
-}
-
-impl<D: Device> ClientService for Shard<D> {
-    type Device = D;
-
-    fn open_session(&mut self, protocol: Protocol) -> SessionId {
-        Self::open_session(self, protocol)
-    }
-
-    fn close_session(&mut self, session: SessionId) {
-        Self::close_session(self, session);
-    }
-
-    fn end_input(&mut self, session: SessionId) {
-        Self::end_input(self, session);
-    }
-
-    fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize {
-        Self::handle_input(self, now, session, input)
-    }
-
-    fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
-        Self::handle_inputs(self, now, inputs, used);
-    }
-
-    fn wants_input(&self, session: SessionId) -> bool {
-        Self::wants_input(self, session)
-    }
-
-    fn need_bytes(&self, session: SessionId) -> usize {
-        Self::need_bytes(self, session)
-    }
-
-    fn output(&self, session: SessionId) -> &[u8] {
-        Self::output(self, session)
-    }
-
-    fn wrote(&mut self, session: SessionId, bytes: usize) {
-        Self::wrote(self, session, bytes);
-    }
-
-    fn run_once(&mut self, now: Now) -> Option<MonoMs> {
-        Self::run_once(self, now)
-    }
-
-    fn has_due_work(&self) -> bool {
-        Self::has_due_work(self)
-    }
-
-    fn poll_output(&mut self) -> Option<ShardOutput> {
-        Self::poll_output(self)
-    }
-
-    fn is_idle(&self) -> bool {
-        Self::is_idle(self)
-    }
-
-    fn status(&self) -> ShardStatus {
-        Self::status(self)
-    }
-
-    fn handle_batch(&mut self, now: Now, from: ShardId, batch: MessageBatch) {
-        Self::handle_batch(self, now, from, batch);
-    }
-
-    fn take_batch(&mut self, to: ShardId) -> Option<MessageBatch> {
-        Self::take_batch(self, to)
-    }
-
-    fn set_peer_stats(&mut self, others: ShardStatus) {
-        Self::set_peer_stats(self, others);
-    }
-
-    fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
-        std::iter::once(self.engine())
-    }
 }

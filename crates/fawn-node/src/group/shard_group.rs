@@ -2,44 +2,81 @@
 //!
 //! An iteration exchanges frames until none is left; only then does each engine submit, once. Members of a chain in one
 //! group therefore append a write in one iteration, and their syncs overlap.
+use super::client_service::ClientService;
+use super::map_persistence::MapPersistence;
+use super::status::{cluster_status, of_engines};
 use crate::cluster::NodeOutput;
+use crate::counters::Counted;
+use crate::forward::MessageBatch;
+use crate::output::ShardOutput;
+use crate::request::SessionId;
 use crate::shard::Shard;
+use crate::status::{ShardCounters, ShardStatus};
+use fawn_ds::internals::Engine;
 use fawn_flash::Device;
-use fawn_types::{MemberId, MonoMs, Now};
+use fawn_types::{MemberId, MonoMs, Now, ShardId, TimeMs};
+use fawn_wire::Protocol;
 use std::collections::VecDeque;
 
 /// Maximum rounds of frames per iteration. If frames remain, the next iteration is due at once.
 const ROUNDS_MAX: usize = 64;
 
+/// Maximum age of the statistics in `INFO`.
+const STATUS_MS: u64 = 100;
+
 #[derive(Debug)]
 struct GroupedShard<D: Device> {
-    id: MemberId,
     shard: Shard<D>,
     /// Has received frames that it has not handled yet.
     is_due: bool,
 }
 
-/// Shards, of one or several nodes of a cluster, that one thread runs.
+/// Shards, of one or several nodes of a cluster, that one thread runs. One of them serves the clients.
 #[derive(Debug)]
 pub struct ShardGroup<D: Device> {
     /// In the order of their IDs.
     shards: Vec<GroupedShard<D>>,
+    /// The shard that serves the clients.
+    server: MemberId,
     outputs: VecDeque<(MemberId, NodeOutput)>,
+    map_persistence: MapPersistence,
+    /// Since when some chain takes no writes, as of the last status update.
+    pub(super) unavailable_since: Option<MonoMs>,
+    status_at: MonoMs,
     now: Now,
 }
 
-impl<D: Device> Default for ShardGroup<D> {
-    fn default() -> Self {
-        Self { shards: Vec::new(), outputs: VecDeque::new(), now: Now::default() }
-    }
-}
-
 impl<D: Device> ShardGroup<D> {
+    /// A group without shards, whose clients `server` will serve.
+    pub const fn new(server: MemberId) -> Self {
+        Self {
+            shards: Vec::new(),
+            server,
+            outputs: VecDeque::new(),
+            map_persistence: MapPersistence::NONE,
+            unavailable_since: None,
+            status_at: MonoMs(0),
+            now: Now { mono: MonoMs(0), wall: TimeMs(0) },
+        }
+    }
+
+    /// A group of one shard.
+    pub fn alone(shard: Shard<D>) -> Self {
+        let mut group = Self::new(shard.id());
+        group.insert(shard);
+        group
+    }
+
     /// Adds a shard.
-    pub fn insert(&mut self, id: MemberId, shard: Shard<D>) {
-        let at = self.shards.partition_point(|other| other.id < id);
-        assert!(self.shards.get(at).is_none_or(|other| other.id != id), "{id:?} runs already");
-        self.shards.insert(at, GroupedShard { id, shard, is_due: true });
+    pub fn insert(&mut self, mut shard: Shard<D>) {
+        let id = shard.id();
+        let at = self.shards.partition_point(|other| other.shard.id() < id);
+        assert!(self.shards.get(at).is_none_or(|other| other.shard.id() != id), "{id:?} runs already");
+        // A killed process may have lost the pending map. Without this copy the map might never reach a majority.
+        if let Some((revision, image)) = self.map_persistence.wanted() {
+            shard.keep_map(revision, image);
+        }
+        self.shards.insert(at, GroupedShard { shard, is_due: true });
     }
 
     /// Takes a shard out, as the end of its process does. Frames to it are given to the host from now on.
@@ -52,7 +89,7 @@ impl<D: Device> ShardGroup<D> {
 
     #[inline]
     fn place(&self, id: MemberId) -> Option<usize> {
-        self.shards.iter().position(|shard| shard.id == id)
+        self.shards.iter().position(|grouped| grouped.shard.id() == id)
     }
 
     /// A shard of the group.
@@ -67,17 +104,28 @@ impl<D: Device> ShardGroup<D> {
         self.place(id).map(|at| &mut self.shards[at].shard)
     }
 
-    /// All shards.
-    pub fn shards(&self) -> impl Iterator<Item = (MemberId, &Shard<D>)> {
-        self.shards.iter().map(|grouped| (grouped.id, &grouped.shard))
+    /// The shard that serves the clients.
+    #[inline]
+    pub fn server(&self) -> &Shard<D> {
+        let Some(server) = self.shard(self.server) else { unreachable!("the server always runs") };
+        server
     }
 
-    /// All shards, for calls that give them work.
-    pub(super) fn shards_mut(&mut self) -> impl Iterator<Item = (MemberId, &mut Shard<D>)> {
-        self.shards.iter_mut().map(|grouped| {
-            grouped.is_due = true;
-            (grouped.id, &mut grouped.shard)
-        })
+    /// The shard that serves the clients, for calls that send no frames.
+    #[inline]
+    pub fn server_mut(&mut self) -> &mut Shard<D> {
+        let Some(server) = self.shard_mut(self.server) else { unreachable!("the server always runs") };
+        server
+    }
+
+    /// All shards.
+    pub fn shards(&self) -> impl Iterator<Item = &Shard<D>> {
+        self.shards.iter().map(|grouped| &grouped.shard)
+    }
+
+    /// Shuts down: members of chains record it. Returns the engines, to be closed.
+    pub fn into_engines(self) -> Vec<Engine<D>> {
+        self.shards.into_iter().map(|grouped| grouped.shard.into_engine()).collect()
     }
 
     /// Receives bytes from outside the group.
@@ -95,34 +143,33 @@ impl<D: Device> ShardGroup<D> {
         }
     }
 
-    /// One iteration of all shards. Returns when the next is due without an event.
+    /// One iteration of all shards. Returns when the next is due without an event; a time not after `now` means at once.
     pub fn run_once(&mut self, now: Now) -> Option<MonoMs> {
-        self.begin_iteration(now);
-        let is_unfinished = self.exchange();
-        let due = self.finish_iteration();
+        self.now = now;
+        // As on a network, frames that the host did not take are lost.
+        self.outputs.clear();
+        for grouped in &mut self.shards {
+            grouped.shard.begin_iteration(now);
+            grouped.is_due = grouped.shard.is_in_cluster();
+        }
+        self.update_statistics();
+        let mut is_unfinished = self.exchange();
+        // The exchange after a committed map may bring the next map.
+        while self.commit_map() {
+            is_unfinished = self.exchange();
+        }
+        let due = self.shards.iter_mut().filter_map(|grouped| grouped.shard.finish_iteration()).min();
         if is_unfinished { Some(now.mono) } else { due }
     }
 
-    pub(super) fn begin_iteration(&mut self, now: Now) {
-        self.now = now;
-        for grouped in &mut self.shards {
-            grouped.shard.begin_iteration(now);
-            grouped.is_due = true;
-        }
+    /// The next effect for a host: frames for shards outside the group, links; with the shard that requests it.
+    pub fn poll_node_output(&mut self) -> Option<(MemberId, NodeOutput)> {
+        self.outputs.pop_front()
     }
 
     /// Moves frames between the shards. Returns whether some are left.
-    pub(super) fn exchange(&mut self) -> bool {
+    fn exchange(&mut self) -> bool {
         (0..ROUNDS_MAX).all(|_| self.round())
-    }
-
-    pub(super) fn finish_iteration(&mut self) -> Option<MonoMs> {
-        self.shards.iter_mut().filter_map(|grouped| grouped.shard.finish_iteration()).min()
-    }
-
-    /// The next effect for a host: frames for shards outside the group, links, maps; with the shard that requests it.
-    pub fn poll_output(&mut self) -> Option<(MemberId, NodeOutput)> {
-        self.outputs.pop_front()
     }
 
     /// Every shard with received frames handles them. Returns whether frames are left.
@@ -134,7 +181,7 @@ impl<D: Device> ShardGroup<D> {
             }
             grouped.shard.exchange();
             grouped.is_due = grouped.shard.has_rounds_left();
-            let from = grouped.id;
+            let from = grouped.shard.id();
             while let Some(output) = self.shards[at].shard.poll_node_output() {
                 self.route(from, output);
             }
@@ -143,19 +190,141 @@ impl<D: Device> ShardGroup<D> {
     }
 
     fn route(&mut self, from: MemberId, output: NodeOutput) {
-        let to = match &output {
-            NodeOutput::Send { to, .. } => self.place(*to),
-            NodeOutput::Reset { peer } if self.place(*peer).is_some() => {
-                unreachable!("frames from {peer:?} to {from:?} do not get corrupt in memory")
-            }
-            _ => None,
-        };
-        match (to, output) {
-            (Some(at), NodeOutput::Send { bytes, .. }) => {
-                self.shards[at].shard.handle_bytes(self.now, from, &bytes);
+        match output {
+            NodeOutput::Send { to, ref bytes, .. } if let Some(at) = self.place(to) => {
+                self.shards[at].shard.handle_bytes(self.now, from, bytes);
                 self.shards[at].is_due = true;
             }
-            (_, output) => self.outputs.push_back((from, output)),
+            NodeOutput::Reset { peer } if self.place(peer).is_some() => {
+                unreachable!("frames from {peer:?} to {from:?} do not get corrupt in memory")
+            }
+            NodeOutput::KeepMap { revision, image } => {
+                for grouped in &mut self.shards {
+                    grouped.shard.keep_map(revision, &image);
+                    grouped.is_due = true;
+                }
+                self.map_persistence.begin(revision, image);
+            }
+            output => self.outputs.push_back((from, output)),
         }
+    }
+
+    /// Notifies the manager once enough stores have its map. Returns whether it was notified.
+    fn commit_map(&mut self) -> bool {
+        let Some(nodes) = self.server().manager_map().map(|map| map.nodes.len()) else { return false };
+        let mut is_enough = None;
+        for grouped in &mut self.shards {
+            if let Some(revision) = grouped.shard.poll_map_kept()
+                && self.map_persistence.note(grouped.shard.id().node(), revision, nodes)
+            {
+                is_enough = Some(revision);
+            }
+        }
+        let Some(revision) = is_enough else { return false };
+        let now = self.now;
+        self.server_mut().handle_map_kept(now, revision);
+        self.shards.iter_mut().for_each(|grouped| grouped.is_due = true);
+        true
+    }
+
+    /// Gives the server the statistics of the whole group, for `INFO`.
+    fn update_statistics(&mut self) {
+        let now = self.now.mono;
+        if now.ms_since(self.status_at) < STATUS_MS {
+            return;
+        }
+        self.status_at = now;
+        let Some(cluster) = cluster_status(self) else { return };
+        self.unavailable_since = if cluster.is_serving() { None } else { Some(self.unavailable_since.unwrap_or(now)) };
+        let (stores, others) = (of_engines(self.engines()), self.counters_of_others());
+        self.server_mut().set_stores(stores);
+        self.server_mut().set_peer_stats(ShardStatus { counters: others, ..ShardStatus::default() });
+    }
+
+    /// Counters of the shards without clients, which execute requests of the server.
+    fn counters_of_others(&self) -> ShardCounters {
+        let mut sum = ShardCounters::default();
+        let others = self.shards().filter(|shard| shard.id() != self.server);
+        others.for_each(|shard| sum.add(&shard.status().counters));
+        sum
+    }
+}
+
+impl<D: Device> ClientService for ShardGroup<D> {
+    type Device = D;
+
+    fn open_session(&mut self, protocol: Protocol) -> SessionId {
+        self.server_mut().open_session(protocol)
+    }
+
+    fn close_session(&mut self, session: SessionId) {
+        self.server_mut().close_session(session);
+    }
+
+    fn end_input(&mut self, session: SessionId) {
+        self.server_mut().end_input(session);
+    }
+
+    fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize {
+        self.server_mut().handle_input(now, session, input)
+    }
+
+    fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
+        self.server_mut().handle_inputs(now, inputs, used);
+    }
+
+    fn wants_input(&self, session: SessionId) -> bool {
+        self.server().wants_input(session)
+    }
+
+    fn need_bytes(&self, session: SessionId) -> usize {
+        self.server().need_bytes(session)
+    }
+
+    fn output(&self, session: SessionId) -> &[u8] {
+        self.server().output(session)
+    }
+
+    fn wrote(&mut self, session: SessionId, bytes: usize) {
+        self.server_mut().wrote(session, bytes);
+    }
+
+    fn run_once(&mut self, now: Now) -> Option<MonoMs> {
+        Self::run_once(self, now)
+    }
+
+    fn has_due_work(&self) -> bool {
+        self.server().has_due_work()
+    }
+
+    fn poll_output(&mut self) -> Option<ShardOutput> {
+        self.server_mut().poll_output()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.server().is_idle() && self.engines().all(|engine| engine.in_flight() == 0)
+    }
+
+    fn status(&self) -> ShardStatus {
+        let mut status = self.server().status();
+        let Some(cluster) = cluster_status(self) else { return status };
+        status.counters.add(&self.counters_of_others());
+        ShardStatus { cluster: Some(cluster), store: of_engines(self.engines()), ..status }
+    }
+
+    fn handle_batch(&mut self, now: Now, from: ShardId, batch: MessageBatch) {
+        self.server_mut().handle_batch(now, from, batch);
+    }
+
+    fn take_batch(&mut self, to: ShardId) -> Option<MessageBatch> {
+        self.server_mut().take_batch(to)
+    }
+
+    fn set_peer_stats(&mut self, others: ShardStatus) {
+        self.server_mut().set_peer_stats(others);
+    }
+
+    fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
+        self.shards().map(Shard::engine)
     }
 }

@@ -1,4 +1,5 @@
-//! Statistics of a cluster in one thread: sums over its stores, state of its chains.
+//! Statistics of a group: sums over its stores, state of the chains.
+use super::shard_group::ShardGroup;
 use crate::cluster::NodeStatus;
 use crate::counters::Counted;
 use crate::shard::Shard;
@@ -20,22 +21,23 @@ pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a E
     sum
 }
 
-/// State of the chains, as reported by the members and by the manager, which `host` hosts.
-pub(super) fn cluster_status<D: Device>(host: &Shard<D>, members: Vec<(MemberId, NodeStatus)>) -> ClusterStatus {
-    let of_manager = host.node_status();
-    let chains = host.manager_map().into_iter().flat_map(|map| {
-        let copies_wanted = usize::from(map.ring.replication);
-        map.ranges.iter().map(move |entry| (entry, copies_wanted))
-    });
+/// State of the chains, as reported by the members and by the manager; `None` if the group's server hosts none.
+pub(super) fn cluster_status<D: Device>(group: &ShardGroup<D>) -> Option<ClusterStatus> {
+    let map = group.server().manager_map()?;
+    let of_manager = group.server().node_status();
+    let back_end = |shard: &Shard<D>| {
+        let NodeStatus { poisoned, members, .. } = shard.node_status();
+        BackEndStatus { id: shard.id(), poisoned, store: StoreStatus::of(shard.engine()), members }
+    };
+    let back_ends: Vec<BackEndStatus> = group.shards().map(back_end).collect();
     let serves = |entry: &RangeEntry, id: MemberId| {
-        let status = members.iter().find(|(name, _)| *name == id);
-        let mut copies = status.into_iter().flat_map(|(_, status)| &status.members);
+        let mut copies = back_ends.iter().filter(|back_end| back_end.id == id).flat_map(|back_end| &back_end.members);
         copies.any(|copy| {
             let is_well = copy.phase != "failed" && copy.broken.is_none();
             copy.range == entry.range && copy.epoch == entry.epoch && is_well
         })
     };
-    let chain = |(entry, copies_wanted): (&RangeEntry, usize)| {
+    let chain = |entry: &RangeEntry| {
         let copies = entry.serving().filter(|member| serves(entry, member.id)).count();
         ChainStatus {
             range: entry.range,
@@ -44,21 +46,14 @@ pub(super) fn cluster_status<D: Device>(host: &Shard<D>, members: Vec<(MemberId,
             durability: entry.durability,
             copies,
             takes_writes: entry.is_active() && copies > 0 && copies == entry.serving().count(),
-            copies_wanted,
+            copies_wanted: usize::from(map.ring.replication),
         }
     };
-    let chains = chains.map(chain).collect();
-    let back_end = |(id, status): (MemberId, NodeStatus)| BackEndStatus {
-        id,
-        poisoned: status.poisoned,
-        store: StoreStatus::default(),
-        members: status.members,
-    };
-    ClusterStatus {
-        chains,
-        back_ends: members.into_iter().map(back_end).collect(),
-        unavailable_since: None,
+    Some(ClusterStatus {
+        chains: map.ranges.iter().map(chain).collect(),
+        back_ends,
+        unavailable_since: group.unavailable_since,
         members_dropped: of_manager.members_dropped,
         possible_losses: of_manager.possible_losses,
-    }
+    })
 }

@@ -36,7 +36,7 @@ use crate::status::{ShardCounters, ShardStatus};
 use fawn_chain::{Completions, LogProgress, ReplicaOutput as ChainOutput};
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{MonoMs, Now, TimeMs};
+use fawn_types::{MemberId, MonoMs, Now, TimeMs};
 use fawn_wire::Protocol;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -239,6 +239,17 @@ impl<D: Device> Shard<D> {
             || !self.state.multis.is_empty()
             || self.state.control.is_none() && self.state.host.exec.wait_queue.len() > 0;
         self.state.forward.is_idle() && !is_busy && self.state.host.engine.in_flight() == 0
+    }
+
+    /// The node and the index of this shard.
+    #[inline]
+    pub fn id(&self) -> MemberId {
+        self.state.host.config.id
+    }
+
+    /// Whether it exchanges frames with other members, and with itself.
+    pub(crate) const fn is_in_cluster(&self) -> bool {
+        self.state.control.is_some()
     }
 
     /// The engine, for hosts that poll its device.

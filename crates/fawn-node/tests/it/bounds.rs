@@ -2,6 +2,7 @@
 use crate::harness::{Restarts, ShardHarness, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_node::ClientService;
 use fawn_node::ShardOptions;
 use fawn_types::Durability;
 use fawn_wire::Protocol;

@@ -2,6 +2,7 @@
 use crate::harness::{Restarts, ShardHarness, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_flash::sim::OpKind;
+use fawn_node::ClientService;
 use fawn_types::Durability;
 use fawn_wire::Protocol;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -49,7 +50,7 @@ fn serve(harness: &mut ShardHarness, id: fawn_node::SessionId, input: &[u8]) {
     assert_eq!(harness.host.handle_input(harness.now, id, input), input.len());
     // A request takes no more iterations than its commit.
     for _ in 0..20 {
-        harness.host.run_once_blocking(harness.now);
+        harness.host.server_mut().run_once_blocking(harness.now);
         if harness.host.is_idle() {
             break;
         }

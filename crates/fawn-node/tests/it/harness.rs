@@ -2,11 +2,11 @@
 pub(crate) use crate::test_harness::{Restarts, START, TestHarness, resp};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::{Placement, ServerInfo, Shard, ShardOptions};
+use fawn_node::{Placement, ServerInfo, Shard, ShardGroup, ShardOptions};
 use fawn_types::{Durability, HashSecret};
 use std::collections::HashMap;
 
-pub(crate) type ShardHarness = TestHarness<Shard<SimDevice>, ShardOptions>;
+pub(crate) type ShardHarness = TestHarness<ShardGroup<SimDevice>, ShardOptions>;
 
 pub(crate) fn engine_options(durability: Durability, memory_bytes: u64) -> Options {
     Options {
@@ -49,14 +49,14 @@ impl Restarts for ShardHarness {
 
     fn reopen(self) -> Self {
         let Self { disks, host, options, memory_bytes, .. } = self;
-        drop(host.into_engine().close().unwrap());
+        host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
         Self::on(disks, options, memory_bytes)
     }
 }
 
-fn open(disk: &SimDisk, options: ShardOptions, memory_bytes: u64) -> Shard<SimDevice> {
+fn open(disk: &SimDisk, options: ShardOptions, memory_bytes: u64) -> ShardGroup<SimDevice> {
     let device = SimDevice::attach(disk);
     let (engine, _) = Engine::open(device, engine_options(options.durability, memory_bytes), START).unwrap();
     let facts = ServerInfo { started_at_ms: START.wall.0, ..ServerInfo::default() };
-    Shard::new(engine, Placement::ALONE, options, facts).unwrap()
+    ShardGroup::alone(Shard::new(engine, Placement::ALONE, options, facts).unwrap())
 }

@@ -1,6 +1,7 @@
 //! Order of replies and visibility: a session sees its own writes, and other sessions' writes only after their commit.
 use crate::harness::{Restarts, ShardHarness, resp, shard_options};
 use fawn_flash::SimOptions;
+use fawn_node::ClientService;
 use fawn_node::SessionId;
 use fawn_types::Durability;
 use fawn_wire::Protocol;
@@ -55,7 +56,11 @@ fn cold_reads_fly_together_and_answer_in_order() {
     let mut lines: Vec<String> = (0..40).rev().map(|i| format!("STRLEN key:{i}")).collect();
     lines.insert(20, "PING".to_owned());
     pipeline(&mut harness, id, &lines);
-    assert!(harness.host.engine().in_flight() >= 40, "{} reads in flight", harness.host.engine().in_flight());
+    assert!(
+        harness.host.server().engine().in_flight() >= 40,
+        "{} reads in flight",
+        harness.host.server().engine().in_flight()
+    );
     harness.settle();
     let lengths = |from: usize, to: usize| (from..to).rev().map(|i| format!(":{}\r\n", 9000 + i.to_string().len()));
     let expected: String = lengths(20, 40).chain(["+PONG\r\n".to_owned()]).chain(lengths(0, 20)).collect();

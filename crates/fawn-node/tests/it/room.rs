@@ -6,7 +6,8 @@ use crate::harness::resp;
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{
-    ClientService, LocalCluster, LocalOptions, Placement, ServerInfo, SessionId, Shard, ShardOptions, ShardOutput,
+    ClientService, LocalCluster, LocalOptions, Placement, ServerInfo, SessionId, Shard, ShardGroup, ShardOptions,
+    ShardOutput,
 };
 use fawn_types::{HashSecret, Now};
 use fawn_wire::Protocol;
@@ -48,24 +49,28 @@ fn options() -> ShardOptions {
     ShardOptions { value_bytes_max: VALUE_BYTES as u32, replies_bytes_max: ROOM_BYTES, ..ShardOptions::default() }
 }
 
-fn cluster() -> Crowd<LocalCluster<SimDevice>> {
+fn cluster() -> Crowd<ShardGroup<SimDevice>> {
     let engines = (1..=3).map(|seed| engine(&SimDisk::new(SimOptions::instant(seed)))).collect();
     let options = LocalOptions { shard: options(), ..LocalOptions::default() };
-    Crowd::new(LocalCluster::new(engines, options, ServerInfo::default(), START).unwrap())
+    Crowd::new(LocalCluster::start(engines, options, ServerInfo::default(), START).unwrap().1)
 }
 
-fn shard() -> Crowd<Shard<SimDevice>> {
+fn alone(engine: Engine<SimDevice>) -> ShardGroup<SimDevice> {
+    ShardGroup::alone(Shard::new(engine, Placement::ALONE, options(), ServerInfo::default()).unwrap())
+}
+
+fn shard() -> Crowd<ShardGroup<SimDevice>> {
     let disk = SimDisk::new(SimOptions::instant(1));
-    Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ServerInfo::default()).unwrap())
+    Crowd::new(alone(engine(&disk)))
 }
 
 /// A store whose values are on flash and not cached.
-fn cold_shard(values: usize) -> Crowd<Shard<SimDevice>> {
+fn cold_shard(values: usize) -> Crowd<ShardGroup<SimDevice>> {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut crowd = Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ServerInfo::default()).unwrap());
+    let mut crowd = Crowd::new(alone(engine(&disk)));
     crowd.store(values);
-    drop(crowd.host.into_engine().close().unwrap());
-    Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ServerInfo::default()).unwrap())
+    drop(crowd.host.into_engines().remove(0).close().unwrap());
+    Crowd::new(alone(engine(&disk)))
 }
 
 impl<H: ClientService> Crowd<H> {
@@ -383,8 +388,8 @@ fn whoever_leaves_gives_its_room_back() {
 fn a_long_value_is_read_once_from_flash() {
     const VALUES: usize = 12;
     let mut crowd = cold_shard(VALUES);
-    let reads = |crowd: &Crowd<Shard<SimDevice>>| {
-        let stats = crowd.host.engine().stats();
+    let reads = |crowd: &Crowd<ShardGroup<SimDevice>>| {
+        let stats = crowd.host.server().engine().stats();
         (stats.reads - stats.second_reads, stats.second_reads)
     };
     for value in 0..VALUES {
@@ -457,8 +462,8 @@ fn an_update_that_returns_a_long_value_waits_unevaluated() {
 }
 
 /// Updates that the heads of all chains have done.
-fn updates_done(crowd: &Crowd<LocalCluster<SimDevice>>) -> u64 {
-    crowd.host.statuses().iter().map(|(_, status)| status.counters.writes).sum()
+fn updates_done(crowd: &Crowd<ShardGroup<SimDevice>>) -> u64 {
+    crowd.host.shards().map(|shard| shard.node_status().counters.writes).sum()
 }
 
 /// Updates that return long values at a chain are granted before they are evaluated, like reads. All are done once.

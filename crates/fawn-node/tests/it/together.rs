@@ -1,6 +1,7 @@
 //! Batched input of several connections: the replies are the same as one connection at a time.
 use crate::harness::{ShardHarness, resp, shard_options};
 use fawn_flash::SimOptions;
+use fawn_node::ClientService;
 use fawn_node::SessionId;
 use fawn_types::Durability;
 use fawn_wire::Protocol;

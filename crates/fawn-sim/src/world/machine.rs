@@ -194,7 +194,7 @@ impl Machine {
         self.offer_inputs(clock);
         let Some(process) = self.process.as_mut() else { return (None, Vec::new()) };
         let due = process.run_once(clock);
-        let outputs = std::iter::from_fn(|| process.poll_output()).collect();
+        let outputs = std::iter::from_fn(|| process.poll_node_output()).collect();
         (due.map(|due| self.when_us(due)), outputs)
     }
 
@@ -251,7 +251,7 @@ impl Machine {
         let former = std::mem::replace(&mut self.boot, boot);
         self.restart_us = None;
         self.due_us = Some(now_us);
-        let mut process = Process::default();
+        let mut process = Process::new(self.disks[0].id);
         for disk in &mut self.disks {
             let id = disk.id;
             disk.disk.advance_to(now_us);
@@ -259,7 +259,7 @@ impl Machine {
             let engine = disk.open(map, former, now, canary).map_err(|error| name(&error))?;
             let config = config(id, boot, map, scenario.limits());
             let started = Shard::in_cluster(engine, config, shard_options(map, scenario), ServerInfo::default(), now);
-            process.insert(id, started.map_err(|error| name(&error))?);
+            process.insert(started.map_err(|error| name(&error))?);
         }
         self.process = Some(process);
         Ok(())
@@ -327,7 +327,7 @@ impl Machine {
 
     /// The shards of its process.
     pub(super) fn shards(&self) -> impl Iterator<Item = (MemberId, &Shard<SimDevice>)> {
-        self.process.iter().flat_map(ShardGroup::shards)
+        self.process.iter().flat_map(ShardGroup::shards).map(|shard| (shard.id(), shard))
     }
 
     /// A shard of its process.

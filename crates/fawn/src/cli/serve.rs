@@ -1,7 +1,7 @@
 //! Command `fawn serve`.
 use super::{Failure, logs};
 use crate::config::SettingSources;
-use crate::server::{self, NodeShard};
+use crate::server::{self, Service};
 
 /// Runs one node: a complete store by itself.
 ///
@@ -22,6 +22,6 @@ impl Serve {
     pub(super) fn run(self) -> Result<(), Failure> {
         let settings = self.sources.resolve()?;
         logs::start(settings.log_format, "info");
-        server::run::<NodeShard>(&settings, None)
+        server::run(Service::Standalone, &settings, None)
     }
 }

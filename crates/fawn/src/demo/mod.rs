@@ -9,7 +9,7 @@ pub(crate) use directory::{default_dir, refuse_foreign};
 
 use crate::cli::Failure;
 use crate::config::Settings;
-use crate::server::{self, Cluster, ListenAddrs};
+use crate::server::{self, ListenAddrs, Service};
 use std::path::PathBuf;
 
 /// Serves until a signal stops it; `catalogue`: the file to load instead of the machine's own.
@@ -22,7 +22,7 @@ pub(crate) fn run(settings: &Settings, catalogue: Option<PathBuf>) -> Result<(),
         println!("{}", hints::text(listen_addrs, &held, &dir));
         Ok(())
     };
-    server::run::<Cluster>(settings, Some(Box::new(prepare)))?;
+    server::run(Service::Cluster, settings, Some(Box::new(prepare)))?;
     println!("stopped; the data stay in {}", settings.dir.display());
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! Accepting connections, and refusing those beyond the limit in their protocol.
-use super::backend::Backend;
 use super::conn::Conn;
 use super::event_loop::EventLoop;
 use super::limits::ACCEPT_PAUSE;
 use super::listener::{self, Listener};
 use super::process_state::ConnectionPermit;
+use fawn_node::ClientService;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use socket2::{SockRef, TcpKeepalive};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Keep-alive time after which a dead client machine is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-impl<B: Backend> EventLoop<B> {
+impl<S: ClientService> EventLoop<S> {
     /// Accepts all pending connections of a listener.
     pub(super) fn accept(&mut self, listener: usize) {
         while let Some(listener) = self.listeners.get(listener) {

@@ -4,10 +4,10 @@
 //! budget. Its memory is reserved at once, so an admitted request never runs out of budget half way. Other requests
 //! wait in order, unread. A connection is closed only if it sends too slowly in the middle of a request while other
 //! connections are queued.
-use super::backend::Backend;
 use super::conn::ConnPhase;
 use super::event_loop::EventLoop;
 use super::limits::{READ_BYTES, SLOW_SENDER_BYTES_MIN, SLOW_SENDER_TIMEOUT};
+use fawn_node::ClientService;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -40,7 +40,7 @@ impl AdmissionControl {
     }
 }
 
-impl<B: Backend> EventLoop<B> {
+impl<S: ClientService> EventLoop<S> {
     /// Whether a connection in the middle of a request may receive more of it; if not, it is queued.
     pub(super) fn may_receive(&mut self, slot: usize) -> bool {
         if self.conns[slot].flags.admitted {

@@ -1,10 +1,10 @@
 //! Assembly of a cluster with three nodes in one thread: each shard has a directory, an engine and a share of memory.
 use super::ServeError;
-use super::backend::{Backend, BackendConfig};
 use super::limits::ShardLimits;
+use super::service::{GroupConfig, ServerGroup};
 use super::store::{self, StoreDevice};
 use crate::config::{Settings, ShardCount};
-use crate::data_dir::{self, Layout};
+use crate::data_dir;
 use fawn_ds::internals::{Engine, Options};
 use fawn_node::cluster::{NodeError, NodeLimits};
 use fawn_node::{LocalCluster, LocalOptions};
@@ -14,49 +14,37 @@ use std::path::PathBuf;
 /// Number of nodes, and copies of every key.
 const NODES: u32 = 3;
 
-/// Three nodes, whose shards have a store each.
-pub(crate) type Cluster = LocalCluster<StoreDevice>;
-
-impl Backend for Cluster {
-    fn layout(settings: &Settings) -> Result<Layout, ServeError> {
-        Ok(Layout::flat(&settings.dir))
-    }
-
-    fn open(opening: BackendConfig, now: Now) -> Result<Self, ServeError> {
-        let BackendConfig { settings, server_info, .. } = opening;
-        let settings = &settings;
-        let shards = shards_of_node(settings);
-        let shard = store::shard_options(settings);
-        let limits = NodeLimits {
-            value_bytes_max: shard.value_bytes_max,
-            // The sessions' requests may all be in flight at once, and as many again wait for budget.
-            outbound_bytes_max: (2 * shard.replies_bytes_max).min(NodeLimits::default().outbound_bytes_max),
-            ..NodeLimits::default()
-        };
-        let options = LocalOptions { shard, limits, shards, is_one_range: shards == 1 };
-        let refused = |error: NodeError| ServeError::Data(format!("{}: {error}", settings.dir.display()));
-        let ids =
-            (1..=NODES).flat_map(|node| (0..shards).map(move |shard| MemberId::new(NodeId(node), ShardId(shard))));
-        let mut stores: Vec<(u32, PathBuf)> = (1..).zip(ids.map(|id| settings.dir.join(dir_name(id)))).collect();
-        // A lost store is created with the secret of the others, and none is created beside stores that do not fit.
-        stores.sort_by_key(|(number, dir)| (!data_dir::is_taken(dir), *number));
-        let mut engines: Vec<(u32, Engine<StoreDevice>)> = Vec::new();
-        for (number, dir) in stores {
-            if !data_dir::is_taken(&dir) {
-                Self::check_stores(engines.iter().map(|(_, engine)| engine), &options).map_err(refused)?;
-            }
-            let first = engines.first().map(|(_, engine)| engine);
-            let engine = store::open_engine(settings, &dir, engine_options(settings, number, first)?, now)?;
-            engines.push((number, engine));
+/// Opens or creates three nodes, whose shards have a store each.
+pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, ServeError> {
+    let GroupConfig { settings, server_info, .. } = config;
+    let settings = &settings;
+    let shards = shards_of_node(settings);
+    let shard = store::shard_options(settings);
+    let limits = NodeLimits {
+        value_bytes_max: shard.value_bytes_max,
+        // The sessions' requests may all be in flight at once, and as many again wait for budget.
+        outbound_bytes_max: (2 * shard.replies_bytes_max).min(NodeLimits::default().outbound_bytes_max),
+        ..NodeLimits::default()
+    };
+    let options = LocalOptions { shard, limits, shards, is_one_range: shards == 1 };
+    let refused = |error: NodeError| ServeError::Data(format!("{}: {error}", settings.dir.display()));
+    let ids = (1..=NODES).flat_map(|node| (0..shards).map(move |shard| MemberId::new(NodeId(node), ShardId(shard))));
+    let mut stores: Vec<(u32, PathBuf)> = (1..).zip(ids.map(|id| settings.dir.join(dir_name(id)))).collect();
+    // A lost store is created with the secret of the others, and none is created beside stores that do not fit.
+    stores.sort_by_key(|(number, dir)| (!data_dir::is_taken(dir), *number));
+    let mut engines: Vec<(u32, Engine<StoreDevice>)> = Vec::new();
+    for (number, dir) in stores {
+        if !data_dir::is_taken(&dir) {
+            LocalCluster::check_stores(engines.iter().map(|(_, engine)| engine), &options).map_err(refused)?;
         }
-        engines.sort_by_key(|(number, _)| *number);
-        let engines = engines.into_iter().map(|(_, engine)| engine).collect();
-        Self::new(engines, options, server_info, now).map_err(refused)
+        let first = engines.first().map(|(_, engine)| engine);
+        let engine = store::open_engine(settings, &dir, engine_options(settings, number, first)?, now)?;
+        engines.push((number, engine));
     }
-
-    fn close(self) -> Result<(), ServeError> {
-        self.into_engines().into_iter().try_for_each(store::close)
-    }
+    engines.sort_by_key(|(number, _)| *number);
+    let engines = engines.into_iter().map(|(_, engine)| engine).collect();
+    let started = LocalCluster::start(engines, options, server_info, now);
+    started.map(|(_, group)| group).map_err(refused)
 }
 
 /// Shards of each node, as given: the nodes share one thread, so more than one are for trying them out.

@@ -6,9 +6,8 @@
 mod tests;
 
 use super::admission::AdmissionControl;
-use super::backend::Backend;
 use super::conn::Conn;
-use super::control::Control;
+use super::control::{Control, ShardReport};
 use super::counters::LoopCounters;
 use super::limits::ShardLimits;
 use super::listener::Listener;
@@ -16,8 +15,8 @@ use super::peer_shards::PeerShards;
 use super::process_state::ProcessState;
 use super::read::ReadBatch;
 use super::timers::ConnTimers;
-use fawn_flash::clock;
-use fawn_node::{SessionId, ShardOutput};
+use fawn_flash::{Device, clock};
+use fawn_node::{ClientService, SessionId, ShardOutput};
 use fawn_types::{MonoMs, Now};
 use mio::{Events, Interest, Token};
 use rustc_hash::FxBuildHasher;
@@ -42,13 +41,13 @@ pub(super) const LISTENER_TOKENS: usize = usize::MAX - 16;
 pub(super) const WAKER_TOKEN: Token = Token(LISTENER_TOKENS - 1);
 
 /// The event loop of one shard, with its connections.
-pub(super) struct EventLoop<B> {
+pub(super) struct EventLoop<S> {
     pub(super) queue: mio::Poll,
     pub(super) listeners: Vec<Listener>,
     pub(super) conns: Slab<Conn>,
     // The loop assigns the session IDs, so an unkeyed hash is safe.
     pub(super) slots: HashMap<SessionId, usize, FxBuildHasher>,
-    pub(super) shard: B,
+    pub(super) shard: S,
     pub(super) limits: ShardLimits,
     pub(super) shared: Arc<ProcessState>,
     pub(super) peers: Option<PeerShards>,
@@ -69,11 +68,11 @@ pub(super) struct EventLoop<B> {
     pub(super) now: Now,
 }
 
-impl<B: Backend> EventLoop<B> {
+impl<S: ClientService> EventLoop<S> {
     /// Creates a loop without listeners.
     pub(super) fn new(
         queue: mio::Poll,
-        shard: B,
+        shard: S,
         limits: ShardLimits,
         shared: Arc<ProcessState>,
         peers: Option<PeerShards>,
@@ -106,7 +105,7 @@ impl<B: Backend> EventLoop<B> {
     ///
     /// Returns `()`: the future would otherwise move a large result on every poll.
     pub(super) async fn run(&mut self, mut control: mpsc::Receiver<Control>) -> std::io::Result<()> {
-        let mut wake = WakeSources::new(&self.queue, self.shard.wake_fds())?;
+        let mut wake = WakeSources::new(&self.queue, self.wake_fds())?;
         let mut events = Events::with_capacity(EVENTS_MAX);
         let (mut deadline, mut busy_iterations) = (None, 0);
         loop {
@@ -136,8 +135,13 @@ impl<B: Backend> EventLoop<B> {
         }
     }
 
+    /// The descriptors that wake an idle loop on completions; each production device has one.
+    fn wake_fds(&self) -> Vec<RawFd> {
+        self.shard.engines().filter_map(|engine| engine.device().wake_fd()).collect()
+    }
+
     /// Closes all connections; the shard is closed next.
-    pub(super) fn into_shard(self) -> B {
+    pub(super) fn into_shard(self) -> S {
         self.shard
     }
 
@@ -153,7 +157,9 @@ impl<B: Backend> EventLoop<B> {
         (self.instant, self.now) = (Instant::now(), clock::now());
         self.counters.iterations += 1;
         self.needs_another_iteration = false;
-        let has_news = !events.is_empty() || !self.read_queue.is_empty() || self.shard.in_flight() > 0;
+        let has_news = !events.is_empty()
+            || !self.read_queue.is_empty()
+            || self.shard.engines().any(|engine| engine.in_flight() > 0);
         self.note_events(events);
         self.receive_batches();
         // Taken out whole: connections that reading schedules again belong to the next iteration.
@@ -228,7 +234,7 @@ impl<B: Backend> EventLoop<B> {
                 self.counters.connections = self.conns.len() as u64;
                 self.counters.input_waiting = self.admission.waiting() as u64;
                 // The requester may have stopped waiting.
-                drop(answer.send(self.shard.report(self.counters, clock::now())));
+                drop(answer.send(ShardReport::new(self.counters, self.shard.status(), clock::now())));
             }
             Control::Stop => self.stop(),
         }

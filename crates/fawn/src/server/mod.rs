@@ -1,7 +1,6 @@
 //! The running server: shards on their own threads, each with its listeners; started, queried and stopped together.
 mod accept;
 mod admission;
-mod backend;
 mod cluster;
 mod cluster_report;
 mod conn;
@@ -18,17 +17,17 @@ mod process_state;
 mod read;
 mod ready_file;
 mod run;
+mod service;
 mod shard;
 mod start;
 mod store;
 mod timers;
 mod write;
 
-pub(crate) use cluster::Cluster;
 pub(crate) use control::ShardReport;
 #[cfg(test)]
 pub(crate) use counters::LoopCounters;
 pub(crate) use error::ServeError;
 pub(crate) use run::run;
+pub(crate) use service::Service;
 pub(crate) use shard::{ListenAddrs, RunningServer, ShardHandles};
-pub(crate) use store::NodeShard;

@@ -1,9 +1,8 @@
 //! The other shards of the process, as one shard sees them: message exchange, statistics, joint shutdown.
-use super::backend::Backend;
 use super::event_loop::EventLoop;
 use super::mailbox::Mailbox;
 use super::process_state::ProcessState;
-use fawn_node::MessageBatch;
+use fawn_node::{ClientService, MessageBatch};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -93,7 +92,7 @@ impl Drop for PeerShards {
     }
 }
 
-impl<B: Backend> EventLoop<B> {
+impl<S: ClientService> EventLoop<S> {
     /// Start of an iteration: receives batches and statistics.
     pub(super) fn receive_batches(&mut self) {
         let Some(peers) = &mut self.peers else { return };

@@ -2,11 +2,10 @@
 //!
 //! Most connections have one short read per iteration. These are gathered and executed together, so that their
 //! requests' memory accesses overlap.
-use super::backend::Backend;
 use super::conn::{Conn, ConnPhase, IoResult};
 use super::event_loop::EventLoop;
 use super::limits::{LARGE_READS_MAX, READ_BYTES};
-use fawn_node::SessionId;
+use fawn_node::{ClientService, SessionId};
 
 /// Maximum reads executed together.
 const BATCH_INPUTS_MAX: usize = 16;
@@ -52,7 +51,7 @@ impl ReadBatch {
     }
 }
 
-impl<B: Backend> EventLoop<B> {
+impl<S: ClientService> EventLoop<S> {
     /// Reads a ready connection; [`EventLoop::execute_batch`] executes the input at the latest.
     pub(super) fn read(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };

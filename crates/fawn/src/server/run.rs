@@ -1,6 +1,6 @@
 //! Life of a server: start, prepare, report ready, wait for a signal, stop within a bound.
-use super::backend::Backend;
 use super::ready_file::ReadyFile;
+use super::service::Service;
 use super::start::start;
 use super::{ListenAddrs, RunningServer, ServeError};
 use crate::admin::Admin;
@@ -16,21 +16,21 @@ use tokio::sync::oneshot;
 pub(crate) type Prepare = Box<dyn FnOnce(&ListenAddrs) -> Result<(), Failure> + Send>;
 
 /// Serves until a signal stops it.
-pub(crate) fn run<B: Backend + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
+pub(crate) fn run(service: Service, settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     if let Some(path) = &settings.ready_file {
         ReadyFile::clear(path)?;
     }
     // The main thread's runtime serves signals and the admin port, never a client's request.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
-    runtime.block_on(serve::<B>(settings, prepare))
+    runtime.block_on(serve(service, settings, prepare))
 }
 
-async fn serve<B: Backend + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
+async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     // Before anything is opened: a signal during the start must not kill the process half way.
     let mut signals = Signals::watch()?;
     let admin = settings.admin.address().map(Admin::bind).transpose()?;
-    let mut server = start::<B>(settings)?;
+    let mut server = start(service, settings)?;
     let mut listen_addrs = server.listen_addrs;
     let is_prepared = Arc::new(AtomicBool::new(false));
     if let Some(admin) = admin {

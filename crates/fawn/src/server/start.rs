@@ -2,13 +2,13 @@
 //!
 //! Every step that can fail for an address or a directory precedes the opening of stores, and no client can
 //! connect before all stores are open.
-use super::backend::{Backend, BackendConfig};
 use super::control::{self, Control};
 use super::event_loop::{self, EventLoop};
 use super::limits::ShardLimits;
 use super::listener::{Bound, Listener};
 use super::peer_shards::PeerShards;
 use super::process_state::ProcessState;
+use super::service::{GroupConfig, Service};
 use super::shard::join_all;
 use super::{ListenAddrs, RunningServer, ServeError, ShardHandles, descriptors, mailbox, store};
 use crate::config::Settings;
@@ -21,7 +21,8 @@ use tokio::sync::mpsc;
 
 /// A shard's thread before it starts.
 struct ShardThread {
-    opening: BackendConfig,
+    service: Service,
+    config: GroupConfig,
     queue: mio::Poll,
     shared: Arc<ProcessState>,
     peers: Option<PeerShards>,
@@ -42,18 +43,18 @@ impl Drop for ThreadEnd {
 }
 
 /// Opens the stores and serves them; returns once clients can connect.
-pub(super) fn start<B: Backend + 'static>(settings: &Settings) -> Result<RunningServer, ServeError> {
+pub(super) fn start(service: Service, settings: &Settings) -> Result<RunningServer, ServeError> {
     let (bound, listen_addrs) = bind(settings)?;
     store::create_dir(&settings.dir)?;
-    let layout = B::layout(settings)?;
+    let layout = service.layout(settings)?;
     let shards = layout.shards();
     settings.check_shards(shards)?;
     let (ending, ended) = mpsc::channel(1);
     let (opened, openings) = std::sync::mpsc::channel();
-    let (starting, controls) = prepare(settings, &listen_addrs, &layout, (&opened, &ending))?;
+    let (starting, controls) = prepare((service, settings), &listen_addrs, &layout, (&opened, &ending))?;
     // The remaining senders belong to the threads, so their ends are noticed.
     drop((opened, ending));
-    let threads = starting.into_iter().map(spawn::<B>).collect::<Result<_, _>>();
+    let threads = starting.into_iter().map(spawn).collect::<Result<_, _>>();
     let mut server =
         RunningServer { shards: ShardHandles { controls }, threads: threads?, ended, listen_addrs, layout };
     if openings.iter().take(usize::from(shards)).count() < usize::from(shards) {
@@ -93,7 +94,7 @@ fn bind(settings: &Settings) -> Result<(Vec<Bound>, ListenAddrs), ServeError> {
 
 /// Arguments of all threads, in the order of their shards, and the queues of orders to them.
 fn prepare(
-    settings: &Settings,
+    (service, settings): (Service, &Settings),
     listen_addrs: &ListenAddrs,
     layout: &Layout,
     (opened, ending): (&std::sync::mpsc::Sender<()>, &mpsc::Sender<()>),
@@ -107,7 +108,8 @@ fn prepare(
     let (controls, orders): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel(control::QUEUE_LEN)).unzip();
     let own = layout.shard_dirs().zip(queues).zip(peer_shards).zip(orders);
     let starting = own.map(|((((placement, dir), queue), peers), orders)| ShardThread {
-        opening: BackendConfig {
+        service,
+        config: GroupConfig {
             settings: settings.part(shards, dir),
             placement,
             secret: layout.secret(),
@@ -138,25 +140,25 @@ fn setting_up(error: std::io::Error) -> ServeError {
     ServeError::system("setting up the readiness queue")(error)
 }
 
-fn spawn<B: Backend + 'static>(starting: ShardThread) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
-    let name = format!("shard-{}", starting.opening.placement.shard().0);
-    let thread = std::thread::Builder::new().name(name).spawn(move || serve::<B>(starting));
+fn spawn(starting: ShardThread) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
+    let name = format!("shard-{}", starting.config.placement.shard().0);
+    let thread = std::thread::Builder::new().name(name).spawn(move || serve(starting));
     thread.map_err(ServeError::system("starting a shard's thread"))
 }
 
 /// A shard's thread: opens, signals, serves, closes.
-fn serve<B: Backend>(starting: ShardThread) -> Result<(), ServeError> {
-    let ShardThread { opening, queue, shared, peers, orders, opened, ending } = starting;
+fn serve(starting: ShardThread) -> Result<(), ServeError> {
+    let ShardThread { service, config, queue, shared, peers, orders, opened, ending } = starting;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
-    let limits = ShardLimits::of(&opening.settings);
-    let shard = B::open(opening, clock::now())?;
+    let limits = ShardLimits::of(&config.settings);
+    let shard = service.open(config, clock::now())?;
     let mut event_loop = EventLoop::new(queue, shard, limits, shared, peers);
     // If the starter has gone, the queue of orders is closed and the shard stops at once.
     let _: Result<(), _> = opened.send(());
     drop(opened);
     runtime.block_on(event_loop.run(orders)).map_err(ServeError::system("waiting for sockets"))?;
-    let closed = event_loop.into_shard().close();
+    let closed = store::close(event_loop.into_shard());
     drop(ending);
     closed
 }

@@ -1,6 +1,6 @@
 //! Assembly of a shard from the settings: device, engine, node; and its orderly close.
-use super::backend::BackendConfig;
 use super::limits::ShardLimits;
+use super::service::{GroupConfig, ServerGroup};
 use super::{ListenAddrs, ServeError};
 use crate::config::{DeviceChoice, Settings};
 use fawn_ds::internals::{Engine, OpenReport, Options};
@@ -12,17 +12,15 @@ use std::path::Path;
 
 /// The production device.
 pub(crate) type StoreDevice = FileDevice;
-/// A shard on the production device.
-pub(crate) type NodeShard = Shard<StoreDevice>;
 
-/// Opens or creates the store, and builds a shard on it.
-pub(super) fn open(opening: BackendConfig, now: Now) -> Result<NodeShard, ServeError> {
-    let BackendConfig { settings, placement, secret, server_info } = opening;
+/// Opens or creates the store of a standalone shard.
+pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, ServeError> {
+    let GroupConfig { settings, placement, secret, server_info } = config;
     let number = u32::from(placement.shard().0);
     let options = Options { secret, number_if_new: number, ..engine_options(&settings)? };
     let engine = open_engine(&settings, &settings.dir, options, now)?;
     let opened = Shard::new(engine, placement, shard_options(&settings), server_info);
-    opened.map_err(|error| ServeError::Data(placed(&settings.dir, &error.to_string())))
+    opened.map(ServerGroup::alone).map_err(|error| ServeError::Data(placed(&settings.dir, &error.to_string())))
 }
 
 /// Bounds of the clients' sessions.
@@ -36,9 +34,10 @@ pub(super) fn shard_options(settings: &Settings) -> ShardOptions {
     }
 }
 
-/// Flushes and syncs everything, then releases the directory.
-pub(super) fn close(engine: Engine<StoreDevice>) -> Result<(), ServeError> {
-    engine.close().map(drop).map_err(|error| ServeError::Data(error.to_string()))
+/// Flushes and syncs everything, then releases the directories.
+pub(super) fn close(group: ServerGroup) -> Result<(), ServeError> {
+    let close = |engine: Engine<StoreDevice>| engine.close().map(drop);
+    group.into_engines().into_iter().try_for_each(close).map_err(|error| ServeError::Data(error.to_string()))
 }
 
 /// Opens or creates the engine in `dir`.

@@ -1,12 +1,12 @@
 //! Second half of an iteration: replies to sockets, slow readers, the end of connections.
-use super::backend::Backend;
 use super::conn::{ConnPhase, IoResult};
 use super::event_loop::EventLoop;
 use super::limits::LINGER;
 use super::timers::{ConnDeadline, pop_due};
+use fawn_node::ClientService;
 use std::net::Shutdown;
 
-impl<B: Backend> EventLoop<B> {
+impl<S: ClientService> EventLoop<S> {
     /// Sends a connection's replies in one write; then ends it, or schedules it for more.
     pub(super) fn flush(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };

@@ -1,7 +1,6 @@
 //! Healthy cluster: a put is on three disks, a get costs at most one device read, all copies agree.
 use super::commands::{Answer, append_if_present, get, increment, redis, set, set_if_absent, set_if_version};
 use super::world::{BACK_ENDS, FRONT_END, TestWorld};
-use fawn_node::ClientService;
 use fawn_types::{Durability, Version};
 
 #[test]
@@ -80,9 +79,7 @@ pub(super) fn cold_world(seed: u64) -> TestWorld {
 #[test]
 fn a_get_costs_at_most_one_device_read() {
     let mut world = cold_world(5);
-    let reads = |world: &TestWorld| -> u64 {
-        world.nodes.values().flat_map(|node| node.engines()).map(|engine| engine.stats().reads).sum()
-    };
+    let reads = |world: &TestWorld| -> u64 { world.nodes.values().map(|node| node.engine().stats().reads).sum() };
     let before = reads(&world);
     for i in 0..300_u32 {
         let answer = world.get(format!("cold:{}", i * 7).as_bytes());

@@ -3,14 +3,20 @@ use crate::test_harness::{START, TestHarness};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::NodeError;
-use fawn_node::{ClientService, LocalCluster, LocalOptions, ServerInfo, ShardOptions};
-use fawn_types::{Durability, HashSecret, NodeId, Now};
+use fawn_node::cluster::{NodeError, NodeStatus, RangeDigest};
+use fawn_node::{ClientService, LocalCluster, LocalOptions, ServerInfo, Shard, ShardGroup, ShardOptions};
+use fawn_types::{Durability, HashSecret, MemberId, NodeId, Now, RangeId};
 use std::collections::HashMap;
 
 pub(crate) const MEMBERS: u32 = 3;
 
-pub(crate) type ClusterHarness = TestHarness<LocalCluster<SimDevice>, LocalOptions>;
+/// The options that a cluster is started with, and what its shards are started from.
+pub(crate) struct ClusterSetup {
+    pub(crate) options: LocalOptions,
+    pub(crate) cluster: LocalCluster,
+}
+
+pub(crate) type ClusterHarness = TestHarness<ShardGroup<SimDevice>, ClusterSetup>;
 
 fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: Now) -> Engine<SimDevice> {
     let options = Options {
@@ -73,14 +79,15 @@ impl ClusterHarness {
 
     fn try_on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: Now) -> Result<Self, NodeError> {
         let engines = disks.iter().map(|disk| open(disk, &options, memory_bytes, now)).collect();
-        let host = LocalCluster::new(engines, options, ServerInfo::default(), now)?;
+        let (cluster, host) = LocalCluster::start(engines, options, ServerInfo::default(), now)?;
+        let options = ClusterSetup { options, cluster };
         let clients = HashMap::new();
         Ok(Self { disks, host, now, clients, reads_replies: true, options, memory_bytes, turn_ms: 1 })
     }
 
     /// Stops gracefully and starts again with `disk` as that of member `name`, and with working disks.
     pub(crate) fn replace(self, name: u32, disk: SimDisk) -> Result<Self, NodeError> {
-        let Self { mut disks, host, now, options, memory_bytes, .. } = self;
+        let Self { mut disks, host, now, options: ClusterSetup { options, .. }, memory_bytes, .. } = self;
         for engine in host.into_engines() {
             let is_well = engine.poisoned().is_none();
             assert_eq!(engine.close().is_ok(), is_well, "only a store that failed does not close");
@@ -92,7 +99,7 @@ impl ClusterHarness {
 
     /// All members lose power and start from the remaining state.
     pub(crate) fn crash(self, seed: u64) -> Self {
-        let Self { disks, host, now, options, memory_bytes, .. } = self;
+        let Self { disks, host, now, options: ClusterSetup { options, .. }, memory_bytes, .. } = self;
         drop(host);
         disks.iter().zip(seed..).for_each(|(disk, seed)| disk.crash(seed));
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
@@ -100,7 +107,7 @@ impl ClusterHarness {
 
     /// Shuts down cleanly and starts again, with a power loss in between that must lose nothing.
     pub(crate) fn stop(self) -> Self {
-        let Self { disks, host, now, options, memory_bytes, .. } = self;
+        let Self { disks, host, now, options: ClusterSetup { options, .. }, memory_bytes, .. } = self;
         host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
         disks.iter().for_each(|disk| disk.crash(now.wall.0));
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
@@ -108,7 +115,7 @@ impl ClusterHarness {
 
     /// Shuts down on disks whose syncs fail, and starts again once they work.
     pub(crate) fn stop_unsynced(self) -> Self {
-        let Self { disks, host, now, options, memory_bytes, .. } = self;
+        let Self { disks, host, now, options: ClusterSetup { options, .. }, memory_bytes, .. } = self;
         disks.iter().for_each(|disk| disk.fail_nth(OpKind::Sync, 1, DeviceFault::Fail));
         host.into_engines()
             .into_iter()
@@ -122,29 +129,51 @@ impl ClusterHarness {
         self.disks[name as usize - 1].fail_nth(OpKind::Write, 1, DeviceFault::Fail);
     }
 
-    /// Kills a member other than the first, which serves the clients.
+    /// Kills a member other than the first, which serves the clients, as `kill -9` of its process would.
     pub(crate) fn kill(&mut self, name: u32, seed: u64) {
-        self.host.kill(NodeId(name));
+        assert_ne!(self.host.server().id().node(), NodeId(name), "the clients would be lost");
+        self.ids_of(name).into_iter().for_each(|id| drop(self.host.remove(id)));
         self.disks_of(name).iter().zip(seed..).for_each(|(disk, seed)| disk.kill(seed));
     }
 
+    fn ids_of(&self, name: u32) -> Vec<MemberId> {
+        self.options.cluster.ids().iter().copied().filter(|id| id.node() == NodeId(name)).collect()
+    }
+
     fn disks_of(&self, name: u32) -> &[SimDisk] {
-        let shards = usize::from(self.options.shards);
+        let shards = usize::from(self.options.options.shards);
         &self.disks[(name as usize - 1) * shards..][..shards]
     }
 
+    /// Restarts a killed member on its disks.
     pub(crate) fn restart(&mut self, name: u32) {
-        let engines = self.disks_of(name).iter().map(|disk| open(disk, &self.options, self.memory_bytes, self.now));
-        self.host.restart(NodeId(name), engines.collect(), self.now).unwrap();
+        let disks = self.disks_of(name).to_vec();
+        for (id, disk) in self.ids_of(name).into_iter().zip(disks) {
+            let engine = open(&disk, &self.options.options, self.memory_bytes, self.now);
+            let map = self.host.server().manager_map().cloned();
+            self.options.cluster.start_shard(&mut self.host, (id, engine), map.as_ref(), self.now).unwrap();
+        }
+    }
+
+    pub(crate) fn statuses(&self) -> impl Iterator<Item = NodeStatus> {
+        self.host.shards().map(Shard::node_status)
+    }
+
+    /// Digests of each running shard's copy of `range`.
+    fn digests(&mut self, range: RangeId) -> Vec<(MemberId, RangeDigest)> {
+        let members = self.statuses().flat_map(|status| status.members);
+        let time = members.filter(|member| member.range == range).map(|member| member.time).max().unwrap_or_default();
+        let digest = |id: &MemberId| Some((*id, self.host.shard_mut(*id)?.digest(range, time).unwrap()?));
+        self.options.cluster.ids().iter().filter_map(digest).collect()
     }
 
     /// **equal-digests**: all members hold the same content. Returns the number of keys.
     pub(crate) fn assert_three_equal_copies(&mut self) -> u64 {
         self.run(500);
-        let ranges: Vec<_> = self.host.ranges().collect();
+        let ranges: Vec<_> = self.options.cluster.ranges().collect();
         let mut keys = 0;
         for range in ranges {
-            let copies = self.host.digests(range).unwrap();
+            let copies = self.digests(range);
             assert_eq!(copies.len(), MEMBERS as usize, "{range:?} is on every disk");
             assert!(copies.iter().all(|(_, copy)| *copy == copies[0].1), "{range:?}: {copies:?}");
             keys += copies[0].1.keys;

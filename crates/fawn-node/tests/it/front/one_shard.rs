@@ -38,7 +38,7 @@ fn heal(harness: &mut ClusterHarness, what: &str) {
 
 /// Bytes of records that members sent each other.
 fn records_sent_bytes(harness: &ClusterHarness) -> u64 {
-    harness.host.statuses().iter().map(|(_, status)| status.counters.records_sent_bytes).sum()
+    harness.statuses().map(|status| status.counters.records_sent_bytes).sum()
 }
 
 /// Writes keys of all ranges one after the other; returns how many were acknowledged within the time.
@@ -139,7 +139,7 @@ fn a_disk_of_one_shard_is_replaced_or_refused_as_restored() {
 /// of these nodes has a store for the map.
 #[test]
 fn a_node_dies_after_a_disk_of_another_one_failed() {
-    let server = ClusterHarness::with_shards(SHARDS).host.server_id().node();
+    let server = ClusterHarness::with_shards(SHARDS).host.server().id().node();
     let others: Vec<u32> = (1..=MEMBERS).filter(|node| NodeId(*node) != server).collect();
     for (node, shard) in all_shards().filter(|(node, _)| others.contains(node)) {
         let victim = others.iter().copied().find(|other| *other != node).unwrap();

@@ -247,8 +247,7 @@ fn work_is_announced_and_ends() {
             if run.rng.chance(1, 10) {
                 run.close_one();
             }
-            let statuses = run.harness.host.statuses();
-            let refused_before = statuses.iter().map(|(_, status)| status.counters.refused).sum::<u64>();
+            let refused_before = run.harness.statuses().map(|status| status.counters.refused).sum::<u64>();
             let mut iterations = 0;
             loop {
                 iterations += 1;
@@ -272,8 +271,7 @@ fn work_is_announced_and_ends() {
                     break;
                 }
                 // A refused request is sent again by the clock.
-                let statuses = harness.host.statuses();
-                let refused = statuses.iter().map(|(_, status)| status.counters.refused).sum::<u64>();
+                let refused = harness.statuses().map(|status| status.counters.refused).sum::<u64>();
                 assert!(refused > refused_before, "seed {seed}: {:#?}", harness.host.status());
                 harness.now = harness.now.plus_ms(1);
             }

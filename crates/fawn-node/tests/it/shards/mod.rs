@@ -182,6 +182,12 @@ impl ClientService for Several {
         self.shard_mut(session).handle_input(now, session, input)
     }
 
+    fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
+        for (used, (session, input)) in used.iter_mut().zip(inputs) {
+            *used = self.handle_input(now, *session, input);
+        }
+    }
+
     fn wants_input(&self, session: SessionId) -> bool {
         self.shard(session).wants_input(session)
     }
@@ -221,6 +227,16 @@ impl ClientService for Several {
     fn status(&self) -> ShardStatus {
         self.shards[0].status()
     }
+
+    fn handle_batch(&mut self, _now: Now, from: ShardId, _batch: MessageBatch) {
+        unreachable!("the batches of {from:?} are moved here")
+    }
+
+    fn take_batch(&mut self, to: ShardId) -> Option<MessageBatch> {
+        unreachable!("the batches for {to:?} are moved here")
+    }
+
+    fn set_peer_stats(&mut self, _others: ShardStatus) {}
 
     fn engines(&self) -> impl Iterator<Item = &Engine<SimDevice>> {
         self.shards.iter().map(Shard::engine)

@@ -4,10 +4,6 @@ mod connections;
 mod peers;
 
 use super::*;
-use crate::config::Settings;
-use crate::data_dir::Layout;
-use crate::server::ServeError;
-use crate::server::backend::BackendConfig;
 use crate::server::store::StoreDevice;
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
@@ -114,6 +110,11 @@ impl ClientService for Scripted {
         }
         used
     }
+    fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
+        for (used, (session, input)) in used.iter_mut().zip(inputs) {
+            *used = self.handle_input(now, *session, input);
+        }
+    }
     fn wants_input(&self, session: SessionId) -> bool {
         !self.sessions[&session].refuses_input
     }
@@ -149,20 +150,9 @@ impl ClientService for Scripted {
         self.batches_to_send = self.batches_to_send.checked_sub(1)?;
         Some(MessageBatch::default())
     }
+    fn set_peer_stats(&mut self, _others: ShardStatus) {}
     fn engines(&self) -> impl Iterator<Item = &Engine<StoreDevice>> {
         std::iter::empty()
-    }
-}
-
-impl Backend for Scripted {
-    fn layout(_settings: &Settings) -> Result<Layout, ServeError> {
-        unreachable!("the tests open no directory")
-    }
-    fn open(_opening: BackendConfig, _now: Now) -> Result<Self, ServeError> {
-        unreachable!("the tests open no directory")
-    }
-    fn close(self) -> Result<(), ServeError> {
-        Ok(())
     }
 }
 
