@@ -120,6 +120,8 @@ pub struct Clients {
     sizes: Vec<SizeAnswer>,
     /// The value and version of each key that were read last: a swap expects these.
     seen: BTreeMap<Key, (Vec<u8>, u64)>,
+    /// Length of the longest value that was read.
+    pub value_bytes_seen: usize,
     /// The last complete answers to `SCAN` and `DBSIZE`.
     last_scan: Option<BTreeSet<Key>>,
     last_size: Option<u64>,
@@ -154,6 +156,7 @@ impl Clients {
             sweeps: Vec::new(),
             sizes: Vec::new(),
             seen: BTreeMap::new(),
+            value_bytes_seen: 0,
             last_scan: None,
             last_size: None,
             answered: 0,
@@ -294,6 +297,7 @@ impl Clients {
         for FoundValue { key, version, value } in values {
             let op = command.ops.iter().find(|op| op.key.name() == *key);
             if let (Some(op), Some(version)) = (op, version) {
+                self.value_bytes_seen = self.value_bytes_seen.max(value.len());
                 self.seen.insert(op.key, (value.clone(), *version));
             }
         }

@@ -3,7 +3,7 @@ use super::{World, index_of};
 use fawn_node::cluster::NodeStatus;
 use fawn_types::MemberId;
 
-/// The longest reply that clients of the simulator cause: many appends to one key, or a page of a scan.
+/// The longest reply of clients that have read no long value: a page of a scan, or the values of several keys.
 const REPLY_BYTES_MAX: usize = 32 << 10;
 /// Eighths of its budget that a store may hold. The page cache receives the part that is unused, but only at each 64th
 /// poll. Until then the append window (1/8), records without a commit (1/8), retained records (1/16) and spare buffers
@@ -24,14 +24,16 @@ impl World {
         let store_bytes = memory.total_bytes();
         let ranges = status.members.len().max(1);
         let parts_max = PARTS_MAX.max(self.map.ranges.len());
+        // Appends make values of any length, but between two reads a value does not become longer by more than that.
+        let reply_bytes_max = REPLY_BYTES_MAX.max(self.clients.value_bytes_seen + REPLY_BYTES_MAX / 2);
         let bounds = [
-            ("bytes of replies", replies_bytes, options.replies_bytes_max / 8 * 9 + REPLY_BYTES_MAX),
+            ("bytes of replies", replies_bytes, options.replies_bytes_max / 8 * 9 + reply_bytes_max),
             ("waiting requests", of_sessions.pending, options.pending_max + limits.parked_max + parts_max),
             ("bytes of the store", store_bytes as usize, (memory.budget_bytes / 8 * STORE_EIGHTHS_MAX) as usize),
             (
                 "bytes of completions",
                 status.completion_bytes,
-                ranges * (limits.completions.bytes_max + REPLY_BYTES_MAX),
+                ranges * (limits.completions.bytes_max + reply_bytes_max),
             ),
         ];
         match bounds.iter().find(|(_, found, bound)| found > bound) {
