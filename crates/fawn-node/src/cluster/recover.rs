@@ -37,6 +37,14 @@ pub enum NodeError {
         /// The newest number that the map knows.
         known: u32,
     },
+    /// The store records another shard of the cluster.
+    #[error("the store is of shard {found}, not of shard {expected}: put the directories back in their places")]
+    OtherMember {
+        /// The shard that was to be started.
+        expected: MemberId,
+        /// The shard that the store records.
+        found: MemberId,
+    },
     /// The cluster was created with another number of shards per node.
     #[error("the cluster was created with {found} shards per node: start it with {found}, not with {expected}")]
     ShardCount {
@@ -49,7 +57,9 @@ pub enum NodeError {
     #[error("a cluster needs at least one store")]
     NoStore,
     /// A persisted promise or map does not decode.
-    #[error("{what} in the manifest: {cause}; restore the store from a backup")]
+    #[error(
+        "{what} in the manifest: {cause}; restore the store from a backup, or open it with the version that wrote it"
+    )]
     Kept {
         /// The promise or map, in words.
         what: String,

@@ -41,7 +41,7 @@ fn rounds_that_an_iteration_leaves_are_due_at_once() {
 fn a_cluster_starts_in_the_iterations_that_are_due() {
     let mut harness = ClusterHarness::new(true);
     let started = harness.now;
-    while !harness.host.is_serving() {
+    while !harness.host.status().cluster.is_some_and(|cluster| cluster.is_serving()) {
         let due = run_due(&mut harness).expect("a cluster has timers");
         harness.now = harness.now.plus_ms(due.ms_since(harness.now.mono));
     }
@@ -54,7 +54,7 @@ fn a_cluster_is_not_idle_while_a_store_writes() {
     let mut harness = ClusterHarness::with(true, Durability::Memory, 8 << 20);
     let id = harness.connect(Protocol::Resp);
     assert_eq!(harness.redis(id, "SET k v"), "+OK");
-    let server = harness.host.server_id().node().0;
+    let server = harness.host.server().id().node().0;
     for name in (1..=MEMBERS).filter(|name| *name != server) {
         let disk = harness.disks[name as usize - 1].clone();
         disk.hang(OpKind::Write);
@@ -73,10 +73,10 @@ fn a_store_of_another_cluster_is_refused() {
     assert_eq!(harness.redis(id, "SET k v"), "+OK");
     let ClusterHarness { host, options, .. } = harness;
     let mut engines = host.into_engines();
-    assert!(LocalCluster::check_stores(engines.iter(), &options).unwrap().is_some());
+    assert!(LocalCluster::check_stores(engines.iter(), &options.options).unwrap().is_some());
     let other = Options { secret: Some(HashSecret([1; 16])), ..Options::default() };
     let device = SimDevice::attach(&SimDisk::new(SimOptions::instant(9)));
     engines.push(Engine::open(device, other, Now::at(1)).unwrap().0);
-    let refused = LocalCluster::check_stores(engines.iter(), &options).unwrap_err();
+    let refused = LocalCluster::check_stores(engines.iter(), &options.options).unwrap_err();
     assert!(matches!(refused, NodeError::SecretDiffers), "{refused}");
 }

@@ -135,6 +135,21 @@ fn a_disk_of_one_shard_is_replaced_or_refused_as_restored() {
     }
 }
 
+/// Each would pass for a copy of its new chains.
+#[test]
+fn stores_that_changed_places_are_refused() {
+    let disks: Vec<usize> = all_shards().map(|(node, shard)| disk_of(node, shard)).collect();
+    for (one, other) in disks.iter().flat_map(|one| disks[one + 1..].iter().map(move |other| (*one, *other))) {
+        let mut harness = ClusterHarness::with_shards(SHARDS);
+        assert_eq!(write_all(&mut harness, 12, 500, "before"), 12);
+        harness.disks.swap(one, other);
+        let moved = harness.disks[one].clone();
+        let refused = harness.replace(one as u32 + 1, moved).map(|_| ()).unwrap_err();
+        assert!(matches!(refused, NodeError::OtherMember { .. }), "{one} and {other}: {refused}");
+        assert!(refused.to_string().contains("put the directories back"), "{refused}");
+    }
+}
+
 /// A range with members on two running nodes continues although the disk of another shard of one of them failed before: each
 /// of these nodes has a store for the map.
 #[test]
