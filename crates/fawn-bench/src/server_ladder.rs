@@ -13,6 +13,8 @@ use std::time::Duration;
 const SERVER_CORE: usize = 0;
 const CLIENT_CORE: usize = 1;
 const CLIENTS: usize = 50;
+/// Name of an earlier binary in rows.
+const EARLIER: &str = "fawn-earlier";
 /// Factor for the number of pipelined requests, which take less time each.
 const PIPELINED_FACTOR: u64 = 8;
 
@@ -23,6 +25,8 @@ pub enum BenchPeer {
     Redis,
     /// memcached: text protocol, measured with our client; one worker thread.
     Memcached,
+    /// An earlier `fawn` binary: RESP, measured with redis-benchmark.
+    Earlier,
 }
 
 /// Parameters of the level.
@@ -30,6 +34,8 @@ pub enum BenchPeer {
 pub struct ServerOptions {
     /// The `fawn` binary to measure.
     pub binary: PathBuf,
+    /// The earlier `fawn` binary to compare with.
+    pub earlier: Option<PathBuf>,
     /// Directory for the servers' data.
     pub dir: PathBuf,
     /// The peers to compare with.
@@ -94,7 +100,7 @@ const MEMCACHED_CASES: [ServerCase; 3] = [
 pub fn run(options: &ServerOptions, sink: &mut Sink) -> Result<(), BenchError> {
     for peer in &options.peers {
         let cases: &[ServerCase] = match peer {
-            BenchPeer::Redis => &REDIS_CASES,
+            BenchPeer::Redis | BenchPeer::Earlier => &REDIS_CASES,
             BenchPeer::Memcached => &MEMCACHED_CASES,
         };
         let wanted = |case: &&ServerCase| options.only.as_ref().is_none_or(|only| case.name().contains(only));
@@ -110,10 +116,18 @@ fn run_case(options: &ServerOptions, peer: BenchPeer, case: &ServerCase, sink: &
     let (mut our_dir, mut peer_dir) = (OwnDir::new(&options.dir, "fawn"), OwnDir::new(&options.dir, "peer"));
     let (dir, memory_bytes) = (our_dir.renew()?, options.memory_bytes);
     let fawn = FawnOptions { dir, keeps: case.keeps, memory_bytes, connections_max: 1024, shards: options.shards };
-    let protocol = if peer == BenchPeer::Redis { ClientProtocol::Resp } else { ClientProtocol::Memcached };
+    let protocol = if peer == BenchPeer::Memcached { ClientProtocol::Memcached } else { ClientProtocol::Resp };
     let ours = ServerUnderTest::fawn(&options.binary, protocol, &fawn, SERVER_CORE)?;
     let theirs = match peer {
         BenchPeer::Redis => ServerUnderTest::redis(peer_dir.renew()?, case.keeps, SERVER_CORE)?,
+        BenchPeer::Earlier => {
+            let binary = options.earlier.as_deref();
+            let binary = binary.ok_or_else(|| BenchError::failed("earlier", "name the binary with --earlier FILE"))?;
+            let fawn = FawnOptions { dir: peer_dir.renew()?, ..fawn };
+            let mut server = ServerUnderTest::fawn(binary, protocol, &fawn, SERVER_CORE)?;
+            server.engine = EARLIER;
+            server
+        }
         BenchPeer::Memcached => ServerUnderTest::memcached((memory_bytes >> 20).max(64) as u32, SERVER_CORE)?,
     };
     for server in [&ours, &theirs] {
@@ -125,7 +139,7 @@ fn run_case(options: &ServerOptions, peer: BenchPeer, case: &ServerCase, sink: &
     for pair in 0..options.pairs {
         for server in [&ours, &theirs] {
             let row = match peer {
-                BenchPeer::Redis => by_redis_benchmark(server, options, case)?,
+                BenchPeer::Redis | BenchPeer::Earlier => by_redis_benchmark(server, options, case)?,
                 BenchPeer::Memcached => by_own_client(server, options, case, pair)?,
             };
             let prefix = if peer == BenchPeer::Memcached { "memcached " } else { "" };
@@ -142,7 +156,7 @@ fn run_case(options: &ServerOptions, peer: BenchPeer, case: &ServerCase, sink: &
 /// The durability of the server's data, for the row: the two sides may differ.
 fn durability(server: &ServerUnderTest, case: &ServerCase) -> &'static str {
     match (server.engine, case.keeps) {
-        ("fawn", keeps) => keeps.name(),
+        ("fawn" | EARLIER, keeps) => keeps.name(),
         (_, PeerDurability::Memory) => "none: no file is written",
         (_, keeps) => keeps.name(),
     }

@@ -21,6 +21,9 @@ pub(super) struct ServerArgs {
     /// The `fawn` binary to measure [default: this program].
     #[arg(long, value_name = "FILE")]
     fawn: Option<PathBuf>,
+    /// An earlier `fawn` binary, for `--against earlier`.
+    #[arg(long, value_name = "FILE")]
+    earlier: Option<PathBuf>,
     /// Directory for the servers' data; each gets a new subdirectory, removed afterwards.
     #[arg(long, value_name = "DIR", default_value_os_t = ladder::default_dir().to_owned())]
     dir: PathBuf,
@@ -49,6 +52,7 @@ impl ServerArgs {
     pub(super) fn run(self) -> Result<(), BenchError> {
         let options = ServerOptions {
             binary: binary(self.fawn)?,
+            earlier: self.earlier,
             peers: self.peers,
             requests: self.requests,
             keys: self.keys,
