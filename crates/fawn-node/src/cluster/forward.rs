@@ -1,9 +1,9 @@
 //! Forwarding of records down the chain: replay from the log into frames, and append from frames to the log.
-use super::member_host::{MemberHost, ReplayJob};
+use super::member_host::{MemberHost, ReplayJob, SPACE_PAUSE_MS};
 use super::payload::{put_record, records_of};
 use super::peer_links::PeerLinks;
 use crate::exec::ReadWaiter;
-use crate::replica::{RangeSlot, split_acknowledged};
+use crate::replica::{RangeSlot, RejectedRecords, split_acknowledged};
 use fawn_chain::invariants;
 use fawn_chain::replica::Replayed;
 use fawn_chain::{Body, Frame};
@@ -95,7 +95,7 @@ impl<D: Device> MemberHost<D> {
     }
 
     /// Appends a peer's records above `after`, at most through `through`. Records that the log does not accept count as
-    /// never received: the peer sends them again after a write has freed buffers, or else after its retransmission time.
+    /// never received: the peer sends them again once the log may have space.
     pub(super) fn append_from_peer(&mut self, at: RangeSlot, (after, through): (Version, Version), records: &[u8]) {
         let member = &mut self.members[at];
         // `last` was appended, `read` was decoded: a batch is appended once it is whole.
@@ -130,7 +130,8 @@ impl<D: Device> MemberHost<D> {
         if last < through {
             self.counters.frames_cut += 1;
             member.replica.retract(last);
-            member.refused_at = Some(self.engine.watermarks().flushed);
+            let flushed = self.engine.watermarks().flushed;
+            member.rejected = Some(RejectedRecords { flushed, look_at: self.now.mono.plus_ms(SPACE_PAUSE_MS) });
         }
     }
 }

@@ -15,8 +15,8 @@ use fawn_flash::Device;
 use fawn_types::{MemberId, MonoMs, Now, RangeId, Version};
 use slab::Slab;
 
-/// Interval at which a cut is tried again while the store has no space for its record.
-const CUT_PAUSE_MS: u64 = 10;
+/// Interval at which a cut is tried again, and rejected records are requested again, while the store has no space for them.
+pub(super) const SPACE_PAUSE_MS: u64 = 10;
 
 /// A `SendRecords` that waits for a device read.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +184,7 @@ impl<D: Device> MemberHost<D> {
     /// Reports the log's progress to every member and executes their outputs.
     pub(crate) fn advance(&mut self, now: Now, links: &mut PeerLinks) {
         let is_poisoned = self.engine.poisoned().is_some();
-        let log_flushed = self.engine.watermarks().flushed;
+        let (log_flushed, is_full) = (self.engine.watermarks().flushed, self.engine.is_full());
         for at in self.members.slots() {
             if is_poisoned {
                 self.members[at].transfer.begin = None;
@@ -208,9 +208,13 @@ impl<D: Device> MemberHost<D> {
             if replica.next_timeout().is_some_and(|due| due <= now.mono) {
                 replica.handle_timeout(now);
             }
-            if member.refused_at.is_some_and(|refused_at| refused_at != log_flushed) {
-                member.refused_at = None;
-                replica.handle_log_space(now);
+            match &mut member.rejected {
+                Some(rejected) if rejected.flushed != log_flushed || rejected.look_at <= now.mono && !is_full => {
+                    member.rejected = None;
+                    replica.handle_log_space(now);
+                }
+                Some(rejected) if rejected.look_at <= now.mono => rejected.look_at = now.mono.plus_ms(SPACE_PAUSE_MS),
+                _ => {}
             }
             replica.handle_progress(now, LogProgress { appended, flushed, synced });
             self.drain(at, links);
@@ -298,7 +302,7 @@ impl<D: Device> MemberHost<D> {
         }
         match self.engine.rollback(member.id, cut.after) {
             Err(EngineError::Overloaded | EngineError::StoreFull) => {
-                cut.look_at = self.now.mono.plus_ms(CUT_PAUSE_MS);
+                cut.look_at = self.now.mono.plus_ms(SPACE_PAUSE_MS);
                 return false;
             }
             Ok(()) => member.cut = None,

@@ -22,8 +22,8 @@ pub(crate) struct HostedMember {
     pub(crate) transfer: TransferProgress,
     /// A cut that is due. Until it is made, the member ignores records and acks.
     pub(crate) cut: Option<Cut>,
-    /// The store's flushed end when its log rejected records of the predecessor; they are requested once it has moved.
-    pub(crate) refused_at: Option<LogPosition>,
+    /// The log rejected records of the predecessor: they are requested again.
+    pub(crate) rejected: Option<RejectedRecords>,
     /// Why this member is unusable until a restart. The member reports the failure to the manager, which drops it.
     pub(crate) broken: Option<String>,
 }
@@ -32,6 +32,15 @@ pub(crate) struct HostedMember {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) after: Version,
+    pub(crate) look_at: MonoMs,
+}
+
+/// When records that the log rejected are requested again: after a write has freed buffers, or at a time, because other
+/// memory and the next segment become free without one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RejectedRecords {
+    /// The store's flushed end when it rejected them.
+    pub(crate) flushed: LogPosition,
     pub(crate) look_at: MonoMs,
 }
 
@@ -59,7 +68,7 @@ pub(crate) struct TransferProgress {
 impl HostedMember {
     pub(crate) fn new(replica: Replica, completions: Completions) -> Self {
         let (id, transfer) = (replica.range(), TransferProgress::default());
-        Self { id, replica, completions, transfer, cut: None, refused_at: None, broken: None }
+        Self { id, replica, completions, transfer, cut: None, rejected: None, broken: None }
     }
 
     /// Whether the member accepts frames; not while the store discards its old copy.
@@ -69,7 +78,8 @@ impl HostedMember {
 
     pub(crate) fn next_timeout(&self) -> Option<MonoMs> {
         let waits_until = self.transfer.begin.map(|begin| begin.look_at).or(self.cut.map(|cut| cut.look_at));
-        waits_until.or_else(|| self.replica.next_timeout())
+        let look_at = self.rejected.map(|rejected| rejected.look_at);
+        waits_until.or_else(|| self.replica.next_timeout().into_iter().chain(look_at).min())
     }
 }
 

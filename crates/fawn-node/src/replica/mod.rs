@@ -2,5 +2,7 @@
 mod member_table;
 mod record_result;
 
-pub(crate) use member_table::{Cut, HostedMember, MemberTable, RangeSlot, TransferBegin, TransferProgress};
+pub(crate) use member_table::{
+    Cut, HostedMember, MemberTable, RangeSlot, RejectedRecords, TransferBegin, TransferProgress,
+};
 pub(crate) use record_result::{put_acknowledged, split_acknowledged};

@@ -172,3 +172,21 @@ fn a_node_dies_after_a_disk_of_another_one_failed() {
         );
     }
 }
+
+/// Logs whose buffers are full reject records for a moment. Their predecessors send few of them twice.
+#[test]
+fn a_burst_that_exceeds_all_buffers_is_sent_about_once() {
+    const VALUES: usize = 400;
+    const VALUE_BYTES: usize = 50_000;
+    let mut harness = ClusterHarness::with_shards(SHARDS);
+    let ids: Vec<_> = (0..VALUES).map(|_| harness.connect(Protocol::Resp)).collect();
+    for (key, id) in ids.iter().enumerate() {
+        harness.send(*id, &resp(&format!("SET k{key} {}", "x".repeat(VALUE_BYTES))));
+    }
+    harness.run(1_000);
+    assert!(ids.iter().all(|id| harness.clients[id].received == b"+OK\r\n"), "{:#?}", harness.host.status());
+    let rejected: u64 = harness.statuses().map(|status| status.counters.frames_cut).sum();
+    assert!(rejected > 0, "the buffers were never full");
+    let (sent_bytes, once_bytes) = (records_sent_bytes(&harness), (2 * VALUES * VALUE_BYTES) as u64);
+    assert!(sent_bytes < once_bytes * 3 / 2, "{sent_bytes} bytes over links, {once_bytes} of values");
+}
