@@ -120,7 +120,7 @@ pub struct Clients {
     sizes: Vec<SizeAnswer>,
     /// The value and version of each key that were read last: a swap expects these.
     seen: BTreeMap<Key, (Vec<u8>, u64)>,
-    /// Length of the longest value that was read.
+    /// Length of the longest value, as replies to reads and appends showed it.
     pub value_bytes_seen: usize,
     /// The last complete answers to `SCAN` and `DBSIZE`.
     last_scan: Option<BTreeSet<Key>>,
@@ -297,7 +297,6 @@ impl Clients {
         for FoundValue { key, version, value } in values {
             let op = command.ops.iter().find(|op| op.key.name() == *key);
             if let (Some(op), Some(version)) = (op, version) {
-                self.value_bytes_seen = self.value_bytes_seen.max(value.len());
                 self.seen.insert(op.key, (value.clone(), *version));
             }
         }
@@ -370,6 +369,12 @@ impl Clients {
 
     fn end_op(&mut self, connection: u64, op: &KeyOperation, heard: Observed, batch: u64) {
         let KeyOperation { key, ask, called, time } = op.clone();
+        let value_bytes = match &heard {
+            Observed::Value(Some(value)) => value.len(),
+            Observed::Number(length) if !key.is_counter() => *length as usize,
+            _ => 0,
+        };
+        self.value_bytes_seen = self.value_bytes_seen.max(value_bytes);
         if heard == Observed::Unknown && ask == KeyRequest::Read {
             return; // An unanswered read proves nothing.
         }

@@ -24,8 +24,8 @@ impl World {
         let store_bytes = memory.total_bytes();
         let ranges = status.members.len().max(1);
         let parts_max = PARTS_MAX.max(self.map.ranges.len());
-        // Appends make values of any length, but between two reads a value does not become longer by more than that.
-        let reply_bytes_max = REPLY_BYTES_MAX.max(self.clients.value_bytes_seen + REPLY_BYTES_MAX / 2);
+        // Appends make values of any length; those of which no reply has arrived yet add less than another such reply.
+        let reply_bytes_max = REPLY_BYTES_MAX + self.clients.value_bytes_seen;
         let bounds = [
             ("bytes of replies", replies_bytes, options.replies_bytes_max / 8 * 9 + reply_bytes_max),
             ("waiting requests", of_sessions.pending, options.pending_max + limits.parked_max + parts_max),
