@@ -262,6 +262,10 @@ impl World {
             let due: Vec<MemberId> = self.copied.iter().filter(|(_, of)| *of == range).map(|(id, _)| *id).collect();
             for id in due {
                 let Some((copy, tail)) = self.watch.transfer_and_tail(id, range) else { continue };
+                // A digest counts keys that cannot be read, so a copy is compared once both disks are readable.
+                if [id, tail].iter().any(|of| self.machines[index_of(*of)].unreadable_until_us > 0) {
+                    continue;
+                }
                 self.copied.remove(&(id, range));
                 let time = self.chain_time(range);
                 let mut digest = |of: MemberId| {
