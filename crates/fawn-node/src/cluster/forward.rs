@@ -131,7 +131,10 @@ impl<D: Device> MemberHost<D> {
             self.counters.frames_cut += 1;
             member.replica.retract(last);
             let flushed = self.engine.watermarks().flushed;
-            member.rejected = Some(RejectedRecords { flushed, look_at: self.now.mono.plus_ms(SPACE_PAUSE_MS) });
+            // While the disk hangs, each request would fetch a whole window again in vain.
+            let hangs_ms = self.engine.oldest_write().map_or(0, |submitted_at| self.now.mono.ms_since(submitted_at));
+            let look_at = self.now.mono.plus_ms(hangs_ms.max(SPACE_PAUSE_MS));
+            member.rejected = Some(RejectedRecords { flushed, look_at });
         }
     }
 }

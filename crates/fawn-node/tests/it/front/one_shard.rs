@@ -99,6 +99,26 @@ fn a_disk_that_is_full_delays_writes_until_it_has_space() {
     }
 }
 
+/// A log that hangs accepts no more records; those that it rejects are requested again at growing intervals.
+#[test]
+fn a_disk_that_hangs_is_not_sent_the_same_records_all_the_time() {
+    for (node, shard) in all_shards() {
+        let mut harness = ClusterHarness::with_shards(SHARDS);
+        assert_eq!(write_all(&mut harness, 60, 500, "before"), 60);
+        let disk = harness.disks[disk_of(node, shard)].clone();
+        disk.fail_every(OpKind::Write, DeviceFault::Hang);
+        let before = records_sent_bytes(&harness);
+        write_all(&mut harness, 300, 3_000, &"x".repeat(50_000));
+        let sent_bytes = records_sent_bytes(&harness) - before;
+        // Each request fetches up to 4 MiB; at a fixed interval of 10 ms they fetched up to 1.6 GB.
+        assert!(sent_bytes < 192 << 20, "{node}.{shard}: {sent_bytes} bytes for 15 MB of values");
+        disk.end_faults(OpKind::Write);
+        disk.release_hung();
+        heal(&mut harness, &format!("{node}.{shard} hung"));
+        assert_eq!(harness.assert_three_equal_copies(), 300, "{node}.{shard}");
+    }
+}
+
 #[test]
 fn a_disk_that_fails_takes_its_shard_out_of_its_chains() {
     for (node, shard) in all_shards() {
