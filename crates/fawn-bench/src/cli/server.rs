@@ -22,7 +22,7 @@ pub(super) struct ServerArgs {
     #[arg(long, value_name = "FILE")]
     fawn: Option<PathBuf>,
     /// An earlier `fawn` binary, for `--against earlier`.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", required_if_eq("peers", "earlier"))]
     earlier: Option<PathBuf>,
     /// Directory for the servers' data; each gets a new subdirectory, removed afterwards.
     #[arg(long, value_name = "DIR", default_value_os_t = ladder::default_dir().to_owned())]
