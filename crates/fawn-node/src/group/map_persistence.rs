@@ -9,7 +9,7 @@ use fawn_flash::Device;
 use fawn_types::NodeId;
 
 /// A map that is being written to the stores.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MapPersistence {
     revision: u64,
     kept_by: Vec<NodeId>,
@@ -18,9 +18,6 @@ pub(super) struct MapPersistence {
 }
 
 impl MapPersistence {
-    /// No map yet.
-    pub(super) const NONE: Self = Self { revision: 0, kept_by: Vec::new(), image: None };
-
     /// Begins a map; the previous one is committed, because the manager persists one at a time.
     pub(super) fn begin(&mut self, revision: u64, image: Vec<u8>) {
         assert!(revision > self.revision, "maps are numbered upwards: {revision} after {}", self.revision);
@@ -66,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_majority_is_enough_and_reported_once() {
-        let mut persistence = MapPersistence::NONE;
+        let mut persistence = MapPersistence::default();
         persistence.begin(1, vec![1]);
         assert!(!persistence.note(NodeId(1), 1, 3));
         assert!(!persistence.note(NodeId(1), 1, 3), "another store of the same node");

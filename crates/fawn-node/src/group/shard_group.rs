@@ -14,7 +14,7 @@ use crate::shard::Shard;
 use crate::status::{ShardCounters, ShardStatus};
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
-use fawn_types::{MemberId, MonoMs, Now, ShardId, TimeMs};
+use fawn_types::{MemberId, MonoMs, Now, ShardId};
 use fawn_wire::Protocol;
 use std::collections::VecDeque;
 
@@ -48,15 +48,15 @@ pub struct ShardGroup<D: Device> {
 
 impl<D: Device> ShardGroup<D> {
     /// A group without shards, whose clients `server` will serve.
-    pub const fn new(server: MemberId) -> Self {
+    pub fn new(server: MemberId) -> Self {
         Self {
             shards: Vec::new(),
             server,
             outputs: VecDeque::new(),
-            map_persistence: MapPersistence::NONE,
+            map_persistence: MapPersistence::default(),
             unavailable_since: None,
             status_at: MonoMs(0),
-            now: Now { mono: MonoMs(0), wall: TimeMs(0) },
+            now: Now::default(),
         }
     }
 

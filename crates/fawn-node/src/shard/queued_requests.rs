@@ -104,7 +104,9 @@ impl<D: Device> ShardContext<'_, D> {
         None
     }
 
-    /// Sends a request to its destination. Returns whether the queue's next request may begin. Reads of the key behind it share its reply: it is recent enough for each.
+    /// Sends a request to its destination. Returns whether the queue's next request may begin.
+    ///
+    /// Reads of the key behind it share its reply: it is recent enough for each.
     fn forward_first(
         &mut self,
         name: SessionQueueName,
