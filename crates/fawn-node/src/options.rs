@@ -23,7 +23,7 @@ pub struct ShardOptions {
     pub session_pending_max: usize,
     /// Maximum reply to a request on several keys, bytes.
     pub reply_bytes_max: usize,
-    /// Requests of all sessions that may wait for a read; beyond it they are refused as overloaded.
+    /// Requests of all sessions that may wait for a read or for another shard; beyond it input is not consumed.
     pub pending_max: usize,
     /// Writes of all sessions that may wait for their commit; beyond it input is not consumed.
     pub uncommitted_max: u64,

@@ -22,15 +22,13 @@ counters! {
         executed_for_peers: u64, "Requests executed for other shards of the node; not part of `commands`.";
         writes: u64, "Records written for clients.", prometheus "fawn_writes_total", stats "cmd_set";
         flushes: u64, "Times the store was emptied.", stats "cmd_flush";
-        overloaded: u64, "Requests refused because too much was in flight.",
-            prometheus "fawn_overloaded_total", info "Fawn:overloaded", stats "fawn_overloaded";
         // As in Redis: every error reply, whether the request was refused or failed; memcached's too.
         error_replies: u64, "Replies that were errors.",
             prometheus "fawn_error_replies_total", info "Stats:total_error_replies";
         malformed: u64, "Requests refused by the decoder.", prometheus "fawn_malformed_total";
         stalls: u64, "Times a connection's input had to wait.", prometheus "fawn_stalls_total", info "Fawn:stalls";
         retries_answered: u64, "Repeated updates answered from their records.";
-        rereads: u64, "Requests to other shards and nodes repeated because their reply was longer than granted.",
+        rereads: u64, "Requests repeated because their reply was longer than granted.",
             prometheus "fawn_rereads_total";
         iterations: u64, "Iterations.", info "Fawn:turns";
         input_bytes: u64, "Bytes of input consumed.", info "Stats:total_net_input_bytes", stats "bytes_read";

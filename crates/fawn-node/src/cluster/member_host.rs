@@ -85,9 +85,9 @@ impl<D: Device> MemberHost<D> {
         ExecContext { exec, engine, member: &mut members[slot], now: *now }
     }
 
-    /// Parks a request.
-    pub(crate) fn park(&mut self, parking: Parking, message: &RequestMessage<'_>, origin: Origin) {
-        self.exec.park(&mut self.engine, parking, message, origin);
+    /// Parks a request. Returns the bytes that it is stored in.
+    pub(crate) fn park(&mut self, parking: Parking, message: &RequestMessage<'_>, origin: Origin) -> usize {
+        self.exec.park(&mut self.engine, parking, message, origin)
     }
 
     /// The age of the oldest write or sync in flight, if it shows that the disk hangs. Called after completions were

@@ -14,7 +14,7 @@ mod resume;
 mod update;
 mod wait_queue;
 
-use crate::request::{Admit, Execution, Origin, Parking, RequestBody, RequestHead, RequestMessage, StoredRequest};
+use crate::request::{Execution, Origin, Parking, RequestBody, RequestHead, RequestMessage, StoredRequest};
 pub(crate) use commit::handle_commit;
 pub(crate) use keyspace_op::HashedPair;
 pub(crate) use reads::ReadWaiter;
@@ -44,20 +44,14 @@ pub(crate) const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
 /// Receiver of the replies to parked requests.
 pub(crate) trait ReplySink {
-    /// Whether this many bytes may be read for the reply.
-    fn admit_read(&mut self, head: &RequestHead, bytes: usize) -> Admit;
+    /// Whether a reply of this length is granted, or can be granted at once.
+    fn admit(&mut self, head: &RequestHead, bytes: usize) -> bool;
 
-    /// Whether a reply with a value of this length is accepted.
-    fn admit_value(&mut self, head: &RequestHead, bytes: usize) -> Admit;
-
-    /// Whether a read that waited for a grant of this length may continue.
-    fn is_granted(&self, head: &RequestHead, bytes: usize) -> bool;
-
-    /// The request is not executed here: the reply has a value of this length.
+    /// The request is not executed now: the reply has a value of this length.
     fn give_back(&mut self, head: &RequestHead, bytes: usize, body: &RequestBody<'_>);
 
     /// Delivers the reply of a request; it may leave once `wait` is committed.
-    fn reply(&mut self, head: &RequestHead, key: &[u8], reply: &Reply<'_>, wait: Option<Version>);
+    fn reply(&mut self, head: &RequestHead, reply: &Reply<'_>, wait: Option<Version>);
 
     /// The request was not executed, and never will be.
     fn refuse(&mut self, head: &RequestHead, rejection: &Rejection);
@@ -121,14 +115,14 @@ impl Executor {
         self.wait_queue.len() < self.waiting_max
     }
 
-    /// Parks a request.
+    /// Parks a request. Returns the bytes that it is stored in.
     pub(crate) fn park<D: Device>(
         &mut self,
         engine: &mut Engine<D>,
         parking: Parking,
         message: &RequestMessage<'_>,
         origin: Origin,
-    ) {
+    ) -> usize {
         let mut head = RequestHead::new(message, origin);
         // A queued read sees the updates before it.
         let follows_updates = matches!(parking, Parking::Queue | Parking::Retry);
@@ -142,7 +136,10 @@ impl Executor {
                 (parking, WaitingBody::Request(StoredRequest::new(&body)), hashes.collect())
             }
         };
-        let is_scan = matches!(body, WaitingBody::Scan(_));
+        let (is_scan, stored_bytes) = match &body {
+            WaitingBody::Request(request) => (false, request.len_bytes()),
+            _ => (true, 0),
+        };
         let id = self.wait_queue.insert(head, body, others);
         match parking {
             Parking::Read(plan) if is_scan => self.reads.start(engine, plan, self.wait_queue.waiter(id)),
@@ -153,6 +150,7 @@ impl Executor {
             Parking::Retry if self.wait_queue.is_first(id) => self.wait_queue.retry_later((head.slot, head.hash)),
             Parking::Queue | Parking::Retry | Parking::Scan(..) => {}
         }
+        stored_bytes
     }
 
     fn start_read<D: Device>(&mut self, engine: &mut Engine<D>, id: usize, plan: LookupPlan) {

@@ -1,15 +1,14 @@
-//! Resumption of parked requests: their device read has ended, they are first in their key's queue, or they are granted
-//! their length.
+//! Resumption of parked requests: their device read has ended, or they are first in their key's queue.
 use super::read::{is_unsettled, look_up_newest, lookup_time, reply_to, view};
 use super::update::UpdateJob;
-use super::wait_queue::{QueueName, UngrantedRead, WaitingBody};
+use super::wait_queue::{QueueName, WaitingBody};
 use super::{ExecContext, Executor, ReplySink, operation_error};
 use crate::replica::{MemberTable, RangeSlot};
-use crate::request::{Admit, Execution, Origin, Parking, RequestBody, RequestHead, RequestMessage};
+use crate::request::{Execution, Origin, Parking, RequestBody, RequestHead, RequestMessage};
 use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, Lookup, LookupPlan, Scan, View};
 use fawn_flash::Device;
-use fawn_types::{Now, OperationError, Reply, Request, Update};
+use fawn_types::{Now, Reply, Request, Update};
 use fawn_wire::internal::KeyspaceRequest;
 use smallvec::SmallVec;
 
@@ -32,7 +31,7 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
         let mut withheld = None;
         let execution = context.execute(message, |reply, wait| {
             withheld = (is_read_of_node && wait.is_some()).then_some(matches!(reply, Reply::Value(_)));
-            sink.reply(&head, &[], reply, wait);
+            sink.reply(&head, reply, wait);
         });
         if let Some(is_hit) = withheld {
             self.exec.counters.uncount_read(is_hit);
@@ -81,20 +80,6 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
     pub(crate) fn retry(&mut self) {
         for name in std::mem::take(&mut self.exec.wait_queue.retries) {
             self.run_queue(name);
-        }
-    }
-
-    /// Continues the reads that were granted their length.
-    pub(crate) fn run_granted(&mut self) {
-        for _ in 0..self.exec.wait_queue.deferred.len() {
-            let Some(read) = self.exec.wait_queue.deferred.pop_front() else { return };
-            if !self.sink.is_granted(self.exec.wait_queue.head(read.id), read.bytes) {
-                self.exec.wait_queue.deferred.push_back(read);
-            } else if let Some(plan) = read.plan {
-                self.exec.start_read(self.engine, read.id, plan);
-            } else {
-                self.resume(read.id, None);
-            }
         }
     }
 
@@ -150,18 +135,13 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
         {
             return Execution::Blocked;
         }
-        if let Ok(Lookup::Found(entry)) = &lookup {
-            match sink.admit_value(head, entry.value.len()) {
-                Admit::Accept => {}
-                Admit::Retry | Admit::Return => return Execution::Larger { bytes: entry.value.len() },
-                Admit::Reject => {
-                    sink.reply(head, key, &Reply::Error(OperationError::Overloaded), None);
-                    return Execution::Replied;
-                }
-            }
+        if let Ok(Lookup::Found(entry)) = &lookup
+            && !sink.admit(head, entry.value.len())
+        {
+            return Execution::Larger { bytes: entry.value.len() };
         }
         reply_to(lookup, &mut exec.counters, &member.replica, is_latest, |reply, wait| {
-            sink.reply(head, key, reply, wait);
+            sink.reply(head, reply, wait);
         })
     }
 
@@ -175,22 +155,22 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
         let RequestHead { hash, tag, grant_bytes, .. } = *head;
         let job = UpdateJob { hash, key, tag, update: &update, grant_bytes };
         let (mut context, sink) = self.at(head.slot);
-        context.run(&job, plan, |reply, wait| sink.reply(head, key, reply, wait))
+        context.run(&job, plan, |reply, wait| sink.reply(head, reply, wait))
     }
 
     fn resume_range_update(&mut self, head: &RequestHead, request: &KeyspaceRequest<'_>) -> Execution {
         let (mut context, sink) = self.at(head.slot);
-        context.run_range_update(head.tag, request, |reply, wait| sink.reply(head, &[], reply, wait))
+        context.run_range_update(head.tag, request, |reply, wait| sink.reply(head, reply, wait))
     }
 
     fn resume_scan(&mut self, head: &RequestHead, mut scan: Box<Scan>, plan: Option<LookupPlan>) -> Execution {
         let Some(plan) = plan else { unreachable!("a scan waits for device reads only") };
         let (mut context, sink) = self.at(head.slot);
         if let Err(error) = context.engine.absorb_scan(&mut scan, plan) {
-            sink.reply(head, &[], &Reply::Error(operation_error(&error)), None);
+            sink.reply(head, &Reply::Error(operation_error(&error)), None);
             return Execution::Replied;
         }
-        context.scan_step(scan, |reply, wait| sink.reply(head, &[], reply, wait))
+        context.scan_step(scan, |reply, wait| sink.reply(head, reply, wait))
     }
 
     /// Removes a request that is done; stores any other again. Returns whether it is done.
@@ -204,20 +184,14 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
             // The front-end sends it again.
             (Execution::Blocked, Origin::Node { .. }) => return self.refuse(id, head, &Rejection::Overloaded),
             (Execution::Refused(rejection), _) => return self.refuse(id, head, &rejection),
-            (Execution::Blocked, Origin::Local(_) | Origin::Shard { .. }) => {
-                wait_queue.retry_later((head.slot, head.hash));
-            }
-            (Execution::Larger { bytes }, Origin::Shard { .. } | Origin::Node { .. }) => {
-                return self.remove_larger(id, head, &body, bytes);
-            }
-            (Execution::Larger { bytes }, _) => wait_queue.deferred.push_back(UngrantedRead { id, plan: None, bytes }),
+            (Execution::Blocked, Origin::Shard { .. }) => wait_queue.retry_later((head.slot, head.hash)),
+            (Execution::Larger { bytes }, _) => return self.remove_larger(id, head, &body, bytes),
             (Execution::Park(Parking::Read(plan)), _) => {
                 let bytes = plan.read_bytes();
-                match self.sink.admit_read(head, bytes) {
-                    Admit::Return => return self.remove_larger(id, head, &body, bytes),
-                    Admit::Retry => wait_queue.deferred.push_back(UngrantedRead { id, plan: Some(plan), bytes }),
-                    Admit::Accept | Admit::Reject => self.exec.start_read(self.engine, id, plan),
+                if !self.sink.admit(head, bytes) {
+                    return self.remove_larger(id, head, &body, bytes);
                 }
+                self.exec.start_read(self.engine, id, plan);
             }
             (Execution::Park(Parking::Scan(plan, scan)), _) => {
                 body = WaitingBody::Scan(scan);

@@ -1,11 +1,11 @@
-//! Waiting requests: for their device read, in their key's queue, or for a grant of their reply's length.
+//! Waiting requests: for their device read, or in their key's queue.
 //!
 //! Sequence numbers follow evaluation, so N pipelined updates of one cold key cost one read [replication.md § 3]: the
 //! first one opens the key's queue and reads, later requests on the key wait behind it.
 use super::reads::ReadWaiter;
 use crate::replica::RangeSlot;
 use crate::request::{RequestHead, StoredRequest};
-use fawn_ds::internals::{LookupPlan, Scan};
+use fawn_ds::internals::Scan;
 use fawn_types::{ClientTag, KeyHash};
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
@@ -42,15 +42,6 @@ impl WaitingRequest {
     }
 }
 
-/// A read that waits for a grant of its length.
-#[derive(Debug)]
-pub(super) struct UngrantedRead {
-    pub(super) id: usize,
-    /// The rest of a long value, not read yet. It keeps no segment: if the segment is freed, the lookup starts over.
-    pub(super) plan: Option<LookupPlan>,
-    pub(super) bytes: usize,
-}
-
 /// All waiting requests of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
@@ -61,7 +52,6 @@ pub(crate) struct WaitQueue {
     tags: HashSet<ClientTag, FxBuildHasher>,
     /// Queues whose first request found the log's buffers full; they run again in the next iteration.
     pub(crate) retries: Vec<QueueName>,
-    pub(super) deferred: VecDeque<UngrantedRead>,
     generation: u32,
 }
 
@@ -165,7 +155,6 @@ impl WaitQueue {
             self.tags.remove(&head.tag);
         }
         self.queues.retain(|(of, _), _| *of != slot);
-        self.deferred.retain(|read| self.requests.contains(read.id));
         taken.into_iter().map(|(_, head)| head).collect()
     }
 }

@@ -8,7 +8,7 @@ use crate::gateway::Session;
 use crate::keyspace_op::KeyspaceOp;
 use crate::options::ShardOptions;
 use crate::placement::Placement;
-use crate::request::{Destination, OutstandingOp, RequestKind, ShardOpId};
+use crate::request::{Destination, Origin, OutstandingOp, RequestKind, ShardOpId};
 use crate::status::ShardStatus;
 use fawn_types::{HashSecret, OperationError, Reply, ShardId, Version};
 use fawn_wire::internal::{
@@ -38,8 +38,6 @@ pub(crate) struct Forwarder {
     pub(crate) key_queues: SessionQueues,
     /// Queues whose first request may begin.
     pub(crate) ready: VecDeque<SessionQueueName>,
-    /// Queues whose first request found this shard's log or key queue full; tried again in the next iteration.
-    pub(crate) blocked: Vec<SessionQueueName>,
     /// Queues whose first request waits for a grant of this length.
     pub(crate) ungranted: VecDeque<(SessionQueueName, usize)>,
     /// Requests on several keys of which an item waits for a grant of this length.
@@ -66,7 +64,6 @@ impl Forwarder {
             outstanding_bytes: 0,
             key_queues: SessionQueues::default(),
             ready: VecDeque::new(),
-            blocked: Vec::new(),
             ungranted: VecDeque::new(),
             ungranted_multis: VecDeque::new(),
             keyspace_ops: Slab::new(),
@@ -100,6 +97,11 @@ impl Forwarder {
     /// Whether requests on keys may be executed elsewhere.
     pub(crate) fn has_others(&self) -> bool {
         self.cluster.is_some() || self.placement.count() > 1
+    }
+
+    /// The destination of requests on the key.
+    pub(crate) fn destination(&self, key: &[u8]) -> Destination {
+        self.elsewhere(key).unwrap_or(Destination::Shard(self.placement.shard()))
     }
 
     /// The destination of requests on the key, unless this shard executes them.
@@ -173,8 +175,24 @@ impl Forwarder {
         let before_bytes = out.len();
         put_request_message(&fields, |out| body.put(out), out);
         op.request_bytes = out.len() - before_bytes;
+        self.insert(op);
+    }
+
+    /// The origin of the next operation of this shard's sessions.
+    pub(crate) fn next_origin(&self) -> Origin {
+        Origin::Shard { shard: self.placement.shard(), op: self.outstanding.next_id() }
+    }
+
+    /// Adds the operation of [`Forwarder::next_origin`].
+    #[inline]
+    pub(crate) fn insert(&mut self, op: OutstandingOp) {
         self.outstanding_bytes += op.request_bytes;
         self.outstanding.insert(op);
+    }
+
+    /// An operation of this shard's sessions, if `shard` is this one.
+    pub(crate) fn own_op(&mut self, shard: ShardId, op: ShardOpId) -> Option<&mut OutstandingOp> {
+        (shard == self.placement.shard()).then(|| self.outstanding.get_mut(op))
     }
 
     /// Removes an operation whose reply, or refusal for a longer value, has arrived.

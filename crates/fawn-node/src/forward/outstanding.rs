@@ -34,13 +34,24 @@ impl Outstanding {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// Removes the operation; its reply has arrived.
-    #[inline]
-    pub(crate) fn remove(&mut self, ShardOpId(id): ShardOpId) -> OutstandingOp {
-        let at = (id & u64::from(u32::MAX)) as usize;
-        match self.ops.try_remove(at) {
-            Some((generation, op)) if u64::from(generation) == id >> 32 => op,
+    /// An operation without a reply.
+    pub(crate) fn get_mut(&mut self, id: ShardOpId) -> &mut OutstandingOp {
+        match self.ops.get_mut(place_of(id)) {
+            Some((generation, op)) if u64::from(*generation) == id.0 >> 32 => op,
             _ => unreachable!("an operation has one reply"),
         }
     }
+
+    /// Removes the operation; its reply has arrived.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: ShardOpId) -> OutstandingOp {
+        match self.ops.try_remove(place_of(id)) {
+            Some((generation, op)) if u64::from(generation) == id.0 >> 32 => op,
+            _ => unreachable!("an operation has one reply"),
+        }
+    }
+}
+
+const fn place_of(ShardOpId(id): ShardOpId) -> usize {
+    (id & u32::MAX as u64) as usize
 }

@@ -27,8 +27,6 @@ pub(crate) struct Usage {
     pub(crate) ready_bytes: usize,
     /// Granted replies that are not in memory yet, bytes.
     pub(crate) reserved_bytes: usize,
-    /// The part of `reserved_bytes` that has arrived.
-    pub(crate) partial_bytes: usize,
 }
 
 impl Usage {
@@ -268,12 +266,6 @@ impl Budget {
         self.is_due = true;
     }
 
-    /// Whether an arrived part of a reply may stay. It cannot be requested again alone.
-    pub(crate) const fn admits_partial(&self, bytes: usize) -> bool {
-        // Only replies in memory count: a reservation must refuse nothing.
-        self.usage.ready_bytes + self.usage.partial_bytes + bytes <= 2 * self.bytes_max
-    }
-
     /// Updates the usage of a session.
     #[inline]
     pub(crate) fn update(&mut self, session: &mut Session) {
@@ -286,7 +278,6 @@ impl Budget {
     fn set_usage(&mut self, session: &mut Session, usage: Usage) {
         let before = std::mem::replace(&mut session.grants.usage, usage);
         self.usage.ready_bytes = self.usage.ready_bytes + usage.ready_bytes - before.ready_bytes;
-        self.usage.partial_bytes = self.usage.partial_bytes + usage.partial_bytes - before.partial_bytes;
         self.usage.reserved_bytes = self.usage.reserved_bytes + usage.reserved_bytes - before.reserved_bytes;
         self.is_due |= usage.sum() < before.sum();
         session.grants.is_short &= usage.sum() > 0;

@@ -1,24 +1,9 @@
-//! Delivery of late replies: to a session's slot, or to an item of a request on several keys; accepted, queued for a larger
-//! grant, or refused.
+//! Delivery of late replies: to a session's slot, or to an item of a request on several keys.
 use super::{PendingMulti, Sessions};
-use crate::request::{Admit, ReplyPlace, ReplyTarget};
-use fawn_types::{Reply, Version};
+use crate::request::{ReplyPlace, ReplyTarget};
+use fawn_types::Reply;
 use fawn_wire::encode_reply;
 use slab::Slab;
-
-/// Whether the budget admits a value of this length to a read. If not, the read is queued for a grant of it.
-pub(crate) fn admit_value(sessions: &mut Sessions, target: &ReplyTarget, bytes: usize) -> Admit {
-    let Some((session, _, budget)) = sessions.get_with_pool(target.session) else { return Admit::Accept };
-    match target.place {
-        ReplyPlace::Slot(slot) if budget.grant(session, slot, bytes) => Admit::Accept,
-        ReplyPlace::Slot(slot) => {
-            budget.queue_read(session, slot, bytes);
-            Admit::Retry
-        }
-        ReplyPlace::Item { .. } if !budget.admits_partial(bytes) => Admit::Reject,
-        ReplyPlace::Item { .. } | ReplyPlace::Part { .. } => Admit::Accept,
-    }
-}
 
 /// Whether a queued read has its grant of `bytes`, or needs none because its session has ended.
 pub(crate) fn is_granted(sessions: &Sessions, target: &ReplyTarget, bytes: usize) -> bool {
@@ -35,24 +20,23 @@ pub(crate) fn deliver(
     target: &ReplyTarget,
     key: &[u8],
     reply: &Reply<'_>,
-    wait: Option<Version>,
 ) {
     match target.place {
         ReplyPlace::Slot(slot) => {
             let Some(session) = sessions.get_mut(target.session) else { return };
-            session.replies.complete(slot, wait, |out| encode_reply(target.format, key, reply, out));
+            session.replies.complete(slot, None, |out| encode_reply(target.format, key, reply, out));
             sessions.schedule(target.session);
         }
         ReplyPlace::Item { multi, item } => {
             let Some(multi_reply) = &mut multis[multi].multi_reply else {
                 unreachable!("nothing completes while its request is being executed")
             };
-            multi_reply.complete(item, reply, wait);
+            multi_reply.complete(item, reply);
             if !multi_reply.is_complete() {
                 let held_bytes = multi_reply.held_bytes();
                 let PendingMulti { session, slot, .. } = multis[multi];
                 if let Some(session) = sessions.get_mut(session) {
-                    session.replies.set_partial(slot, held_bytes);
+                    session.replies.set_reserved(slot, held_bytes.max(session.replies.reserved_bytes(slot)));
                     sessions.schedule(target.session);
                 }
             } else {

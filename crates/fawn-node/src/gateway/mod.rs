@@ -12,7 +12,7 @@ pub(crate) mod server;
 mod table;
 
 pub(crate) use budget::{Budget, Usage};
-pub(crate) use deliver::{admit_value, deliver, is_granted};
+pub(crate) use deliver::{deliver, is_granted};
 pub(crate) use flow::{Flow, Stall};
 pub(crate) use lookahead::Prefetched;
 pub(crate) use multi_reply::{MultiReply, PendingMulti};

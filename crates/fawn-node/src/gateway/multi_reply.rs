@@ -60,8 +60,7 @@ impl MultiReply {
     }
 
     /// Fills a reserved item.
-    pub(crate) fn complete(&mut self, item: u32, reply: &Reply<'_>, wait: Option<Version>) {
-        self.wait = self.wait.max(wait);
+    pub(crate) fn complete(&mut self, item: u32, reply: &Reply<'_>) {
         let owned = self.keep(reply);
         let at = (item - self.first) as usize;
         assert!(self.items[at].reply.is_none(), "item {item} completes once");

@@ -30,8 +30,8 @@ enum ReplyState {
     Ready(u32),
     /// A buffer of its own: the reply became known out of order.
     Own(Vec<u8>),
-    /// Unknown: reserved length; some of its parts may have arrived.
-    Reserved { bytes: usize, part_bytes: usize },
+    /// Unknown: reserved length.
+    Reserved(usize),
 }
 
 #[derive(Debug)]
@@ -50,8 +50,6 @@ pub(crate) struct Replies {
     held: OutBuf,
     own_bytes: usize,
     reserved_bytes: usize,
-    /// Arrived parts of incomplete replies.
-    partial_bytes: usize,
     /// Error replies since the last query.
     errors: u64,
     protocol: Protocol,
@@ -69,7 +67,6 @@ impl Replies {
             held: OutBuf::default(),
             own_bytes: 0,
             reserved_bytes: 0,
-            partial_bytes: 0,
             errors: 0,
             protocol,
         }
@@ -94,7 +91,7 @@ impl Replies {
     /// Usage of the reply budget.
     #[inline]
     pub(crate) fn usage(&self) -> Usage {
-        Usage { ready_bytes: self.bytes(), reserved_bytes: self.reserved_bytes, partial_bytes: self.partial_bytes }
+        Usage { ready_bytes: self.bytes(), reserved_bytes: self.reserved_bytes }
     }
 
     /// Whether the session has no reply, neither waiting nor unread.
@@ -111,14 +108,14 @@ impl Replies {
     /// Whether its next reply may be one that waits for a grant.
     pub(crate) fn waits_for_grant(&self) -> bool {
         let next = self.slots.front().filter(|_| self.out.is_empty());
-        next.is_some_and(|slot| matches!(slot.reply, ReplyState::Reserved { bytes: 0, .. }))
+        next.is_some_and(|slot| matches!(slot.reply, ReplyState::Reserved(0)))
     }
 
     /// Bytes of a reserved slot.
     pub(crate) fn reserved_bytes(&self, number: u64) -> usize {
         let at = number.checked_sub(self.first).map(|at| at as usize);
         match at.and_then(|at| self.slots.get(at)) {
-            Some(ReplySlot { reply: ReplyState::Reserved { bytes, .. }, .. }) => *bytes,
+            Some(ReplySlot { reply: ReplyState::Reserved(bytes), .. }) => *bytes,
             _ => 0,
         }
     }
@@ -206,25 +203,15 @@ impl Replies {
     /// Reserves a slot for a reply of this size; returns its number.
     pub(crate) fn reserve(&mut self, bytes: usize) -> u64 {
         self.reserved_bytes += bytes;
-        self.slots
-            .push_back(ReplySlot { wait: ReplyWait::Operation, reply: ReplyState::Reserved { bytes, part_bytes: 0 } });
+        self.slots.push_back(ReplySlot { wait: ReplyWait::Operation, reply: ReplyState::Reserved(bytes) });
         self.first + self.slots.len() as u64 - 1
     }
 
     /// Changes the bytes of a reserved slot.
     pub(crate) fn set_reserved(&mut self, number: u64, reserved_bytes: usize) {
-        if let ReplyState::Reserved { bytes, .. } = &mut self.slot_mut(number).reply {
+        if let ReplyState::Reserved(bytes) = &mut self.slot_mut(number).reply {
             let before_bytes = std::mem::replace(bytes, reserved_bytes);
             self.reserved_bytes = self.reserved_bytes + reserved_bytes - before_bytes;
-        }
-    }
-
-    /// Records how many bytes of a reserved slot's reply have arrived.
-    pub(crate) fn set_partial(&mut self, number: u64, bytes: usize) {
-        self.set_reserved(number, self.reserved_bytes(number).max(bytes));
-        if let ReplyState::Reserved { part_bytes, .. } = &mut self.slot_mut(number).reply {
-            let before_bytes = std::mem::replace(part_bytes, bytes);
-            self.partial_bytes = self.partial_bytes + bytes - before_bytes;
         }
     }
 
@@ -241,13 +228,10 @@ impl Replies {
         let slot = self.slot_mut(number);
         assert_eq!(slot.wait, ReplyWait::Operation, "a slot completes once");
         slot.wait = wait.map_or(ReplyWait::Order, ReplyWait::Commit);
-        let ReplyState::Reserved { bytes, part_bytes } =
-            std::mem::replace(&mut slot.reply, ReplyState::Own(Vec::new()))
-        else {
+        let ReplyState::Reserved(bytes) = std::mem::replace(&mut slot.reply, ReplyState::Own(Vec::new())) else {
             unreachable!("slot {number} has a reply before it completes")
         };
         self.reserved_bytes -= bytes;
-        self.partial_bytes -= part_bytes;
         let protocol = self.protocol;
         if number == self.first && wait.is_none() {
             self.slots.pop_front();
@@ -308,7 +292,7 @@ impl Replies {
                 }
                 own.len()
             }
-            ReplyState::Reserved { .. } => unreachable!("what is settled is known"),
+            ReplyState::Reserved(_) => unreachable!("what is settled is known"),
         };
         if matches!(slot.reply, ReplyState::Ready(_)) {
             self.held.consume(bytes);

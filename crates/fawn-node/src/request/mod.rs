@@ -99,8 +99,6 @@ pub(crate) struct ReplyTarget {
 /// Source of a request, which receives the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// A session of this shard.
-    Local(ReplyTarget),
     /// An operation of another shard of the node, or of this one.
     Shard { shard: ShardId, op: ShardOpId },
     /// An operation of a front-end in the cluster, with the front-end's session, on a member of this range.
@@ -143,7 +141,6 @@ pub(crate) struct RequestHead {
     /// [`ClientTag::NONE`] without a tag.
     pub(crate) tag: ClientTag,
     pub(crate) origin: Origin,
-    pub(crate) kind: RequestKind,
     /// Longest value in the reply.
     pub(crate) grant_bytes: usize,
     pub(crate) is_latest: bool,
@@ -154,8 +151,8 @@ pub(crate) struct RequestHead {
 impl RequestHead {
     pub(crate) fn new(message: &RequestMessage<'_>, origin: Origin) -> Self {
         let RequestMessage { slot, hash, tag, is_latest, grant_bytes, body } = *message;
-        let (kind, tag) = (RequestKind::of(&body), tag.map_or(ClientTag::NONE, |tag| tag.client));
-        Self { slot, hash, tag, origin, kind, grant_bytes, is_latest, is_queued: body.is_update() }
+        let tag = tag.map_or(ClientTag::NONE, |tag| tag.client);
+        Self { slot, hash, tag, origin, grant_bytes, is_latest, is_queued: body.is_update() }
     }
 }
 
@@ -184,16 +181,4 @@ impl StoredRequest {
     pub(crate) const fn len_bytes(&self) -> usize {
         self.0.len()
     }
-}
-
-/// Decision about the value of a resumed read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Admit {
-    Accept,
-    /// Not now: the read waits for a grant of this length.
-    Retry,
-    /// Not here: the request returns to the shard that sent it, which grants the length.
-    Return,
-    /// Never: it is part of a reply whose other parts wait for it.
-    Reject,
 }

@@ -59,9 +59,7 @@ impl<D: Device> ShardContext<'_, D> {
     }
 
     fn send_again(&mut self, multi: usize, LargerItem { op, bytes, request }: LargerItem) {
-        let Some(to) = self.state.elsewhere(request.request().key()) else {
-            unreachable!("a key that was elsewhere stays there")
-        };
+        let to = self.state.forward.destination(request.request().key());
         self.state.multis[multi].outstanding_bytes += bytes;
         // As new as the first attempt would have been, whose session may have updated the key before.
         self.state.forward.send(to, OutstandingOp { grant_bytes: bytes, ..op }, &request.body(), true);

@@ -184,20 +184,21 @@ impl<D: Device> Shard<D> {
     pub(crate) fn begin_iteration(&mut self, now: Now) {
         self.note_time(now);
         self.state.counters.iterations += 1;
-        self.handle_own_batch();
         self.flush_if_due(now);
         self.has_moved = self.reap(now);
+        self.handle_own_batch();
         self.begin_cluster_iteration();
         self.sessions.serve_waiting(&mut self.outputs);
         let has_granted = self.sessions.budget.take_granted_reads();
         let mut host = self.host();
         if has_granted {
-            host.resumption().run_granted();
             host.run_granted();
         }
         host.resumption().retry();
-        host.retry_blocked();
         host.run_ready();
+        // Requests that waited for their session's earlier ones begin before the session's next input: executed by call, that
+        // would overtake them.
+        self.handle_own_batch();
     }
 
     /// Ends an iteration: submits all of its reads and appends at once, then emits replies.
@@ -332,9 +333,8 @@ impl<D: Device> Shard<D> {
     }
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {
-        let ShardState { host: MemberHost { engine, members, exec, .. }, flush_at, forward, .. } = &self.state;
-        let waits = !exec.wait_queue.retries.is_empty() || !forward.blocked.is_empty();
-        let retry = waits.then(|| now.mono.plus_ms(RETRY_MS));
+        let ShardState { host: MemberHost { engine, members, exec, .. }, flush_at, .. } = &self.state;
+        let retry = (!exec.wait_queue.retries.is_empty()).then(|| now.mono.plus_ms(RETRY_MS));
         // Modes without immediate syncs sync at intervals: the engine checks the clock in `submit`.
         let is_unsynced = engine.poisoned().is_none()
             && members.iter().map(|member| engine.progress(member.id)).any(|log| log.synced < log.appended);

@@ -11,7 +11,7 @@ use fawn_types::{KeyHash, OperationError, Reply, Request, Update};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
 use fawn_wire::{MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
 
-/// Bytes that the items of one request at other shards share as their first grants.
+/// Bytes that the items of one request share as their first grants.
 const ITEMS_BYTES: usize = 1 << 20;
 /// Maximum length of a batch for a chain: a frame holds it.
 const CHAIN_BATCH_BYTES_MAX: usize = FRAME_BYTES_MAX - (128 << 10);
@@ -24,7 +24,7 @@ pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Sessio
     if session.own_keys.has_open_values() && multi.keys().any(|key| session.own_keys.must_wait(state.hash(key))) {
         return Flow::Stall(Stall::Values);
     }
-    if state.forward.has_others() && !accepts_all(state, multi) {
+    if !accepts_all(state, multi) {
         return Flow::Stall(Stall::Shard);
     }
     match multi.multi_reply.fold {
@@ -39,8 +39,8 @@ pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Sessio
         ReplyFold::Each(_) | ReplyFold::Count => {
             let is_read = multi.requests().next().is_some_and(|request| request.returns_value());
             // The length of all values here is not known before they are found: any space admits the request.
-            let item_bytes = if is_read && state.forward.has_others() { item_grant(session, multi.len()) } else { 0 };
-            if is_read && !session.grant((item_bytes * multi.len()).max(1)) {
+            let item_bytes = if is_read { item_grant(session, multi.len()) } else { 0 };
+            if is_read && !session.grant(item_bytes * multi.len()) {
                 return Flow::Stall(Stall::ReplyBudget);
             }
             gather(state, session, multi, item_bytes);
@@ -57,7 +57,7 @@ fn accepts_all<D: Device>(state: &ShardState<D>, multi: &MultiCommand<'_>) -> bo
             || multi.keys().filter_map(|key| state.elsewhere(key)).all(|to| forward.accepts(to, &state.options)))
 }
 
-/// Grant of each item elsewhere: a share of 1 MiB, since the values of a long list are mostly short.
+/// Grant of each item that waits: a share of 1 MiB, since the values of a long list are mostly short.
 fn item_grant(session: &Session, items: usize) -> usize {
     session.first_grant_bytes().min((ITEMS_BYTES / items).max(ITEM_BYTES_MIN))
 }
@@ -149,7 +149,7 @@ fn forward_set_all<D: Device>(
     Flow::Continue
 }
 
-/// Independent requests whose replies become one. `item_bytes`: grant of each value at another shard.
+/// Independent requests whose replies become one. `item_bytes`: grant of each value that is not known at once.
 fn gather<D: Device>(state: &mut ShardState<D>, session: &mut Session, multi: &MultiCommand<'_>, item_bytes: usize) {
     let bytes = std::mem::take(&mut state.multi_reply);
     let mut progress = GatherProgress {
@@ -178,14 +178,21 @@ struct GatherProgress {
     multi_reply: MultiReply,
     /// Its place in the table, once an item waits.
     pending: Option<usize>,
-    /// Grant of each value at another shard.
+    /// Grant of each value that is not known at once.
     item_bytes: usize,
 }
 
 impl GatherProgress {
     /// Reserves an item for the key's reply. The slot is reserved before the replies exist: operations refer to it.
-    fn target<D: Device>(&mut self, state: &mut ShardState<D>, session: &Session, key: &[u8]) -> ReplyTarget {
+    fn target<D: Device>(
+        &mut self,
+        state: &mut ShardState<D>,
+        session: &Session,
+        key: &[u8],
+        grant_bytes: usize,
+    ) -> ReplyTarget {
         let multi = *self.pending.get_or_insert_with(|| state.multis.insert(PendingMulti::unfilled()));
+        state.multis[multi].outstanding_bytes += grant_bytes;
         let place = ReplyPlace::Item { multi, item: self.multi_reply.push_unknown(key) };
         ReplyTarget { session: session.id, place, format: ReplyFormat::Silent }
     }
@@ -209,11 +216,8 @@ fn step<D: Device>(
                 return;
             }
         }
-        let target = progress.target(state, session, key);
         let grant_bytes = if request.returns_value() { progress.item_bytes } else { 0 };
-        if let ReplyPlace::Item { multi, .. } = target.place {
-            state.multis[multi].outstanding_bytes += grant_bytes;
-        }
+        let target = progress.target(state, session, key, grant_bytes);
         return single::send(state, session, (to, hash), &RequestBody::Key(*request), (is_latest, grant_bytes), target);
     }
     // The length of an item is bounded with the whole reply.
@@ -233,10 +237,11 @@ fn step<D: Device>(
         }
         Execution::Larger { .. } => unreachable!("an item has no limit"),
     };
-    if !state.host.exec.has_capacity() {
-        state.counters.overloaded += 1;
-        return multi_reply.push(key, &Reply::Error(OperationError::Overloaded), None);
-    }
-    let target = progress.target(state, session, key);
-    single::park(state, session, (hash, request), is_latest, parking, target);
+    let grant_bytes = match &parking {
+        Parking::Read(plan) if request.returns_value() => plan.read_bytes().max(progress.item_bytes),
+        _ if request.returns_value() => progress.item_bytes,
+        _ => 0,
+    };
+    let target = progress.target(state, session, key, grant_bytes);
+    single::park(state, session, (hash, request), (is_latest, grant_bytes), parking, target);
 }

@@ -62,6 +62,6 @@ impl<D: Device> ShardContext<'_, D> {
     }
 
     pub(super) fn deliver(&mut self, target: &ReplyTarget, key: &[u8], reply: &Reply<'_>) {
-        deliver(self.sessions, &mut self.state.multis, target, key, reply, None);
+        deliver(self.sessions, &mut self.state.multis, target, key, reply);
     }
 }

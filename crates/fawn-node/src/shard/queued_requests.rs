@@ -1,16 +1,10 @@
 //! Beginning of requests that waited for their session's earlier request on the key.
 use super::ShardContext;
-use crate::exec::refusal_error;
 use crate::forward::{QueuedRequest, SessionQueueName};
 use crate::gateway::is_granted;
-use crate::replica::RangeSlot;
-use crate::request::{
-    Destination, Execution, Origin, OutstandingOp, Parking, ReplyPlace, RequestBody, RequestKind, RequestMessage,
-    StoredRequest,
-};
+use crate::request::{OutstandingOp, ReplyPlace, RequestBody, RequestKind, StoredRequest};
 use fawn_flash::Device;
-use fawn_types::{OperationError, Reply, Request, Update};
-use fawn_wire::encode_reply;
+use fawn_types::{Request, Update};
 
 impl<D: Device> ShardContext<'_, D> {
     /// Begins the first requests of all queues that are ready.
@@ -21,12 +15,6 @@ impl<D: Device> ShardContext<'_, D> {
         }
         // Requests that were executed here make space for further ones, like replies from other shards.
         self.state.forward.has_moved |= self.state.forward.requests() < before;
-    }
-
-    /// Tries blocked requests again.
-    pub(crate) fn retry_blocked(&mut self) {
-        let forward = &mut self.state.forward;
-        forward.ready.extend(forward.blocked.drain(..));
     }
 
     /// Continues requests that were granted their length, or whose session has ended.
@@ -59,11 +47,7 @@ impl<D: Device> ShardContext<'_, D> {
             if is_read && self.sessions.get(name.0).is_none() {
                 continue;
             }
-            let may_continue = match self.state.elsewhere(first.request.request().key()) {
-                Some(to) => self.forward_first(name, first, to, is_latest),
-                None => self.execute_first(name, first, is_latest),
-            };
-            if !may_continue {
+            if !self.send_first(name, first, is_latest) {
                 return;
             }
         }
@@ -104,16 +88,10 @@ impl<D: Device> ShardContext<'_, D> {
         None
     }
 
-    /// Sends a request to its destination. Returns whether the queue's next request may begin.
+    /// Sends a request to its destination, which may be this shard. Returns whether the queue's next request may begin.
     ///
     /// Reads of the key behind it share its reply: it is recent enough for each.
-    fn forward_first(
-        &mut self,
-        name: SessionQueueName,
-        first: QueuedRequest,
-        to: Destination,
-        is_latest: bool,
-    ) -> bool {
+    fn send_first(&mut self, name: SessionQueueName, first: QueuedRequest, is_latest: bool) -> bool {
         let (mut first, mut grant_bytes) = (first, 0);
         if self.sessions.get(name.0).is_none() {
             // No budget has bytes for a value that nobody reads.
@@ -143,6 +121,7 @@ impl<D: Device> ShardContext<'_, D> {
             }
         }
         let body = first.request.body();
+        let to = self.state.forward.destination(first.request.request().key());
         let op = OutstandingOp { joined, ..OutstandingOp::new(to, first.target, name.1, &body, grant_bytes) };
         let kind = op.kind;
         if let Some(session) = self.sessions.get_mut(name.0) {
@@ -151,82 +130,6 @@ impl<D: Device> ShardContext<'_, D> {
         self.state.counters.forwarded += 1;
         self.state.forward.send(to, op, &body, is_latest);
         kind != RequestKind::Value
-    }
-
-    /// Executes a request on this shard's key. Returns whether the queue's next request may begin.
-    fn execute_first(&mut self, name: SessionQueueName, first: QueuedRequest, is_latest: bool) -> bool {
-        let execution = self.try_first(name, &first, is_latest);
-        let returns_value = first.request.request().returns_value();
-        let parking = match execution {
-            Execution::Replied => return true,
-            Execution::Blocked => return self.block(name, first),
-            // A reply that waits for its client would block other clients' updates in the key's queue.
-            Execution::Park(Parking::Queue) if returns_value => return self.block(name, first),
-            Execution::Larger { bytes } => {
-                return match self.grant_or_wait(name, first, bytes) {
-                    Some(granted) => self.execute_first(name, granted, is_latest),
-                    None => false,
-                };
-            }
-            Execution::Refused(rejection) => return self.fail(name, &first, refusal_error(&rejection)),
-            Execution::Park(_) if !self.state.host.exec.has_capacity() => {
-                self.state.counters.overloaded += 1;
-                return self.fail(name, &first, OperationError::Overloaded);
-            }
-            Execution::Park(parking) => parking,
-        };
-        let first = match &parking {
-            Parking::Read(plan) if returns_value => match self.grant_or_wait(name, first, plan.read_bytes()) {
-                Some(granted) => granted,
-                None => return false,
-            },
-            _ => first,
-        };
-        let body = first.request.body();
-        let kind = RequestKind::of(&body);
-        if let Some(session) = self.sessions.get_mut(name.0) {
-            session.own_keys.begin(name.1, kind);
-        }
-        let slot = RangeSlot::ONLY;
-        let message = RequestMessage { slot, hash: name.1, tag: None, is_latest, grant_bytes: usize::MAX, body };
-        self.state.host.park(parking, &message, Origin::Local(first.target));
-        kind != RequestKind::Value
-    }
-
-    /// Executes a request unless it must wait; its reply fills its slot.
-    fn try_first(&mut self, name: SessionQueueName, first: &QueuedRequest, is_latest: bool) -> Execution {
-        let ReplyPlace::Slot(number) = first.target.place else { unreachable!("only single requests wait in queues") };
-        let session = self.sessions.get(name.0);
-        let returns_value = first.request.request().returns_value();
-        let grant_bytes = match session {
-            Some(session) if returns_value => session.replies.reserved_bytes(number),
-            _ => usize::MAX,
-        };
-        let (slot, body) = (RangeSlot::ONLY, first.request.body());
-        let message = RequestMessage { slot, hash: name.1, tag: None, is_latest, grant_bytes, body };
-        let sessions = &mut *self.sessions;
-        self.state.host.at(slot).execute(&message, |reply, wait| {
-            if let Some(session) = sessions.get_mut(name.0) {
-                session.note(name.1, wait);
-                let key = first.request.request().key();
-                session.replies.complete(number, wait, |out| encode_reply(first.target.format, key, reply, out));
-            }
-            sessions.schedule(name.0);
-            sessions.update_budget(name.0);
-        })
-    }
-
-    /// The request is tried again in the next iteration.
-    fn block(&mut self, name: SessionQueueName, first: QueuedRequest) -> bool {
-        self.put_back(name, first);
-        self.state.forward.blocked.push(name);
-        false
-    }
-
-    fn fail(&mut self, name: SessionQueueName, first: &QueuedRequest, error: OperationError) -> bool {
-        self.deliver(&first.target, first.request.request().key(), &Reply::Error(error));
-        self.sessions.update_budget(name.0);
-        true
     }
 }
 

@@ -5,11 +5,10 @@ use crate::forward::QueuedRequest;
 use crate::gateway::{Flow, Session, Stall};
 use crate::replica::RangeSlot;
 use crate::request::{
-    Destination, Execution, Origin, OutstandingOp, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind,
-    RequestMessage, StoredRequest,
+    Destination, Execution, OutstandingOp, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestMessage, StoredRequest,
 };
 use fawn_flash::Device;
-use fawn_types::{KeyHash, OperationError, RangeId, Reply, Request, Version};
+use fawn_types::{KeyHash, RangeId, Reply, Request, Version};
 use fawn_wire::{ReplyFormat, encode_reply};
 
 /// Executes a request on one key, with its hash and its destination unless this shard executes it. Hot path: no
@@ -141,18 +140,19 @@ fn conclude<D: Device>(
             return conclude(state, session, (hash, request), (format, is_latest), again);
         }
         Execution::Larger { .. } => return Flow::Stall(Stall::ReplyBudget),
-        Execution::Refused(rejection) => return refuse(session, request.key(), format, refusal_error(&rejection)),
+        Execution::Refused(rejection) => {
+            let error = Reply::Error(refusal_error(&rejection));
+            session.replies.respond(|out| encode_reply(format, request.key(), &error, out));
+            return Flow::Continue;
+        }
         Execution::Park(parking) => parking,
     };
-    let returns_value = request.returns_value();
+    if !state.forward.has_capacity(&state.options) {
+        return Flow::Stall(Stall::Shard);
+    }
     let bytes = match &parking {
-        _ if !state.host.exec.has_capacity() => {
-            state.counters.overloaded += 1;
-            return refuse(session, request.key(), format, OperationError::Overloaded);
-        }
-        // In the key's queue, a reply that waits for its client would block other clients' updates.
-        Parking::Queue if returns_value => return Flow::Stall(Stall::Shard),
-        Parking::Read(plan) if returns_value => plan.read_bytes(),
+        Parking::Read(plan) if request.returns_value() => plan.read_bytes().max(session.first_grant_bytes()),
+        _ if request.returns_value() => session.first_grant_bytes(),
         _ => 0,
     };
     if !session.grant(bytes) {
@@ -160,28 +160,26 @@ fn conclude<D: Device>(
     }
     let place = ReplyPlace::Slot(session.replies.reserve(bytes));
     let target = ReplyTarget { session: session.id, place, format };
-    park(state, session, (hash, request), is_latest, parking, target);
+    park(state, session, (hash, request), (is_latest, bytes), parking, target);
     Flow::Continue
 }
 
-fn refuse(session: &mut Session, key: &[u8], format: ReplyFormat, error: OperationError) -> Flow {
-    session.replies.respond(|out| encode_reply(format, key, &Reply::Error(error), out));
-    Flow::Continue
-}
-
-/// Parks a request; the session's later requests on the key respect it.
+/// Parks a request of this shard, as an operation that is outstanding here; the session's later requests on the key respect it.
 pub(super) fn park<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     (hash, request): (KeyHash, &Request<'_>),
-    is_latest: bool,
+    (is_latest, grant_bytes): (bool, usize),
     parking: Parking,
     target: ReplyTarget,
 ) {
-    // It has its grant, and it may hold its key's queue.
-    let message = message_of((hash, request), is_latest, usize::MAX);
-    session.own_keys.begin(hash, RequestKind::of(&message.body));
-    state.host.park(parking, &message, Origin::Local(target));
+    let longest_bytes = if request.returns_value() { grant_bytes } else { usize::MAX };
+    let message = message_of((hash, request), is_latest, longest_bytes);
+    let here = Destination::Shard(state.forward.placement().shard());
+    let mut op = OutstandingOp::new(here, target, hash, &message.body, grant_bytes);
+    session.own_keys.begin(hash, op.kind);
+    op.request_bytes = state.host.park(parking, &message, state.forward.next_origin());
+    state.forward.insert(op);
 }
 
 /// Sends a request to its destination, with a grant for its reply.

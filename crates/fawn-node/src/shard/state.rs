@@ -88,12 +88,14 @@ impl<D: Device> ShardState<D> {
 
     /// Current counters and gauges.
     pub(crate) fn status(&self) -> ShardStatus {
+        // The shards of a standalone node wait for each other's requests and for their own: each has them as outstanding.
+        let of_others = if self.control.is_some() { self.host.exec.wait_queue.len() } else { 0 };
         let mut counters = self.counters;
         counters.add(&self.host.exec.counters);
         ShardStatus {
             counters,
             sessions: self.sessions_open,
-            pending: self.host.exec.wait_queue.len() + self.forward.requests(),
+            pending: self.forward.requests() + of_others,
             // The owner of the sessions fills this in.
             replies: RepliesStatus::default(),
             reads: self.host.exec.reads.len(),
@@ -153,10 +155,10 @@ impl<D: Device> ShardContext<'_, D> {
 
     /// The executor with all that a waiting request needs.
     pub(crate) fn resumption(&mut self) -> Resumption<'_, D, ShardReplies<'_>> {
-        let ShardState { host, links, multis, forward, .. } = &mut *self.state;
+        let ShardState { host, links, forward, .. } = &mut *self.state;
         let MemberHost { engine, members, exec, now, encoded, counters, .. } = host;
         let nodes = NodeReplies { links, encoded, counters };
-        let sink = ShardReplies { sessions: self.sessions, multis, forward, nodes };
+        let sink = ShardReplies { sessions: self.sessions, forward, nodes };
         Resumption { exec, engine, members, now: *now, sink }
     }
 }

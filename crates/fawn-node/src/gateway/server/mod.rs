@@ -76,7 +76,6 @@ mod tests {
             executed_for_peers: 108,
             writes: 109,
             flushes: 110,
-            overloaded: 111,
             rereads: 112,
             error_replies: 113,
             malformed: 114,
