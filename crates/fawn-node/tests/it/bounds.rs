@@ -115,6 +115,30 @@ fn cold_requests_beyond_the_bound_wait_as_input() {
     assert_eq!(harness.clients[&memcached].received, b"STORED\r\n");
 }
 
+/// Requests that wait for a read keep their values, which count like those of requests at other shards.
+#[test]
+fn values_of_waiting_requests_are_bounded() {
+    let mut first = harness(sync());
+    let id = first.connect(Protocol::Resp);
+    for i in 0..20 {
+        assert_eq!(first.redis(id, &format!("SET key:{i} {}", "x".repeat(5000))), "+OK");
+    }
+    first.options = ShardOptions {
+        session_output_bytes_max: 8 << 20,
+        requests_bytes_max: 100_000,
+        reads_in_flight_max: 2,
+        ..sync()
+    };
+    let mut harness = first.reopen();
+    let ids: Vec<_> = (0..10).map(|_| harness.connect(Protocol::Resp)).collect();
+    for (i, id) in ids.iter().enumerate() {
+        harness.send(*id, &resp(&format!("APPEND key:{i} {}", "y".repeat(40_000))));
+    }
+    assert_eq!(harness.host.status().pending, 3, "the third one exceeds the bound");
+    harness.settle();
+    assert!(ids.iter().all(|id| harness.clients[id].received == b":45000\r\n"));
+}
+
 #[test]
 fn writes_of_all_sessions_are_bounded() {
     let mut harness = harness(ShardOptions { uncommitted_max: 10, ..sync() });
