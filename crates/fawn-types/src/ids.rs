@@ -20,6 +20,12 @@ id! {
     /// A contiguous part of the ring with one chain. The ID survives membership changes, but not a split or merge.
     RangeId(u32)
 }
+
+impl RangeId {
+    /// Ranges of a cluster have lower numbers.
+    pub const NUMBERS_MAX: u32 = 1 << 31;
+}
+
 id! {
     /// A node's position on the ring, high 64 bits: the node holds the keys up to this point [FAWN09 §3.4.1].
     VirtualId(u64)

@@ -97,8 +97,10 @@ fn read_node(reader: &mut FrameReader<'_>) -> Result<NodeEntry, DecodeError> {
     Ok(NodeEntry { node: NodeId(node), shards, weight, domain, address: String::from(address) })
 }
 
+/// Reads an entry as managers make them: replicas and managers rely on its limits and on its order.
 pub(crate) fn read_entry(reader: &mut FrameReader<'_>) -> Result<RangeEntry, DecodeError> {
     let range = RangeId(reader.u32("range")?);
+    check("range", u64::from(range.0), range.0 < RangeId::NUMBERS_MAX)?;
     let keys = read_keys(reader)?;
     let epoch = read_epoch(reader, "epoch")?;
     let revision = reader.u32("revision")?;
@@ -119,7 +121,15 @@ pub(crate) fn read_entry(reader: &mut FrameReader<'_>) -> Result<RangeEntry, Dec
             Some(LastActive { epoch, durability, members: read_members(reader)? })
         }
     };
+    if let Some(last) = &last_active {
+        // The members of the next epoch.
+        let others = members.iter().filter(|member| !is_listed(&last.members, member.id));
+        let count = last.members.len() + others.count();
+        check("members and last active members", count as u64, count <= MEMBERS_MAX)?;
+    }
     let history = read_history(reader)?;
+    let newest = history.last().map_or(Epoch::default(), |activation| activation.epoch);
+    check("epoch of the newest activation", u64::from(newest.get()), newest <= epoch)?;
     Ok(RangeEntry {
         range,
         keys,
@@ -151,12 +161,18 @@ fn read_boundary(reader: &mut FrameReader<'_>) -> Result<RingKey, DecodeError> {
     Ok(key)
 }
 
+fn is_listed(members: &[ChainMember], id: MemberId) -> bool {
+    members.iter().any(|member| member.id == id)
+}
+
 fn read_members(reader: &mut FrameReader<'_>) -> Result<Vec<ChainMember>, DecodeError> {
     let count = usize::from(reader.u8("member count")?);
     check("member count", count as u64, count <= MEMBERS_MAX)?;
-    let mut members = Vec::with_capacity(count);
+    let mut members: Vec<ChainMember> = Vec::with_capacity(count);
     for _ in 0..count {
         let id = MemberId(reader.u32("member")?);
+        // A member listed twice would be its own successor.
+        check("member", u64::from(id.0), !is_listed(&members, id))?;
         let boot = BootId(reader.u64("member boot")?);
         let role = reader.u8("member role")?;
         check("member role", u64::from(role), role <= 1)?;

@@ -6,7 +6,8 @@ use fawn_chain::message::{
     decode_frame, encode_frame,
 };
 use fawn_chain::{
-    Body, ChainState, Closed, ClusterMap, DecodeError, Frame, Header, NodeEntry, PersistedState, RingOptions,
+    Body, ChainMember, ChainState, Closed, ClusterMap, DecodeError, Frame, Header, NodeEntry, PersistedState,
+    RangeEntry, RingOptions,
 };
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, NodeId, RangeId, TimeMs, Version};
@@ -116,6 +117,43 @@ fn frames() -> Vec<Vec<u8>> {
 fn every_frame_there_and_back() {
     for (bytes, body) in frames().iter().zip(bodies()) {
         assert_eq!(decode_frame(bytes).unwrap().body, body);
+    }
+}
+
+/// An entry's change, with its description.
+type Lie = (&'static str, fn(&mut RangeEntry));
+
+/// Behind the decoder, each of these entries made a process panic.
+#[test]
+fn an_entry_that_no_manager_makes_is_refused() {
+    let lies: [Lie; 6] = [
+        ("a range number that a store has no name for", |entry| entry.range = RangeId(1 << 31)),
+        ("the greatest range number", |entry| entry.range = RangeId(u32::MAX)),
+        ("a member twice", |entry| entry.members.push(entry.members[0])),
+        ("a last active member twice", |entry| {
+            let last = entry.last_active.as_mut().unwrap();
+            last.members.push(last.members[0]);
+        }),
+        ("more members than the next epoch has places", |entry| {
+            let others = (10..24).map(|node| ChainMember { id: member(node), ..entry.members[0] });
+            entry.last_active.as_mut().unwrap().members = others.collect();
+        }),
+        ("an activation in a later epoch", |entry| {
+            entry.remember(Activation { epoch: epoch(8), base: version(7, 1) });
+        }),
+    ];
+    let header = Header { from: member(2), boot: BootId(7), range: RangeId(9), epoch: epoch(3) };
+    for (what, lie) in lies {
+        let mut map = map();
+        lie(&mut map.ranges[1]);
+        let entry = map.ranges[1].clone();
+        let mut bytes = Vec::new();
+        encode_frame(&Frame { header, body: Body::Entry(entry.clone()) }, &mut bytes);
+        let of_frame = decode_frame(&bytes).unwrap_err();
+        assert!(matches!(of_frame, DecodeError::Value { .. }), "{what}: {of_frame}");
+        assert_eq!(decode_map(&encode_map(&map)).unwrap_err(), of_frame, "{what}, in a map");
+        let state = PersistedState { promised: epoch(7), entry: Some(entry), closed: None };
+        assert_eq!(decode_state(&encode_state(&state)).unwrap_err(), of_frame, "{what}, in a promise");
     }
 }
 

@@ -17,7 +17,7 @@ const MAP_PIECES: u32 = 1;
 /// Maximum pieces of one map: 16 MiB, enough for about ten thousand ranges.
 const MAP_PIECES_MAX: usize = 256;
 /// Set in the names of members' blobs, next to the range's number.
-const REPLICA_BIT: u32 = 1 << 31;
+const REPLICA_BIT: u32 = RangeId::NUMBERS_MAX;
 
 const _: () = assert!(MAP_PIECES as usize + 2 * MAP_PIECES_MAX < REPLICA_BIT as usize);
 

@@ -9,5 +9,6 @@ mod expiry;
 mod failures;
 mod grown;
 mod leaving;
+mod lies;
 mod payloads;
 mod world;

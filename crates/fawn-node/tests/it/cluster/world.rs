@@ -62,6 +62,8 @@ pub(crate) struct TestWorld {
     is_untaken: bool,
     /// The map's only range, instead of the ring's.
     range: Option<RangeEntry>,
+    /// Changes the frames that nodes send.
+    pub(crate) tamper: Option<fn(&mut SplitMix64, &mut Vec<u8>)>,
 }
 
 impl TestWorld {
@@ -105,6 +107,7 @@ impl TestWorld {
             seed,
             is_untaken: false,
             range,
+            tamper: None,
         };
         for node in 1..=FRONT_END {
             world.start(node);
@@ -198,8 +201,11 @@ impl TestWorld {
 
     fn carry_out(&mut self, from: u32, output: NodeOutput) {
         match output {
-            NodeOutput::Send { to, bytes } => {
+            NodeOutput::Send { to, mut bytes } => {
                 let to = to.node().0;
+                if let Some(tamper) = self.tamper {
+                    tamper(&mut self.random, &mut bytes);
+                }
                 if self.nodes.contains_key(&to) && !self.cut.contains(&(from, to)) {
                     self.links.entry((from, to)).or_default().extend_from_slice(&bytes);
                 }
