@@ -24,6 +24,12 @@ impl<D: Device> MemberHost<D> {
     /// Sends records to a peer: at once if they are in memory, else after a device read.
     pub(super) fn send_records(&mut self, job: ReplayJob, links: &mut PeerLinks) {
         let Some(at) = self.members.find(job.range) else { return };
+        // A peer repeats its request, as long as the disk hangs. The read in flight replies to all of them: it would
+        // otherwise be repeated until no other read of this shard could start.
+        let of_job = |job: &ReplayJob| (job.range, job.to, job.after);
+        if self.replays.iter().any(|(_, reading)| of_job(reading) == of_job(&job)) {
+            return;
+        }
         let replayed = match self.take_records(&job) {
             ControlFlow::Break(plan) => {
                 let waiter = ReadWaiter::Replay { at: self.replays.insert(job) };

@@ -3,8 +3,8 @@ use super::commands::{Answer, set};
 use super::world::{BACK_ENDS, FRONT_END, TestWorld};
 use fawn_chain::RangeEntry;
 use fawn_flash::SimDisk;
-use fawn_flash::sim::OpKind;
-use fawn_types::RingKey;
+use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_types::{Durability, RingKey};
 
 /// The bound on healing [replication.md § 2.5], ms.
 const HEAL_MS: usize = 60_000;
@@ -131,4 +131,29 @@ fn the_managers_disk_hangs_and_works_again() {
     assert!(is_serving(&world), "60 s after the disk works again: {:#?}", world.statuses());
     put_all(&mut world, b"3");
     assert_eq!(world.assert_equal_copies(), 10);
+}
+
+/// A member that returns asks for records again and again while its peers' disks do not read them.
+#[test]
+fn a_disk_that_hangs_reads_once_for_a_request_that_is_repeated() {
+    let mut world = TestWorld::with(240, Durability::Sync, 2 << 20);
+    world.put(b"k", b"v");
+    world.kill(2, false);
+    for i in 0..300_u32 {
+        world.put(format!("k{i}").as_bytes(), &[i as u8; 9_000]);
+    }
+    let peers = [1, 3].map(|node| world.disks[&node].clone());
+    peers.iter().for_each(|disk| disk.fail_every(OpKind::Read, DeviceFault::Hang));
+    world.start(2);
+    world.run(5_000);
+    let hung: Vec<usize> = peers.iter().map(|disk| disk.hung()).collect();
+    let ranges = world.manager_map().ranges.len();
+    let is_bounded = hung.iter().sum::<usize>() <= ranges && hung.iter().any(|reads| *reads > 0);
+    assert!(is_bounded, "{hung:?} reads, for a member of {ranges} ranges");
+    for disk in peers {
+        disk.end_faults(OpKind::Read);
+        disk.release_hung();
+    }
+    world.run(5_000);
+    assert_eq!(world.assert_equal_copies(), 301);
 }
