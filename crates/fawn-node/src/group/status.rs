@@ -33,8 +33,9 @@ pub(super) fn cluster_status<D: Device>(group: &ShardGroup<D>) -> Option<Cluster
     let serves = |entry: &RangeEntry, id: MemberId| {
         let mut copies = back_ends.iter().filter(|back_end| back_end.id == id).flat_map(|back_end| &back_end.members);
         copies.any(|copy| {
-            let is_well = copy.phase != "failed" && copy.broken.is_none();
-            copy.range == entry.range && copy.epoch == entry.epoch && is_well
+            // After a restart of all, the map still has the chains of the former boots, in which no member serves.
+            let has_role = matches!(copy.phase, "head" | "middle" | "tail" | "single");
+            copy.range == entry.range && copy.epoch == entry.epoch && has_role && copy.broken.is_none()
         })
     };
     let chain = |entry: &RangeEntry| {

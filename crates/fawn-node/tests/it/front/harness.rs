@@ -18,7 +18,7 @@ pub(crate) struct ClusterSetup {
 
 pub(crate) type ClusterHarness = TestHarness<ShardGroup<SimDevice>, ClusterSetup>;
 
-fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: Now) -> Engine<SimDevice> {
+pub(crate) fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: Now) -> Engine<SimDevice> {
     let options = Options {
         segment_bytes: (4 * options.shard.value_bytes_max).next_power_of_two().max(1 << 20),
         memory_bytes,

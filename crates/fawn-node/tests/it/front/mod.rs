@@ -7,3 +7,4 @@ mod host;
 mod limits;
 mod one_shard;
 mod pipelines;
+mod restarts;
