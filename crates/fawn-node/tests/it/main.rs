@@ -1,5 +1,6 @@
 //! Integration tests of fawn-node: a shard, several shards, and clusters of nodes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue panics")]
+mod blocked;
 mod bounds;
 mod cluster;
 mod counted;
