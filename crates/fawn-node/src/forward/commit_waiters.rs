@@ -56,3 +56,25 @@ impl CommitWaiters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fawn_wire::internal::Message;
+
+    #[test]
+    fn a_failure_changes_no_reply_to_a_committed_write() {
+        let (first, to) = (Version::ZERO.next(), |op| (ShardId(0), ShardOpId(op)));
+        let Some((first, second)) = first.and_then(|first| Some((first, first.next()?))) else { unreachable!() };
+        let mut waiters = CommitWaiters::default();
+        waiters.push(to(1), &Reply::Deleted, first);
+        waiters.push(to(2), &Reply::Deleted, second);
+        let mut outbox = [MessageBatch::default()];
+        waiters.settle(first, Some(OperationError::Poisoned), &mut outbox);
+        let is_failed = |message| match message {
+            Message::Reply { op, reply } => (op, matches!(reply, Reply::Error(OperationError::Poisoned))),
+            other => unreachable!("{other:?}"),
+        };
+        assert_eq!(outbox[0].messages().map(is_failed).collect::<Vec<_>>(), [(1, false), (2, true)]);
+    }
+}

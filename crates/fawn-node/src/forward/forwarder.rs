@@ -285,3 +285,21 @@ impl Forwarder {
             && self.outbox.iter().all(MessageBatch::is_empty)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_batches_is_always_reused() {
+        let (one, other) = (ShardId(0), ShardId(1));
+        let Some(placement) = Placement::new(one, 2) else { unreachable!("two shards") };
+        let mut forward = Forwarder::new(placement, HashSecret([1; 16]), None);
+        for round in 0..SPARE_BYTES_MAX as u64 / 8 {
+            forward.reply((other, ShardOpId(round)), &Reply::Deleted, None);
+            let Some(batch) = forward.take_batch(other) else { unreachable!("it has a reply") };
+            forward.keep_spare(batch);
+            assert_eq!(forward.spare.len(), 1, "round {round}");
+        }
+    }
+}

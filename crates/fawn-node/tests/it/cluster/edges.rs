@@ -95,6 +95,8 @@ fn stale_epochs_and_foreign_keys_are_refused_with_the_newer_entry() {
     let older = Epoch::new(epoch.get() - 1).unwrap();
     let get = Request::Get { key: b"k" };
     assert_eq!(ask(&mut world, 2, older, range, &get), [format!("entry {epoch:?}"), "stale".to_owned()]);
+    let again = ask(&mut world, 2, older, range, &get);
+    assert_eq!(again, [format!("entry {epoch:?}"), "stale".to_owned()], "the first entry may have been lost");
     assert_eq!(ask(&mut world, 2, epoch.next().unwrap(), range, &get), ["stale"], "the node knows no newer entry");
     assert_eq!(ask(&mut world, 2, epoch, RangeId(4000), &get), ["wrong range"]);
     let covered = (0..64_u8).map(|i| [b'q', i]).filter_map(|key| {
