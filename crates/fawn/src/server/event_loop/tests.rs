@@ -2,6 +2,7 @@
 mod admission;
 mod connections;
 mod peers;
+mod stores;
 
 use super::*;
 use crate::server::store::StoreDevice;

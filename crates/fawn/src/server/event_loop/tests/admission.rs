@@ -44,6 +44,20 @@ fn the_end_of_a_connection_admits_the_next_at_once() {
     assert_eq!(states(&mut rig, &[second_slot]), [(true, false)]);
 }
 
+/// Both requests exceed the budget, so the second one is admitted only when no other is.
+#[test]
+fn a_connection_that_ends_gives_its_admission_and_its_memory_back() {
+    let mut rig = Rig::new(LARGE - READ_BYTES);
+    let ((first, first_slot), (second, second_slot)) = (begin(&mut rig), begin(&mut rig));
+    assert_eq!(states(&mut rig, &[first_slot, second_slot]), [(true, false), (false, true)]);
+    drop(first);
+    rig.until("its end", |event_loop| !event_loop.conns.contains(first_slot));
+    assert_eq!(states(&mut rig, &[second_slot]), [(true, false)]);
+    drop(second);
+    rig.until("its end", |event_loop| !event_loop.conns.contains(second_slot));
+    assert_eq!(rig.held_bytes(), 0, "no connection is left");
+}
+
 /// The length of a request may become known piece by piece; memory for it is reserved as far as it is known.
 #[test]
 fn a_request_that_grows_gets_its_memory_at_once() {
