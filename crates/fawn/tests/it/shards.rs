@@ -103,8 +103,7 @@ fn idle_shards_take_no_turns() {
 }
 
 /// A client that writes keys one after another until the server ends; returns the last acknowledged key.
-fn write_until_the_end(server: SocketAddr, number: usize) -> usize {
-    let mut stream = connect(server);
+fn write_until_the_end(mut stream: TcpStream, number: usize) -> usize {
     let mut heard = 0;
     for batch in 0.. {
         let keys = batch * 20..(batch + 1) * 20;
@@ -139,8 +138,12 @@ fn what_was_answered_when_it_stops_under_load_is_there() {
         let flags = [&THREE[..], &["--durability", mode]].concat();
         let mut server = Server::start_in(&dir, &flags);
         let resp = server.resp;
-        let clients: Vec<_> =
-            (0..12).map(|number| std::thread::spawn(move || write_until_the_end(resp, number))).collect();
+        // Connected before the first write: a busy machine may start a thread only after the stop.
+        let client = |number| {
+            let stream = connect(resp);
+            std::thread::spawn(move || write_until_the_end(stream, number))
+        };
+        let clients: Vec<_> = (0..12).map(client).collect();
         eventually("some writes", || (server.metric("fawn_writes_total") > 500).then_some(()));
         server.signal(Signal::TERM);
         let told = Instant::now();
