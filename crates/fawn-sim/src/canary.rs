@@ -49,11 +49,13 @@ pub enum Canary {
     BatchTorn,
     /// `DBSIZE` misses a key.
     SizeTooLow,
+    /// Requests are sent and queued without regard to the budget for them.
+    RequestsUnbounded,
 }
 
 impl Canary {
     /// All planted bugs, each with the number of seeds within which it must be detected.
-    pub const ALL: [(Self, u64); 21] = [
+    pub const ALL: [(Self, u64); 22] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
         (Self::SequenceReused, 20),
@@ -75,6 +77,7 @@ impl Canary {
         (Self::ExpiryGuessed, 60),
         (Self::BatchTorn, 20),
         (Self::SizeTooLow, 20),
+        (Self::RequestsUnbounded, 5),
     ];
 
     /// Whether this bug explains a finding. A finding of another oracle would mean that the plant broke something else.
@@ -93,6 +96,7 @@ impl Canary {
             Self::ExpiryByOwnClock => &["chain-time"],
             Self::BatchTorn | Self::ExpiryGuessed => &["not linearizable"],
             Self::SizeTooLow => &["DBSIZE counts"],
+            Self::RequestsUnbounded => &["waiting requests"],
             Self::RepliesSwapped => &["not linearizable", "was answered"],
             Self::WriteOvertakesRead | Self::SecondKeyLost => &["not linearizable"],
             Self::ScanSkipsRange => &["not linearizable", "SCAN returns", "a scan finds"],
@@ -125,6 +129,7 @@ impl Canary {
             Self::ExpiryGuessed => "expiry-guessed",
             Self::BatchTorn => "batch-torn",
             Self::SizeTooLow => "size-too-low",
+            Self::RequestsUnbounded => "requests-unbounded",
         }
     }
 

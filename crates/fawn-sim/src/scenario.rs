@@ -24,6 +24,11 @@ const EXPIRY_EVERY_SEEDS: u64 = 3;
 /// One seed in this many has client sessions on back-ends.
 const BACKEND_SESSIONS_EVERY_SEEDS: u64 = 3;
 
+/// Maximum commands of a pipeline, and of one in a run with small budgets: so many that requests wait for the budgets
+/// themselves, which no number of short pipelines exceeds.
+const PIPELINE_MAX: u64 = 6;
+const PIPELINE_MAX_DEEP: u64 = 48;
+
 /// Parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -45,6 +50,8 @@ pub struct Scenario {
     pub is_narrow: bool,
     /// Number of logical clients.
     pub clients: u32,
+    /// Maximum commands of a pipeline.
+    pub pipeline_max: u64,
     /// Number of keys in use at a time.
     pub keys: u32,
     /// Clients delete as much as they write.
@@ -245,6 +252,9 @@ impl Scenario {
         if apart_long {
             enabled = Enabled { apart_long, ..Enabled::NONE };
         }
+        let mut memory = seed.stream("memory");
+        let is_narrow = memory.chance(1, 3);
+        let pipeline_max = if is_narrow && memory.chance(1, 2) { PIPELINE_MAX_DEEP } else { PIPELINE_MAX };
         Self {
             durability,
             backends,
@@ -253,8 +263,9 @@ impl Scenario {
             virtual_ids,
             frontends,
             sessions: SessionPlaces::of(seed),
-            is_narrow: seed.stream("memory").chance(1, 3),
+            is_narrow,
             clients,
+            pipeline_max,
             keys,
             deletes_often: seed.stream("deletes").chance(1, 2),
             expires: seed.stream("expiry").chance(1, EXPIRY_EVERY_SEEDS),
@@ -299,6 +310,9 @@ impl Scenario {
         if canary == Some(Canary::ExpiryGuessed) {
             // A read is refused while an update of a key that has just expired waits for a sync.
             (self.expires, self.disk_us_max) = (true, DISK_US_SLOW);
+        }
+        if canary == Some(Canary::RequestsUnbounded) {
+            (self.is_narrow, self.pipeline_max) = (true, PIPELINE_MAX_DEEP);
         }
         self
     }

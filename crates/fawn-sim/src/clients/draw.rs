@@ -7,8 +7,8 @@ use crate::history::{KeyRequest, Observed};
 use fawn_wire::Protocol;
 use std::collections::BTreeSet;
 
-/// Maximum commands of a pipeline. Half of all pipelines have one command.
-const PIPELINE_MAX: u64 = 6;
+/// Further commands of a longer pipeline are mostly reads: unanswered writes would retire their keys.
+const PIPELINE_WRITES_MAX: u64 = 6;
 /// One command in this many has several keys, or is one on the whole keyspace.
 const COMMANDS_PER_MULTI: u64 = 12;
 const COMMANDS_PER_SWEEP: u64 = 250;
@@ -29,13 +29,19 @@ impl Clients {
         let Some(protocol) = self.clients[client].connection.as_ref().map(|connection| connection.protocol) else {
             return Vec::new();
         };
-        let count = if self.random.chance(1, 2) { 1 } else { 2 + self.random.below(PIPELINE_MAX - 1) };
+        // Half of all pipelines have one command.
+        let count = if self.random.chance(1, 2) { 1 } else { 2 + self.random.below(self.pipeline_max - 1) };
         let mut commands = Vec::new();
         if self.is_scanning(client) {
             commands.push(self.scan_step(client));
         }
-        for _ in 0..count {
-            let command = self.draw_command(client, protocol);
+        for at in 0..count {
+            let is_read = at >= PIPELINE_WRITES_MAX && self.random.chance(7, 8);
+            let key = is_read.then(|| self.draw_key());
+            let command = match key {
+                Some(key) => self.single(key, KeyRequest::Read),
+                None => self.draw_command(client, protocol),
+            };
             commands.push(command);
         }
         let abandons = self.random.chance(1, PIPELINES_PER_ABANDON);

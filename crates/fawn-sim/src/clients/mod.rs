@@ -107,6 +107,7 @@ pub struct Clients {
     /// Generations before these may have lost writes.
     judged_from: Vec<u32>,
     think_us_max: u64,
+    pipeline_max: u64,
     deletes_often: bool,
     /// One value in this many is long.
     values_per_long: u64,
@@ -146,6 +147,7 @@ impl Clients {
             generations: vec![0; scenario.keys as usize],
             judged_from: vec![0; scenario.keys as usize],
             think_us_max: scenario.think_us_max,
+            pipeline_max: scenario.pipeline_max,
             deletes_often: scenario.deletes_often,
             values_per_long: if scenario.is_narrow { 3 } else { 16 },
             expires: scenario.expires,

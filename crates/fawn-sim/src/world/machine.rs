@@ -258,7 +258,8 @@ impl Machine {
             let name = |error: &dyn std::fmt::Display| format!("shard {id} does not start: {error}");
             let engine = disk.open(map, former, now, canary).map_err(|error| name(&error))?;
             let config = config(id, boot, map, scenario.limits());
-            let started = Shard::in_cluster(engine, config, shard_options(map, scenario), ServerInfo::default(), now);
+            let started =
+                Shard::in_cluster(engine, config, shard_options(map, scenario, canary), ServerInfo::default(), now);
             process.insert(started.map_err(|error| name(&error))?);
         }
         self.process = Some(process);
@@ -400,9 +401,13 @@ fn options(map: &ClusterMap) -> Options {
     }
 }
 
-fn shard_options(map: &ClusterMap, scenario: &Scenario) -> ShardOptions {
+fn shard_options(map: &ClusterMap, scenario: &Scenario, canary: Option<Canary>) -> ShardOptions {
     let value_bytes_max = options(map).value_bytes_max;
-    ShardOptions { durability: map.durability, value_bytes_max, ..scenario.shard() }
+    let mut options = ShardOptions { durability: map.durability, value_bytes_max, ..scenario.shard() };
+    if canary == Some(Canary::RequestsUnbounded) {
+        (options.pending_max, options.requests_bytes_max) = (usize::MAX, usize::MAX);
+    }
+    options
 }
 
 fn config(id: MemberId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {
