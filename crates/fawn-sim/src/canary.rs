@@ -15,6 +15,8 @@ pub enum Canary {
     SequenceReused,
     /// A promise is reported but not persisted: a restart forgets the epoch that the manager relies on.
     PromiseForgotten,
+    /// The manager's map is reported as stored, but a restart finds an earlier one.
+    MapForgotten,
     /// A retry is executed as a new operation.
     AppliedTwice,
     /// A gap in the stream of records is ignored.
@@ -55,11 +57,12 @@ pub enum Canary {
 
 impl Canary {
     /// All planted bugs, each with the number of seeds within which it must be detected.
-    pub const ALL: [(Self, u64); 22] = [
+    pub const ALL: [(Self, u64); 23] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
         (Self::SequenceReused, 20),
         (Self::PromiseForgotten, 10),
+        (Self::MapForgotten, 10),
         (Self::AppliedTwice, 5),
         (Self::GapIgnored, 5),
         (Self::ChecksumIgnored, 5),
@@ -89,6 +92,7 @@ impl Canary {
             Self::MarkBeforeSync => &["committed-survives", "not linearizable", "no process was killed"],
             Self::ReadUncommitted => &["committed-is-kept"],
             Self::PromiseForgotten => &["epochs-only-grow"],
+            Self::MapForgotten => &["map-survives"],
             Self::AppliedTwice => &["not linearizable"],
             Self::FailureConcealed => &["although its disk failed"],
             Self::SequenceReused | Self::GapIgnored | Self::ChecksumIgnored => CONTENT,
@@ -112,6 +116,7 @@ impl Canary {
             Self::ReadUncommitted => "read-uncommitted",
             Self::SequenceReused => "sequence-reused",
             Self::PromiseForgotten => "promise-forgotten",
+            Self::MapForgotten => "map-forgotten",
             Self::AppliedTwice => "applied-twice",
             Self::GapIgnored => "gap-ignored",
             Self::ChecksumIgnored => "checksum-ignored",

@@ -9,9 +9,11 @@
 //! | [`history`], [`chain_time`] | linearizability check of a key's history, with its expiry |
 //! | [`network`] | byte streams with delay, loss, duplication, splits |
 //! | [`transport`], [`canary`] | outgoing frames, and planted bugs |
+//! | [`tally`] | how often each kind of fault occurs |
 //! | [`trace`], [`seed`] | determinism: the hash on which two processes with one seed must agree |
 //!
-//! Clients speak RESP and memcached to sessions (`fawn_node::Shard`): on front-ends, on back-ends, or on both.
+//! Clients speak RESP and memcached to sessions (`fawn_node::Shard`): on front-ends, on back-ends, or on both. In a local
+//! cluster one process runs all nodes, as in the demo.
 //! Not simulated: leases and clock drift ([`faults`] bounds silences until they exist), joins of new machines, several
 //! managers.
 #![forbid(unsafe_code)]
@@ -25,6 +27,7 @@ pub mod in_order;
 pub mod network;
 pub mod scenario;
 pub mod seed;
+pub mod tally;
 pub mod trace;
 pub mod transport;
 pub mod world;

@@ -1,6 +1,7 @@
 //! Command line of the simulator: runs seeds or planted bugs, and prints the command that repeats a failing seed.
 #![forbid(unsafe_code)]
 
+use fawn_sim::world::PHASES;
 use fawn_sim::{Canary, RunReport, Seed, in_order, run};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -17,8 +18,9 @@ const USAGE: &str = "fawn-sim [--seeds N] [--base N | --commit HASH] [--threads 
   --canaries     plant every bug, and fail unless each is seen within its number of seeds
   --aloud        say what happens";
 
-/// Number of seeds that must contain at least one copy.
+/// Numbers of seeds that must contain at least one copy, and each kind of fault.
 const COPIES_AFTER_SEEDS: u64 = 100;
+const KINDS_AFTER_SEEDS: u64 = 500;
 
 #[derive(Default)]
 struct Arguments {
@@ -118,6 +120,9 @@ fn seeds(arguments: &Arguments) -> bool {
     if total.copies_compared == 0 && ran >= COPIES_AFTER_SEEDS {
         missing.push(format!("no copy was compared in {ran} seeds"));
     }
+    if ran >= KINDS_AFTER_SEEDS && arguments.canary.is_none() {
+        missing.extend(total.tally.missing().map(|kind| format!("no fault of kind {kind:?} in {ran} seeds")));
+    }
     missing.iter().for_each(|what| println!("FAILED: {what}"));
     missing.is_empty()
 }
@@ -148,6 +153,10 @@ fn print_total(total: &RunReport, ran: u64, began: Instant) {
         cpu_s(),
         total.now_us as f64 / 1e6 / cpu_s()
     );
+    let shares = PHASES.iter().zip(total.phase_steps);
+    let shares = shares.map(|(phase, steps)| format!("{phase} {} %", 100 * steps / total.steps.max(1)));
+    println!("steps: {}", shares.collect::<Vec<_>>().join(", "));
+    print!("{}", total.tally);
 }
 
 /// CPU time of this process, seconds.
@@ -182,6 +191,8 @@ fn add(total: &mut RunReport, report: &RunReport) {
     total.copies += report.copies;
     total.copies_compared += report.copies_compared;
     total.copies_hit += report.copies_hit;
+    total.tally.add(&report.tally);
+    total.phase_steps.iter_mut().zip(report.phase_steps).for_each(|(sum, steps)| *sum += steps);
 }
 
 /// Runs every planted bug; returns whether all were detected.

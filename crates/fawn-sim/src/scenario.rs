@@ -4,12 +4,12 @@
 //! Each seed enables its own selection of faults, because a run with all faults at once hides rare combinations.
 use crate::canary::Canary;
 use crate::seed::Seed;
-use fawn_chain::ReplicaOptions;
 use fawn_chain::completions::CompletionLimits;
+use fawn_chain::{ClusterMap, ReplicaOptions};
 use fawn_node::ShardOptions;
 use fawn_node::cluster::NodeLimits;
 use fawn_types::random::SplitMix64;
-use fawn_types::{Durability, Version};
+use fawn_types::{Durability, MemberId, NodeId, ShardId, Version};
 use std::ops::Range;
 
 /// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
@@ -29,13 +29,19 @@ const BACKEND_SESSIONS_EVERY_SEEDS: u64 = 3;
 const PIPELINE_MAX: u64 = 6;
 const PIPELINE_MAX_DEEP: u64 = 48;
 
+/// One seed in this many runs all back-ends in one process, as `fawn demo` does; the number of its nodes.
+const LOCAL_EVERY_SEEDS: u64 = 20;
+const LOCAL_NODES: u32 = 3;
+
 /// Parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The durability mode.
     pub durability: Durability,
-    /// Number of back-ends, which are nodes 1, 2, ….
+    /// Number of machines that are back-ends.
     pub backends: u32,
+    /// Nodes of the first machine: several in a local cluster, which has no other back-ends. All others are one node each.
+    pub nodes_of_first: u32,
     /// Shards of each node, with a store each.
     pub shards: u16,
     /// R: copies of each range.
@@ -113,6 +119,8 @@ impl SessionPlaces {
 pub struct Hang {
     /// Whose, numbered from 0.
     pub machine: u32,
+    /// Of a local cluster: the node whose disks alone hang.
+    pub node: Option<u32>,
     /// The shard whose disk alone hangs; `None`: the disks of all shards.
     pub shard: Option<u16>,
     /// For how long, µs.
@@ -142,9 +150,22 @@ impl Hang {
         if random.chance(1, 4) {
             // A front-end's store hosts no range.
             let machine = backends + random.below(u64::from(frontends)) as u32;
-            return Some(Self { machine, shard, for_us, late_us, is_survived: true });
+            return Some(Self { machine, node: None, shard, for_us, late_us, is_survived: true });
         }
-        Some(Self { machine, shard, for_us, late_us, is_survived })
+        Some(Self { machine, node: None, shard, for_us, late_us, is_survived })
+    }
+
+    /// The disks of one node of a local cluster, or one of them. A majority of the nodes keeps the manager's map, so any
+    /// node may be the one.
+    fn of_local(seed: &Seed, shards: u16) -> Option<Self> {
+        let mut random = seed.stream("hangs");
+        if !random.chance(1, 2) {
+            return None;
+        }
+        let node = Some(1 + random.below(u64::from(LOCAL_NODES)) as u32);
+        let shard = random.chance(1, 2).then(|| random.below(u64::from(shards)) as u16);
+        let late_us = if random.chance(1, 3) { 4_000_000 } else { 0 };
+        Some(Self { machine: 0, node, shard, for_us: 20_000_000, late_us, is_survived: true })
     }
 }
 
@@ -165,7 +186,7 @@ impl Twin {
     fn of(seed: &Seed, backends: u32, replication: u8) -> Option<Self> {
         let mut random = seed.stream("twins");
         // A chain of one member has no other copy, and the manager keeps its map on the first machine's disk alone.
-        if !random.chance(1, TWIN_EVERY_SEEDS) || replication < 2 {
+        if !random.chance(1, TWIN_EVERY_SEEDS) || replication < 2 || backends < 2 {
             return None;
         }
         let machine = 1 + random.below(u64::from(backends) - 1) as u32;
@@ -236,6 +257,11 @@ impl Scenario {
         let mut media = seed.stream("disks");
         let mut stops = seed.stream("stops");
         let close = stops.chance(1, 2);
+        let is_local = seed.stream("local").chance(1, LOCAL_EVERY_SEEDS);
+        let (backends, nodes_of_first, replication, virtual_ids) = match is_local {
+            true => (1, LOCAL_NODES, LOCAL_NODES as u8, 1),
+            false => (backends, 1, replication, virtual_ids),
+        };
         let disk_us_max = [100, 400, 2_000, DISK_US_SLOW][random.below(4) as usize];
         let frontends = 1 + random.below(2) as u32;
         let clients = 3 + random.below(6) as u32;
@@ -258,11 +284,12 @@ impl Scenario {
         Self {
             durability,
             backends,
+            nodes_of_first,
             shards,
             replication,
             virtual_ids,
             frontends,
-            sessions: SessionPlaces::of(seed),
+            sessions: if is_local { SessionPlaces::BackEnds } else { SessionPlaces::of(seed) },
             is_narrow,
             clients,
             pipeline_max,
@@ -279,7 +306,11 @@ impl Scenario {
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
             may_lose,
             twin: Twin::of(seed, backends, replication),
-            hang: Hang::of(seed, (backends, frontends), shards, replication),
+            hang: if is_local {
+                Hang::of_local(seed, shards)
+            } else {
+                Hang::of(seed, (backends, frontends), shards, replication)
+            },
             closes_at_end: stops.chance(1, 4),
             idles: long.chance(1, 12),
         }
@@ -315,6 +346,53 @@ impl Scenario {
             (self.is_narrow, self.pipeline_max) = (true, PIPELINE_MAX_DEEP);
         }
         self
+    }
+
+    /// Whether one process runs all back-ends.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        self.nodes_of_first > 1
+    }
+
+    /// Whether one range has all keys: as in a local cluster of one shard per node.
+    #[must_use]
+    pub const fn is_one_range(&self) -> bool {
+        self.is_local() && self.shards == 1
+    }
+
+    /// Number of nodes that are back-ends.
+    #[must_use]
+    pub const fn nodes(&self) -> u32 {
+        self.backends + self.nodes_of_first - 1
+    }
+
+    /// The machine of a shard, numbered from 0: front-ends after back-ends.
+    #[must_use]
+    pub const fn machine_of(&self, id: MemberId) -> usize {
+        id.node().0.saturating_sub(self.nodes_of_first) as usize
+    }
+
+    /// The first node of a machine; only the first machine may have several.
+    #[must_use]
+    pub const fn first_node_of(&self, machine: u32) -> NodeId {
+        NodeId(if machine == 0 { 1 } else { machine + self.nodes_of_first })
+    }
+
+    /// The shards of a machine's nodes.
+    pub fn members_of(&self, machine: u32) -> impl Iterator<Item = MemberId> + use<> {
+        let NodeId(first) = self.first_node_of(machine);
+        let (nodes, shards) = (if machine == 0 { self.nodes_of_first } else { 1 }, self.shards);
+        let shards_of = move |node| (0..shards).map(move |shard| MemberId::new(NodeId(node), ShardId(shard)));
+        (first..first + nodes).flat_map(shards_of)
+    }
+
+    /// The shard that hosts the manager of a cluster that was created with this map.
+    #[must_use]
+    pub fn manager(&self, map: &ClusterMap) -> MemberId {
+        let first = MemberId::new(NodeId(1), ShardId(0));
+        // A local cluster's manager is where its clients are: at the tail of its first range.
+        let tail = map.ranges.first().and_then(|entry| entry.serving().next_back());
+        tail.filter(|_| self.is_local()).map_or(first, |tail| tail.id)
     }
 
     /// Copies that a write needs before it is acknowledged: half of R, rounded up.

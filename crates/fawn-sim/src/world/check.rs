@@ -1,6 +1,6 @@
 //! Second phase and its oracles: the cluster heals, serves, keeps every observed write, and has equal copies.
 use super::machine::Machine;
-use super::{TURN_US, World, index_of};
+use super::{TURN_US, World};
 use crate::clients::{Key, LIFE_MS_MAX};
 use crate::history::{HistoryOperation, Verdict, check};
 use fawn_chain::ClusterMap;
@@ -115,7 +115,7 @@ impl World {
     }
 
     fn is_well(&self, id: MemberId) -> bool {
-        self.machines[index_of(id)].shard(id).is_some_and(|shard| shard.engine().poisoned().is_none())
+        self.machines[self.scenario.machine_of(id)].shard(id).is_some_and(|shard| shard.engine().poisoned().is_none())
     }
 
     /// Whether each range is served by members on healthy disks, though maybe by fewer than it should have.
@@ -263,13 +263,13 @@ impl World {
             for id in due {
                 let Some((copy, tail)) = self.watch.transfer_and_tail(id, range) else { continue };
                 // A digest counts keys that cannot be read, so a copy is compared once both disks are readable.
-                if [id, tail].iter().any(|of| self.machines[index_of(*of)].unreadable_until_us > 0) {
+                if [id, tail].iter().any(|of| self.machines[self.scenario.machine_of(*of)].unreadable_until_us > 0) {
                     continue;
                 }
                 self.copied.remove(&(id, range));
                 let time = self.chain_time(range);
                 let mut digest = |of: MemberId| {
-                    let machine = &mut self.machines[index_of(of)];
+                    let machine = &mut self.machines[self.scenario.machine_of(of)];
                     // The digest may have reaped completions that belong to the process, which needs an iteration for
                     // them.
                     machine.due_us = Some(self.now_us + TURN_US);
@@ -303,7 +303,7 @@ impl World {
         let ids: Vec<MemberId> =
             self.machines[..backends].iter().flat_map(|machine| machine.disks.iter().map(|disk| disk.id)).collect();
         for id in ids {
-            let process = self.machines[index_of(id)].process.as_mut();
+            let process = self.machines[self.scenario.machine_of(id)].process.as_mut();
             let Some(shard) = process.and_then(|process| process.shard_mut(id)) else {
                 return Err(format!("shard {id} is down"));
             };

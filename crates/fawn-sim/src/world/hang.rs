@@ -3,11 +3,12 @@
 //!
 //! Operations must continue without that disk within a bound, the machine's other shards keep their places in chains, and once it works again everything is whole within another
 //! [replication.md § 2.4]. The phase begins in a healed cluster: with a second fault there would be no copy to go on with.
-use super::{World, index_of};
+use super::World;
 use crate::scenario::Hang;
+use crate::tally::FaultKind;
 use fawn_flash::SimDisk;
 use fawn_flash::sim::{DeviceFault, OpKind};
-use fawn_types::{MemberId, RangeId, ShardId};
+use fawn_types::{MemberId, NodeId, RangeId, ShardId};
 
 /// Operations continue within this time after the disk began to hang, µs.
 const RESUME_US_MAX: u64 = 15_000_000;
@@ -22,12 +23,15 @@ const UNSERVED_MAX: u32 = 4;
 impl World {
     /// A disk hangs, and works again.
     pub(super) fn hang(&mut self, hang: Hang) -> Result<(), String> {
-        let Hang { machine, shard, for_us, late_us, is_survived } = hang;
+        let Hang { machine, node, shard, for_us, late_us, is_survived } = hang;
         let index = machine as usize;
-        let hangs = |id: MemberId| shard.is_none_or(|shard| id.shard() == ShardId(shard));
+        let hangs = |id: MemberId| {
+            shard.is_none_or(|shard| id.shard() == ShardId(shard)) && node.is_none_or(|node| id.node() == NodeId(node))
+        };
         let hung = self.machines[index].disks.iter().filter(|disk| hangs(disk.id));
         let disks: Vec<SimDisk> = hung.map(|disk| disk.disk.clone()).collect();
-        let others = self.served_by(|id| index_of(id) == index && !hangs(id));
+        let others = self.served_by(|id| self.scenario.machine_of(id) == index && !hangs(id));
+        self.tally.note(if late_us == 0 { FaultKind::Hang } else { FaultKind::SlowDisk });
         self.trace.say(self.now_us, format!("{hang:?}"));
         self.quiet = false;
         self.clients.think_longer(THINK_US);
@@ -55,7 +59,7 @@ impl World {
             }
         }
         if is_survived && late_us == 0 {
-            let left = self.served_by(|id| index_of(id) == index);
+            let left = self.served_by(|id| self.scenario.machine_of(id) == index);
             if left != others {
                 return Err(format!("while a disk hung, {others:?} should serve, but {left:?} do: {}", self.words()));
             }

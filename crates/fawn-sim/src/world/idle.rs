@@ -1,5 +1,6 @@
 //! Idle ranges whose members restart repeatedly: they still serve after many epochs.
 use super::World;
+use crate::tally::FaultKind;
 use fawn_types::{Epoch, RangeId};
 
 /// Epochs that each range passes without a write: more than the remembered activations.
@@ -18,6 +19,7 @@ impl World {
     /// Restarts one or all back-ends until every range has passed many epochs. Clients send nothing.
     pub(super) fn pass_idle_epochs(&mut self) -> Result<(), String> {
         assert!(self.quiet, "a client would write");
+        self.tally.note(FaultKind::IdleEpochs);
         let before = self.epochs();
         let has_passed = |after: &[(RangeId, Epoch)]| {
             let passed = |(was, is): (&(RangeId, Epoch), &(RangeId, Epoch))| is.1.get() - was.1.get() >= IDLE_EPOCHS;

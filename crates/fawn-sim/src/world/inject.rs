@@ -1,11 +1,12 @@
 //! Injection of faults into the world: crashes, shutdowns, pauses, cuts, disk faults.
+use super::World;
 use super::machine::Machine;
 use super::observe::is_serving;
-use super::{World, index_of};
 use crate::faults::Fault;
 use crate::network::NetworkOptions;
+use crate::tally::FaultKind;
 use fawn_flash::sim::{Loss, OpKind};
-use fawn_types::Durability;
+use fawn_types::{Durability, NodeId};
 
 /// A machine that copies is crashed, or another one, once in this many of its iterations.
 const COPY_TURNS_PER_CRASH: u64 = 30;
@@ -21,6 +22,7 @@ impl World {
             return Ok(());
         }
         self.struck += 1;
+        FaultKind::of(&fault).into_iter().for_each(|kind| self.tally.note(kind));
         self.trace.say(now_us, format!("{fault:?}"));
         let backends = self.scenario.backends as usize;
         match fault {
@@ -72,9 +74,11 @@ impl World {
             }
             Fault::Cut { links, for_us } => {
                 for (from, to) in links {
-                    let (from, to) = (self.machines[from as usize].node, self.machines[to as usize].node);
-                    self.network.cut(from, to);
-                    self.cuts.push((now_us + for_us, from, to));
+                    let (from, to) = (self.machines[from as usize].nodes(), self.machines[to as usize].nodes());
+                    for (from, to) in from.into_iter().flat_map(|from| to.iter().map(move |to| (from, *to))) {
+                        self.network.cut(from, to);
+                        self.cuts.push((now_us + for_us, from, to));
+                    }
                 }
             }
             Fault::Network(options) => self.network.set_options(options),
@@ -94,6 +98,7 @@ impl World {
         let loss = if self.random.chance(1, 2) { Loss::Process } else { Loss::Power };
         let for_us = 1_000 + self.random.below(DOWN_US_MAX);
         self.copies_hit += 1;
+        self.tally.note(FaultKind::DownAtTransfer);
         self.trace.say(self.now_us, format!("node {} goes down while node {} copies", victim + 1, index + 1));
         self.stop(victim, loss, for_us)
     }
@@ -128,7 +133,8 @@ impl World {
             return false;
         }
         if !harmless {
-            self.degraded = machines.len() == 1 && self.scenario.replication > 1 && self.is_whole();
+            self.degraded =
+                machines.len() == 1 && self.scenario.backends > 1 && self.scenario.replication > 1 && self.is_whole();
             return self.degraded;
         }
         true
@@ -150,10 +156,20 @@ impl World {
         self.end_process(index, for_us, |machine| machine.close(now_us, power_after_ops, seed, canary))
     }
 
+    /// Sometimes a node of a local cluster loses its disks when the process ends. The others have everything: all copies,
+    /// and the map that a majority keeps.
+    fn draw_replaced(&mut self, index: usize) -> Option<NodeId> {
+        let has_faults = self.scenario.durability == Durability::Sync && !self.quiet && self.canary.is_none();
+        let may_replace = self.scenario.is_local() && index == 0 && has_faults && self.is_whole();
+        let node = NodeId(1 + (may_replace.then(|| self.random.below(u64::from(self.scenario.nodes())))?) as u32);
+        self.random.chance(1, 3).then_some(node)
+    }
+
     /// Ends a machine's process by `end`, which returns whether the shutdown was clean.
     fn end_process(&mut self, index: usize, for_us: u64, end: impl FnOnce(&mut Machine) -> bool) -> Result<(), String> {
         let now_us = self.now_us;
         let is_backend = index < self.scenario.backends as usize;
+        let replaced = self.draw_replaced(index);
         let machine = &mut self.machines[index];
         if machine.process.is_none() {
             return Ok(());
@@ -169,10 +185,17 @@ impl World {
         self.ended += u64::from(is_backend);
         self.unclean |= !is_clean && is_backend;
         machine.restart_us = Some(now_us + for_us);
-        let node = machine.node;
-        self.watch.forget(node);
-        self.copied.retain(|(of, _)| of.node() != node);
-        self.network.drop_node(node, now_us);
+        if let Some(node) = replaced {
+            self.trace.say(now_us, format!("node {}'s disks are replaced", node.0));
+            self.tally.note(FaultKind::DiskReplaced);
+            machine.replace_disks(node);
+            self.watch.forget_epochs(node);
+        }
+        for node in machine.nodes() {
+            self.watch.forget(node);
+            self.copied.retain(|(of, _)| of.node() != node);
+            self.network.drop_node(node, now_us);
+        }
         connected.into_iter().for_each(|client| self.clients.lose(client, now_us));
         Ok(())
     }
@@ -185,11 +208,12 @@ impl World {
             let whole = entry.is_active() && entry.serving().count() == usize::from(self.scenario.replication);
             whole
                 && entry.serving().all(|member| {
-                    let machine = &backends[index_of(member.id)];
+                    let machine = &backends[self.scenario.machine_of(member.id)];
                     let serves = |status: &fawn_node::cluster::MemberStatus| {
                         status.range == entry.range && status.epoch == entry.epoch && is_serving(status.phase)
                     };
-                    machine.boot == member.boot
+                    // The product draws the boots of a local cluster.
+                    (self.scenario.is_local() || machine.boot == member.boot)
                         && machine.shard(member.id).is_some_and(|shard| shard.node_status().members.iter().any(serves))
                 })
         })

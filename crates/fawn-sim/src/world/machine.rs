@@ -10,8 +10,8 @@ use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, NodeConfig, NodeLimits, NodeOutput, NodeStatus};
-use fawn_node::{ServerInfo, Shard, ShardGroup, ShardOptions};
-use fawn_types::{BootId, Durability, MemberId, MonoMs, NodeId, Now, ShardId, TimeMs};
+use fawn_node::{LocalCluster, LocalOptions, ServerInfo, Shard, ShardGroup, ShardOptions};
+use fawn_types::{BootId, MemberId, MonoMs, NodeId, Now, RangeId, TimeMs};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The wall clock when a world begins, ms.
@@ -22,11 +22,11 @@ const MONO_START_US: u64 = 37_000_000;
 const HOLD_OFF_MS: u64 = 2_000;
 /// The longest hold-off, ms; it is part of the time within which everything must serve again.
 const HOLD_OFF_MS_MAX: u64 = 16_000;
+/// Blobs with smaller keys are pieces of the manager's map.
+const FIRST_KEY_OF_OTHERS: u32 = 1 << 30;
 /// Interval at which states of a lying disk are saved, µs, and the number of them.
 const PAST_EVERY_US: u64 = 3_000;
 const PAST_MAX: usize = 4;
-/// The shard that hosts the manager.
-pub(super) const MANAGER: MemberId = MemberId::new(NodeId(1), ShardId(0));
 /// Time after which an unanswered operation fails, ms.
 pub(super) const TIMEOUT_MS: u64 = 3_000;
 
@@ -36,6 +36,7 @@ pub(super) type Process = ShardGroup<SimDevice>;
 /// The disk of a shard, which outlives its processes.
 pub(super) struct ShardDisk {
     pub(super) id: MemberId,
+    options: SimOptions,
     pub(super) disk: SimDisk,
     /// Earlier states of a lying disk, oldest first.
     past: VecDeque<SimDisk>,
@@ -44,8 +45,9 @@ pub(super) struct ShardDisk {
 }
 
 impl ShardDisk {
-    fn new(id: MemberId, disk: SimOptions) -> Self {
-        Self { id, disk: SimDisk::new(disk), past: VecDeque::new(), forgotten: BTreeMap::new() }
+    fn new(id: MemberId, options: SimOptions) -> Self {
+        let disk = SimDisk::new(options.clone());
+        Self { id, options, disk, past: VecDeque::new(), forgotten: BTreeMap::new() }
     }
 
     fn open(
@@ -58,7 +60,7 @@ impl ShardDisk {
         let opened = Engine::open(SimDevice::attach(&self.disk), options(map), now);
         let (mut engine, _) = opened.map_err(|error| error.to_string())?;
         match canary {
-            Some(Canary::PromiseForgotten) => {
+            Some(Canary::PromiseForgotten | Canary::MapForgotten) => {
                 for (key, bytes) in &self.forgotten {
                     engine.put_blob(*key, bytes).map_err(|error| error.to_string())?;
                 }
@@ -69,11 +71,16 @@ impl ShardDisk {
         Ok(engine)
     }
 
-    /// Notes the promises of a shard that will forget later ones.
-    fn note_promises(&mut self, engine: &Engine<SimDevice>) {
+    /// Notes the promises of a shard that will forget later ones, or its pieces of the manager's map.
+    fn note_forgotten(&mut self, engine: &Engine<SimDevice>, canary: Canary) {
         for key in engine.blob_keys().collect::<Vec<_>>() {
             let bytes = engine.blob(key).unwrap_or_default();
-            if decode_state(bytes).is_ok() {
+            let is_promise = decode_state(bytes).is_ok();
+            let is_forgotten = match canary {
+                Canary::PromiseForgotten => is_promise,
+                _ => key < FIRST_KEY_OF_OTHERS,
+            };
+            if is_forgotten {
                 self.forgotten.entry(key).or_insert_with(|| bytes.to_vec());
             }
         }
@@ -147,13 +154,12 @@ pub(super) struct Machine {
 
 impl Machine {
     /// A machine with a shard on each disk.
-    pub(super) fn new(node: NodeId, disks: Vec<SimOptions>, skew_ms: u64) -> Self {
-        let disk = |(shard, disk)| ShardDisk::new(MemberId::new(node, ShardId(shard)), disk);
+    pub(super) fn new(node: NodeId, disks: Vec<(MemberId, SimOptions)>, skew_ms: u64) -> Self {
         Self {
             node,
             boot: BootId(0),
             process: None,
-            disks: (0..).zip(disks).map(disk).collect(),
+            disks: disks.into_iter().map(|(id, disk)| ShardDisk::new(id, disk)).collect(),
             past_at_us: 0,
             skew_ms,
             powered_us: None,
@@ -173,12 +179,20 @@ impl Machine {
     pub(super) fn copy(&self, seed: u64) -> Self {
         let disks = self.disks.iter().zip(seed..).map(|(shard, seed)| ShardDisk {
             id: shard.id,
+            options: shard.options.clone(),
             disk: shard.disk.image(Loss::Process, seed),
             past: VecDeque::new(),
             forgotten: BTreeMap::new(),
         });
         let copy = Self::new(self.node, Vec::new(), self.skew_ms);
         Self { disks: disks.collect(), powered_us: self.powered_us, ..copy }
+    }
+
+    /// Its nodes: several in a local cluster.
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self.disks.iter().map(|disk| disk.id.node()).collect();
+        nodes.dedup();
+        nodes
     }
 
     /// One iteration of its process. Returns when the next is due without an event, µs, and the effects for the world.
@@ -251,16 +265,22 @@ impl Machine {
         let former = std::mem::replace(&mut self.boot, boot);
         self.restart_us = None;
         self.due_us = Some(now_us);
-        let mut process = Process::new(self.disks[0].id);
+        let mut engines = Vec::new();
         for disk in &mut self.disks {
-            let id = disk.id;
             disk.disk.advance_to(now_us);
-            let name = |error: &dyn std::fmt::Display| format!("shard {id} does not start: {error}");
-            let engine = disk.open(map, former, now, canary).map_err(|error| name(&error))?;
-            let config = config(id, boot, map, scenario.limits());
-            let started =
-                Shard::in_cluster(engine, config, shard_options(map, scenario, canary), ServerInfo::default(), now);
-            process.insert(started.map_err(|error| name(&error))?);
+            let opened = disk.open(map, former, now, canary);
+            engines.push(opened.map_err(|error| format!("shard {} does not start: {error}", disk.id))?);
+        }
+        let shard_options = shard_options(map, scenario, canary);
+        if scenario.is_local() && self.disks.len() > usize::from(scenario.shards) {
+            self.process = Some(start_local(engines, (boot, map), shard_options, scenario, now)?);
+            return Ok(());
+        }
+        let mut process = Process::new(self.disks[0].id);
+        for (engine, disk) in engines.into_iter().zip(&self.disks) {
+            let config = config(disk.id, boot, map, scenario);
+            let started = Shard::in_cluster(engine, config, shard_options, ServerInfo::default(), now);
+            process.insert(started.map_err(|error| format!("shard {} does not start: {error}", disk.id))?);
         }
         self.process = Some(process);
         Ok(())
@@ -270,8 +290,8 @@ impl Machine {
     pub(super) fn stop(&mut self, loss: Loss, seed: u64, canary: Option<Canary>) {
         for (disk, seed) in self.disks.iter_mut().zip(seed..) {
             let engine = self.process.as_ref().and_then(|process| process.shard(disk.id)).map(Shard::engine);
-            if let (Some(Canary::PromiseForgotten), Some(engine)) = (canary, engine) {
-                disk.note_promises(engine);
+            if let (Some(canary @ (Canary::PromiseForgotten | Canary::MapForgotten)), Some(engine)) = (canary, engine) {
+                disk.note_forgotten(engine, canary);
             }
             match loss {
                 Loss::Power => disk.disk.crash(seed),
@@ -311,6 +331,13 @@ impl Machine {
         is_clean
     }
 
+    /// Replaces the disks of a node by empty ones; its process has ended.
+    pub(super) fn replace_disks(&mut self, node: NodeId) {
+        for disk in self.disks.iter_mut().filter(|disk| disk.id.node() == node) {
+            *disk = ShardDisk::new(disk.id, disk.options.clone());
+        }
+    }
+
     /// Discards all state of its process.
     fn end(&mut self) {
         self.disks.iter_mut().for_each(|disk| disk.past.clear());
@@ -324,6 +351,11 @@ impl Machine {
     /// Whether a shard of its process runs on a disk that failed.
     pub(super) fn is_poisoned(&self) -> bool {
         self.shards().any(|(_, shard)| shard.engine().poisoned().is_some())
+    }
+
+    /// Whether a shard of this node runs on a disk that failed.
+    pub(super) fn has_poisoned(&self, node: NodeId) -> bool {
+        self.shards().any(|(id, shard)| id.node() == node && shard.engine().poisoned().is_some())
     }
 
     /// The shards of its process.
@@ -410,7 +442,34 @@ fn shard_options(map: &ClusterMap, scenario: &Scenario, canary: Option<Canary>) 
     options
 }
 
-fn config(id: MemberId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {
+/// Starts all nodes of a local cluster as the product does: with the newest map in any of their stores.
+fn start_local(
+    engines: Vec<Engine<SimDevice>>,
+    (boot, map): (BootId, &ClusterMap),
+    shard: ShardOptions,
+    scenario: &Scenario,
+    now: Now,
+) -> Result<Process, String> {
+    let (limits, shards, is_one_range) = (limits(scenario), scenario.shards, scenario.is_one_range());
+    let options = LocalOptions { shard, limits, shards, is_one_range };
+    let server_info = ServerInfo { run_id: format!("{:08x}", boot.0 as u32), ..ServerInfo::default() };
+    let started = LocalCluster::start(engines, options, server_info, now);
+    let (cluster, process) = started.map_err(|error| format!("the local cluster does not start: {error}"))?;
+    let expected: Vec<RangeId> = map.ranges.iter().map(|entry| entry.range).collect();
+    if !cluster.ranges().eq(expected.iter().copied()) || process.server().id() != scenario.manager(map) {
+        return Err(format!("the local cluster has other ranges or another server than {map:?}"));
+    }
+    Ok(process)
+}
+
+fn config(id: MemberId, boot: BootId, map: &ClusterMap, scenario: &Scenario) -> NodeConfig {
+    let (limits, durability, map_place) = (limits(scenario), map.durability, MapPlace::OwnStore);
+    NodeConfig { id, boot, durability, map: map.clone(), manager: Some(scenario.manager(map)), map_place, limits }
+}
+
+/// The limits of nodes, with the manager's and front-ends' options.
+fn limits(scenario: &Scenario) -> NodeLimits {
+    let limits = scenario.limits();
     let report_wait_ms = crate::faults::REPORT_WAIT_MS;
     let manager = ManagerOptions {
         report_wait_ms,
@@ -419,8 +478,5 @@ fn config(id: MemberId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> N
         ..ManagerOptions::default()
     };
     let router = RouterOptions { timeout_ms: TIMEOUT_MS, ..limits.router };
-    let limits = NodeLimits { manager, router, ..limits };
-    let durability: Durability = map.durability;
-    let map_place = MapPlace::OwnStore;
-    NodeConfig { id, boot, durability, map: map.clone(), manager: Some(MANAGER), map_place, limits }
+    NodeLimits { manager, router, ..limits }
 }

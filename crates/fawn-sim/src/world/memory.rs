@@ -1,5 +1,5 @@
 //! Memory oracle: after each iteration no buffer of a shard is larger than its bound.
-use super::{World, index_of};
+use super::World;
 use fawn_node::cluster::NodeStatus;
 use fawn_types::MemberId;
 
@@ -16,7 +16,7 @@ const PARTS_MAX: usize = 16;
 impl World {
     /// Checks the buffers of a shard.
     pub(super) fn check_memory(&self, id: MemberId, status: &NodeStatus) -> Result<(), String> {
-        let Some(shard) = self.machines[index_of(id)].shard(id) else { return Ok(()) };
+        let Some(shard) = self.machines[self.scenario.machine_of(id)].shard(id) else { return Ok(()) };
         let (options, limits) = (self.scenario.shard(), self.scenario.limits());
         let of_sessions = shard.status();
         let replies_bytes = of_sessions.replies.held_bytes + of_sessions.replies.reserved_bytes;

@@ -20,18 +20,19 @@ use crate::faults::Faults;
 use crate::network::{Arrival, Network, NetworkOptions};
 use crate::scenario::Scenario;
 use crate::seed::Seed;
+use crate::tally::FaultTally;
 use crate::trace::Trace;
 use crate::transport::{FaultyTransport, OutgoingFrame};
 use fawn_chain::map::NodeEntry;
-use fawn_chain::{ClusterMap, RingOptions};
+use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::internals::RangeProgress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
 use fawn_node::Shard;
 use fawn_node::cluster::{MemberStatus, NodeOutput, NodeStatus};
 use fawn_types::random::SplitMix64;
-use fawn_types::{BootId, Epoch, HashSecret, MemberId, NodeId, RangeId};
-use machine::{MANAGER, Machine};
+use fawn_types::{BootId, Epoch, HashSecret, KeyRange, MemberId, NodeId, RangeId};
+use machine::Machine;
 use observe::Observer;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,6 +50,9 @@ const LATE_AFTER_FAULTS_US: u64 = 8_000_000;
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
 /// Maximum steps of a run, ten times as many as the longest runs take: a run that does not end fails instead.
 const STEPS_MAX: u64 = 12_000_000;
+
+/// The phases of a run.
+pub const PHASES: [&str; 7] = ["faults", "healing", "idle epochs", "hang", "twin", "shutdown", "checks"];
 
 /// Result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -91,6 +95,10 @@ pub struct RunReport {
     pub copies_compared: u64,
     /// Copies in progress when the receiver or another back-end was crashed.
     pub copies_hit: u64,
+    /// Steps of each of the [`PHASES`].
+    pub phase_steps: [u64; 7],
+    /// Faults by kind.
+    pub tally: FaultTally,
 }
 
 /// A whole cluster.
@@ -101,7 +109,10 @@ pub struct World {
     now_us: u64,
     steps: u64,
     steps_max: u64,
+    /// The map as of the cluster's creation.
     map: ClusterMap,
+    /// The shard that hosts the manager.
+    manager: MemberId,
     machines: Vec<Machine>,
     /// A second process with the identity of one of the machines.
     twin: Option<Machine>,
@@ -119,6 +130,8 @@ pub struct World {
     random: SplitMix64,
     boots: u32,
     struck: u64,
+    tally: FaultTally,
+    phase_steps: [u64; 7],
     copies_hit: u64,
     /// In a mode that survives one failure at a time: a failure occurred and is not healed yet.
     degraded: bool,
@@ -160,18 +173,20 @@ impl World {
         let scenario = Scenario::of(seed).with_canary(canary);
         let mut random = seed.stream("world");
         let map = first_map(&scenario, &mut random);
+        let manager = scenario.manager(&map);
         let latency_ticks = 10..=scenario.disk_us_max;
         let machine = |index: u32| {
             let seed = random.next();
-            let disk = |shard| SimOptions {
-                seed: seed.wrapping_add(shard),
+            let disk = |at| SimOptions {
+                seed: seed.wrapping_add(at),
                 shuffle: true,
                 latency_ticks: latency_ticks.clone(),
                 ticks_per_reap: 0,
             };
-            let disks = (0..u64::from(scenario.shards)).map(disk).collect();
+            let ids = scenario.members_of(index);
+            let disks = ids.zip((0..).map(disk)).collect();
             let skew_ms = random.below(3) * random.below(5_000);
-            Machine::new(NodeId(index + 1), disks, skew_ms)
+            Machine::new(scenario.first_node_of(index), disks, skew_ms)
         };
         let machines = (0..scenario.backends + scenario.frontends).map(machine).collect();
         Self {
@@ -181,7 +196,7 @@ impl World {
             servers: vec![scenario.backends as usize; scenario.clients as usize],
             connects: seed.stream("connections"),
             faults: Faults::new(seed, &scenario),
-            watch: Observer::new(scenario.durability, scenario.copies_min()),
+            watch: Observer::new(scenario.durability, scenario.copies_min(), manager),
             trace: Trace::new(aloud),
             seed: seed.clone(),
             scenario,
@@ -190,11 +205,14 @@ impl World {
             steps: 0,
             steps_max: STEPS_MAX,
             map,
+            manager,
             machines,
             twin: None,
             random,
             boots: 0,
             struck: 0,
+            tally: FaultTally::default(),
+            phase_steps: [0; 7],
             copies_hit: 0,
             degraded: false,
             unclean: false,
@@ -209,7 +227,7 @@ impl World {
     }
 
     fn report(&self) -> RunReport {
-        let process_dropped = self.machines[0].shard(MANAGER).map(|shard| shard.node_status().members_dropped);
+        let process_dropped = self.machines[0].shard(self.manager).map(|shard| shard.node_status().members_dropped);
         RunReport {
             hash: self.trace.hash(),
             events: self.trace.events(),
@@ -230,6 +248,8 @@ impl World {
             copies: self.watch.copies,
             copies_compared: self.compared,
             copies_hit: self.copies_hit,
+            phase_steps: self.phase_steps,
+            tally: self.tally,
         }
     }
 
@@ -239,21 +259,28 @@ impl World {
         for index in 0..self.machines.len() {
             self.start(index)?;
         }
-        self.run_until(self.faults.until_us())?;
-        self.heal()?;
-        if self.scenario.idles {
-            self.pass_idle_epochs()?;
+        let mut undecided = 0;
+        for phase in 0..PHASES.len() {
+            let before = self.steps;
+            undecided += self.run_phase(phase)?;
+            self.phase_steps[phase] = self.steps - before;
         }
-        if let Some(hang) = self.scenario.hang {
-            self.hang(hang)?;
+        Ok(undecided)
+    }
+
+    /// Runs one of the [`PHASES`]. Returns the number of keys that could not be checked.
+    fn run_phase(&mut self, phase: usize) -> Result<u64, String> {
+        match phase {
+            0 => self.run_until(self.faults.until_us())?,
+            1 => self.heal()?,
+            2 if self.scenario.idles => self.pass_idle_epochs()?,
+            3 => self.scenario.hang.map_or(Ok(()), |hang| self.hang(hang))?,
+            4 => self.scenario.twin.map_or(Ok(()), |twin| self.run_twin(twin))?,
+            5 if self.scenario.closes_at_end => self.close_all()?,
+            6 => return self.check(),
+            _ => {}
         }
-        if let Some(twin) = self.scenario.twin {
-            self.run_twin(twin)?;
-        }
-        if self.scenario.closes_at_end {
-            self.close_all()?;
-        }
-        self.check()
+        Ok(0)
     }
 
     fn start(&mut self, index: usize) -> Result<(), String> {
@@ -342,7 +369,7 @@ impl World {
             if let Some(twin) = self.twin.as_mut().filter(|twin| twin.node == to.node()) {
                 twin.inbox.push_back((from, to, arrival.clone()));
             }
-            let machine = &mut self.machines[index_of(to)];
+            let machine = &mut self.machines[self.scenario.machine_of(to)];
             if machine.process.is_some() {
                 machine.inbox.push_back((from, to, arrival));
             }
@@ -368,6 +395,7 @@ impl World {
         let statuses = machine.statuses();
         let (replies, replies_us) = machine.take_replies(now_us, &mut self.random)?;
         let mut is_copying = false;
+        self.watch.note_received(&statuses);
         for (id, status) in &statuses {
             is_copying |= status.members.iter().any(|member| member.phase == "copying");
             if self.watch.note_losses(*id, status, self.unclean)? && self.scenario.may_lose {
@@ -378,6 +406,7 @@ impl World {
             self.observe(*id, status)?;
             self.check_memory(*id, status)?;
         }
+        self.watch.compare_changed()?;
         let machine = &mut self.machines[index];
         // No fault of a run lasts long enough: a scan that meets an unreadable record fails, and is repeated.
         if let Some((id, _)) = machine.shards().find(|(_, shard)| shard.engine().stats().corrupt_passed > 0) {
@@ -391,27 +420,33 @@ impl World {
         if is_copying {
             self.inject_at_transfer(index)?;
         }
-        // The manager's map is only on its own machine's disk, so that machine is always restarted.
-        if self.machines[index].is_poisoned() && (self.scenario.supervised || index == 0) {
+        if self.machines[index].is_poisoned() && (self.scenario.supervised || self.has_lost_map(index)) {
             self.trace.say(now_us, format!("node {}'s disk failed: its process is restarted", index + 1));
             self.stop(index, Loss::Process, RESTART_US)?;
         }
         Ok(())
     }
 
+    /// Whether too many disks of a machine failed to change the map, so that the machine must be restarted.
+    fn has_lost_map(&self, index: usize) -> bool {
+        let nodes = self.machines[index].nodes();
+        let is_well = |node: &&NodeId| !self.machines[index].has_poisoned(**node);
+        index == 0 && nodes.iter().filter(is_well).count() <= nodes.len() / 2
+    }
+
     /// Checks the invariants after an iteration, for one shard.
     fn observe(&mut self, id: MemberId, status: &NodeStatus) -> Result<(), String> {
         let now_us = self.now_us;
-        let machine = &self.machines[index_of(id)];
+        let machine = &self.machines[self.scenario.machine_of(id)];
         let engine = machine.shard(id).map(Shard::engine);
         let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
         let copied = status.members.iter().filter(|member| self.watch.has_copied(id, member));
         self.copied.extend(copied.map(|member| (id, member.range)));
         let has_begun = status.members.iter().any(|member| self.watch.has_begun(id, member));
-        if id == MANAGER
+        if id == self.manager
             && let Some(map) = machine.manager_map()
         {
-            self.watch.note_chains(map);
+            self.watch.note_map(map)?;
         }
         self.watch.look(id, status, progress)?;
         let has_time = |member: &&MemberStatus| observe::is_serving(member.phase) || member.phase == "failed";
@@ -438,7 +473,7 @@ impl World {
 
     /// Sends the frames that a process output; returns the promises in them.
     fn send_frames(&mut self, from: MemberId, to: MemberId, bytes: &[u8]) -> Result<Vec<(RangeId, Epoch)>, String> {
-        let wall = self.machines[index_of(to)].clock(self.now_us).wall;
+        let wall = self.machines[self.scenario.machine_of(to)].clock(self.now_us).wall;
         let frames = self.transport.outgoing(bytes, wall)?;
         let promises = frames.iter().filter_map(|frame_out| frame_out.promise).collect();
         frames.into_iter().for_each(|frame_out| self.send(from, to, frame_out));
@@ -462,19 +497,22 @@ impl World {
     }
 }
 
-/// The machine of a shard.
-const fn index_of(id: MemberId) -> usize {
-    id.node().0 as usize - 1
-}
-
 /// The map with which every machine starts.
 fn first_map(scenario: &Scenario, random: &mut SplitMix64) -> ClusterMap {
     let ring = RingOptions { replication: scenario.replication, virtual_ids: scenario.virtual_ids };
     let shards = scenario.shards;
-    let entry = |id| NodeEntry { node: NodeId(id), shards, weight: 1, domain: 0, address: format!("node-{id}") };
+    let entry = |id| NodeEntry { node: NodeId(id), shards, weight: 1, domain: 0, address: String::new() };
     let mut secret = [0; 16];
     secret[..8].copy_from_slice(&random.next().to_le_bytes());
-    ClusterMap::new(HashSecret(secret), scenario.durability, ring, (1..=scenario.backends).map(entry).collect())
+    let nodes = (1..=scenario.nodes()).map(entry).collect();
+    let mut map = ClusterMap::new(HashSecret(secret), scenario.durability, ring, nodes);
+    if scenario.is_one_range()
+        && let Some(entry) = map.ranges.first()
+    {
+        let chain: Vec<MemberId> = entry.serving().map(|member| member.id).collect();
+        map.ranges = vec![RangeEntry::new(entry.range, KeyRange::ALL, &chain)];
+    }
+    map
 }
 
 #[cfg(test)]

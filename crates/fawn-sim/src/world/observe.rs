@@ -1,10 +1,9 @@
 //! Per-iteration oracles: the invariants that hold at every moment.
-use super::machine::MANAGER;
 use fawn_chain::{ClusterMap, invariants};
 use fawn_ds::internals::RangeProgress;
 use fawn_node::cluster::{MemberStatus, NodeStatus};
 use fawn_types::{Durability, Epoch, MemberId, NodeId, RangeId, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Observations so far.
 #[derive(Debug)]
@@ -12,6 +11,10 @@ pub(super) struct Observer {
     durability: Durability,
     /// Minimum number of members that hold a write before it is acknowledged.
     copies_min: u8,
+    /// The shard that hosts the manager.
+    manager: MemberId,
+    /// The newest revision of the map that the manager has committed.
+    revision: u64,
     /// The last version in the log of each member that served in an epoch.
     received: BTreeMap<(RangeId, Epoch), BTreeMap<MemberId, Version>>,
     /// The greatest epoch in which each member acted towards others.
@@ -25,6 +28,8 @@ pub(super) struct Observer {
     committed: BTreeMap<RangeId, Version>,
     /// Each member's status after its last iteration, and its own watermark of the durability mode.
     members: BTreeMap<(RangeId, MemberId), (MemberStatus, Version)>,
+    /// Ranges of which a member's status has changed since they were compared.
+    changed: BTreeSet<RangeId>,
     /// Possible losses reported by the current manager, and by all managers.
     losses_reported: u64,
     pub(super) losses: u64,
@@ -37,10 +42,12 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    pub(super) const fn new(durability: Durability, copies_min: u8) -> Self {
+    pub(super) const fn new(durability: Durability, copies_min: u8, manager: MemberId) -> Self {
         Self {
             durability,
             copies_min,
+            manager,
+            revision: 0,
             received: BTreeMap::new(),
             seen_epochs: BTreeMap::new(),
             heads: BTreeMap::new(),
@@ -48,6 +55,7 @@ impl Observer {
             chains: BTreeMap::new(),
             committed: BTreeMap::new(),
             members: BTreeMap::new(),
+            changed: BTreeSet::new(),
             losses_reported: 0,
             losses: 0,
             alarms: 0,
@@ -56,14 +64,19 @@ impl Observer {
         }
     }
 
-    /// Records the order of each chain.
-    pub(super) fn note_chains(&mut self, map: &ClusterMap) {
+    /// Records the order of each chain. **map-survives**: the manager never has a map older than one that it committed.
+    pub(super) fn note_map(&mut self, map: &ClusterMap) -> Result<(), String> {
+        if map.revision < self.revision {
+            return Err(format!("map-survives: revision {} was committed, this is {}", self.revision, map.revision));
+        }
+        self.revision = map.revision;
         for entry in map.ranges.iter().filter(|entry| entry.is_active()) {
             let (epoch, chain) = self.chains.entry(entry.range).or_default();
             if *epoch < entry.epoch {
                 (*epoch, *chain) = (entry.epoch, entry.serving().map(|member| member.id).collect());
             }
         }
+        Ok(())
     }
 
     /// The place in its chain of a member that serves; `None` for middles of a chain whose order is not known.
@@ -107,7 +120,7 @@ impl Observer {
     /// Whether the manager reports a new possible loss of acked writes. It may do so only if a process was killed, and
     /// never under `sync`.
     pub(super) fn note_losses(&mut self, id: MemberId, status: &NodeStatus, unclean: bool) -> Result<bool, String> {
-        if id != MANAGER || status.possible_losses <= self.losses_reported {
+        if id != self.manager || status.possible_losses <= self.losses_reported {
             return Ok(false);
         }
         self.losses += status.possible_losses - self.losses_reported;
@@ -149,7 +162,7 @@ impl Observer {
 
     /// Forgets the process of a node, which has ended.
     pub(super) fn forget(&mut self, node: NodeId) {
-        if node == MANAGER.node() {
+        if node == self.manager.node() {
             self.losses_reported = 0;
         }
         self.members.retain(|(_, of), _| of.node() != node);
@@ -160,7 +173,23 @@ impl Observer {
         self.seen_epochs.retain(|(of, _), _| of.node() != node);
     }
 
-    /// Checks all invariants after an iteration of shard `id`; `progress` returns the watermarks of its logs.
+    /// Records the logs of a process's members. All are recorded before any is checked, because one iteration of a local
+    /// cluster takes a record through its whole chain.
+    pub(super) fn note_received(&mut self, statuses: &[(MemberId, NodeStatus)]) {
+        let members = statuses.iter().flat_map(|(id, status)| status.members.iter().map(move |member| (*id, member)));
+        for (id, member) in members.filter(|(_, member)| is_serving(member.phase)) {
+            let received = self.received.entry((member.range, member.epoch)).or_default().entry(id).or_default();
+            *received = (*received).max(member.last);
+        }
+    }
+
+    /// Compares the members of the ranges that have changed.
+    pub(super) fn compare_changed(&mut self) -> Result<(), String> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().try_for_each(|range| self.compare(range))
+    }
+
+    /// Checks the invariants of each member after an iteration of shard `id`; `progress` returns the watermarks of its logs.
     pub(super) fn look(
         &mut self,
         id: MemberId,
@@ -183,7 +212,7 @@ impl Observer {
             }
             self.look_at(id, member).map_err(|error| format!("shard {id}, {:?}: {error}", member.range))?;
             self.members.insert((member.range, id), (member.clone(), mark));
-            self.compare(member.range)?;
+            self.changed.insert(member.range);
         }
         Ok(())
     }
@@ -208,8 +237,6 @@ impl Observer {
         }
         if is_serving(phase) {
             self.note_epoch(id, (range, epoch));
-            let received = self.received.entry((range, epoch)).or_default().entry(id).or_default();
-            *received = (*received).max(last);
             self.check_copies(member)?;
         }
         if matches!(phase, "head" | "single") {

@@ -36,9 +36,11 @@ pub(super) type ClientBytes = (usize, Vec<u8>);
 impl Machine {
     /// Opens a session for `client`.
     fn open_connection(&mut self, client: usize, protocol: Protocol) {
-        // As the kernel does, connections are divided among the shards.
-        let id = self.disks[client % self.disks.len()].id;
-        let Some(shard) = self.process.as_mut().and_then(|process| process.shard_mut(id)) else { return };
+        let Some(process) = self.process.as_mut() else { return };
+        // As the kernel does, connections are divided among the shards. A local cluster has one shard for clients.
+        let is_local = self.disks.iter().any(|disk| disk.id.node() != self.node);
+        let id = if is_local { process.server().id() } else { self.disks[client % self.disks.len()].id };
+        let Some(shard) = process.shard_mut(id) else { return };
         let session = shard.open_session(protocol);
         self.connections.push(Connection {
             client,

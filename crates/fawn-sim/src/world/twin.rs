@@ -7,6 +7,7 @@ use super::machine::Machine;
 use super::observe::is_serving;
 use super::{TURN_US, World};
 use crate::scenario::Twin;
+use crate::tally::FaultKind;
 use fawn_node::cluster::NodeOutput;
 use fawn_types::BootId;
 
@@ -17,6 +18,7 @@ impl World {
     /// Copies the disks of a machine, starts a second process on them, and ends the one that must not serve.
     pub(super) fn run_twin(&mut self, twin: Twin) -> Result<(), String> {
         let index = twin.machine as usize;
+        self.tally.note(if twin.is_newer { FaultKind::NewerTwin } else { FaultKind::EqualTwin });
         self.trace.say(self.now_us, format!("{twin:?}"));
         self.quiet = false;
         self.clients.think_longer(THINK_US);
