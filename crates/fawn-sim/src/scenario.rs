@@ -185,13 +185,15 @@ pub struct Twin {
 impl Twin {
     fn of(seed: &Seed, backends: u32, replication: u8) -> Option<Self> {
         let mut random = seed.stream("twins");
-        // A chain of one member has no other copy, and the manager keeps its map on the first machine's disk alone.
-        if !random.chance(1, TWIN_EVERY_SEEDS) || replication < 2 || backends < 2 {
+        // Two managers with one map are not prevented: the first machine's store must not be copied while it runs.
+        if !random.chance(1, TWIN_EVERY_SEEDS) || backends < 2 {
             return None;
         }
         let machine = 1 + random.below(u64::from(backends) - 1) as u32;
         let after_us = [1_000, 100_000, 2_000_000][random.below(3) as usize];
-        Some(Self { machine, is_newer: random.chance(2, 3), after_us, for_us: 1_000_000 + random.below(4_000_000) })
+        // A chain of one member has no other copy: the process on the older one may not win.
+        let is_newer = random.chance(2, 3) && replication > 1;
+        Some(Self { machine, is_newer, after_us, for_us: 1_000_000 + random.below(4_000_000) })
     }
 }
 

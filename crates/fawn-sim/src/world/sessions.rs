@@ -35,7 +35,7 @@ pub(super) type ClientBytes = (usize, Vec<u8>);
 
 impl Machine {
     /// Opens a session for `client`.
-    fn open_connection(&mut self, client: usize, protocol: Protocol) {
+    pub(super) fn open_connection(&mut self, client: usize, protocol: Protocol) {
         let Some(process) = self.process.as_mut() else { return };
         // As the kernel does, connections are divided among the shards. A local cluster has one shard for clients.
         let is_local = self.disks.iter().any(|disk| disk.id.node() != self.node);
@@ -161,7 +161,9 @@ impl World {
             if !self.quiet && self.clients.is_due(client, now_us) {
                 self.write(client, None);
             }
-            let machine = &mut self.machines[self.servers[client]];
+            // The second process of one identity comes after all machines.
+            let machine = self.machines.iter_mut().chain(&mut self.twin).nth(self.servers[client]);
+            let Some(machine) = machine else { continue };
             while let Some(bytes) = self.clients.arrive(client, now_us) {
                 self.trace.note(now_us, b'?', client as u32, machine.node.0, &bytes);
                 machine.receive(client, &bytes, now_us);

@@ -2,7 +2,11 @@
 //!
 //! The process of the newer boot takes part in its chains, the other one serves nothing; no observed write is lost, and
 //! everything is whole again within a bound, although both processes receive every frame [replication.md § 1]. The phase begins
-//! in a healed cluster: a copy of a directory is as old as a disk that was restored, so another copy must be whole.
+//! in a healed cluster: a copy of a directory is as old as a disk that was restored, so another copy must be whole. A chain
+//! of one member has none, so there the process on the copy is always the one that is refused. Clients that connect to
+//! the process without a place in any chain are answered through other machines, or get errors, but never an old value.
+//!
+//! Nothing is promised for a copy of the manager's store: each of two managers would persist its own map.
 use super::machine::Machine;
 use super::observe::is_serving;
 use super::{TURN_US, World};
@@ -13,6 +17,8 @@ use fawn_types::BootId;
 
 /// Longest pause of a client between two operations meanwhile, µs.
 const THINK_US: u64 = 10_000;
+/// How long clients use the process that serves nothing, µs.
+const LOSER_SERVES_US: u64 = 500_000;
 
 impl World {
     /// Copies the disks of a machine, starts a second process on them, and ends the one that must not serve.
@@ -36,6 +42,7 @@ impl World {
         self.twin = Some(copy);
         self.run_until(self.now_us + twin.for_us)?;
         self.heal_whole("a second process of one identity")?;
+        self.serve_at_loser()?;
         let twin = self.twin.take().map(|twin| twin.statuses()).unwrap_or_default();
         let serving = twin.iter().flat_map(|(id, status)| status.members.iter().map(move |member| (id, member)));
         if let Some((id, member)) = serving.into_iter().find(|(_, member)| is_serving(member.phase)) {
@@ -43,6 +50,32 @@ impl World {
         }
         self.heal_whole("the end of a second process of one identity")?;
         self.serve()
+    }
+
+    /// Half of the clients connect to the process that serves nothing. They are answered, and what they read is judged as
+    /// everything else.
+    fn serve_at_loser(&mut self) -> Result<(), String> {
+        let now_us = self.now_us;
+        for client in (0..self.clients.len()).step_by(2) {
+            self.machines[self.servers[client]].close_connection(client);
+            self.clients.lose(client, now_us);
+            self.servers[client] = self.machines.len();
+            let protocol = self.clients.connect(client);
+            let Some(loser) = self.twin.as_mut() else { return Ok(()) };
+            loser.open_connection(client, protocol);
+        }
+        self.run_until(self.now_us + LOSER_SERVES_US)?;
+        self.quiet = true;
+        self.run_while_waiting()?;
+        self.quiet = false;
+        let Some(loser) = self.twin.as_mut() else { return Ok(()) };
+        let connected = loser.connected();
+        self.trace.say(self.now_us, format!("{} operations were answered by the loser", loser.answered));
+        for client in connected {
+            loser.close_connection(client);
+            self.clients.lose(client, self.now_us);
+        }
+        Ok(())
     }
 
     /// The process with the newer boot is the machine's from now on; clients connect to it.
@@ -69,7 +102,15 @@ impl World {
         };
         twin.disks.iter().for_each(|disk| disk.disk.advance_to(now_us));
         let (due_us, outputs) = twin.run_once(now_us);
-        twin.due_us = due_us.map(|due_us| due_us.max(now_us + TURN_US));
+        let (replies, replies_us) = twin.take_replies(now_us, &mut self.random)?;
+        let due_us = due_us.map(|due_us| due_us.max(now_us + TURN_US));
+        twin.due_us = due_us.into_iter().chain(replies_us).min();
+        let answered = self.clients.answered;
+        for (client, bytes) in replies {
+            self.trace.note(now_us, b'=', twin.node.0, client as u32, &bytes);
+            self.clients.receive(client, now_us, &bytes)?;
+        }
+        twin.answered += self.clients.answered - answered;
         for (id, output) in outputs {
             // A promise of this process does not bind the other one.
             if let NodeOutput::Send { to, bytes } = output {
