@@ -76,6 +76,8 @@ pub struct Network {
     random: SplitMix64,
     links: BTreeMap<(MemberId, MemberId), NetworkLink>,
     cut: BTreeSet<(NodeId, NodeId)>,
+    /// Nothing arrives before this time, µs; 0 if it is not known.
+    quiet_until_us: u64,
     /// Late frames, ordered by their time of arrival.
     late: BTreeMap<(u64, u64), (MemberId, MemberId, Vec<u8>)>,
     /// Number of frames sent.
@@ -94,6 +96,7 @@ impl Network {
             random,
             links: BTreeMap::new(),
             cut: BTreeSet::new(),
+            quiet_until_us: 0,
             late: BTreeMap::new(),
             frames_sent: 0,
             frames_lost: 0,
@@ -122,6 +125,7 @@ impl Network {
 
     /// Breaks the link between two shards, in both directions: one of them closed it.
     pub fn break_link(&mut self, one: MemberId, other: MemberId, now_us: u64) {
+        self.quiet_until_us = 0;
         for way in [(one, other), (other, one)] {
             self.links.entry(way).or_default().break_off(now_us);
         }
@@ -130,6 +134,7 @@ impl Network {
     /// Breaks every link of a crashed node. If frames may be late, some of the last ones arrive again later, when their
     /// sender may have forgotten them.
     pub fn drop_node(&mut self, node: NodeId, now_us: u64) {
+        self.quiet_until_us = 0;
         let mut strays = Vec::new();
         for (&(from, to), link) in
             self.links.iter_mut().filter(|((from, to), _)| from.node() == node || to.node() == node)
@@ -149,6 +154,7 @@ impl Network {
 
     /// Delivers the late frames to a shard now.
     pub fn hurry(&mut self, to: MemberId, now_us: u64) {
+        self.quiet_until_us = 0;
         let hurried: Vec<_> = self.late.extract_if(.., |_, (_, at, _)| *at == to).collect();
         self.late.extend(hurried.into_iter().map(|((_, number), frame)| ((now_us, number), frame)));
     }
@@ -156,6 +162,7 @@ impl Network {
     /// Sends one frame.
     pub fn send(&mut self, now_us: u64, from: MemberId, to: MemberId, mut frame: Vec<u8>) {
         self.frames_sent += 1;
+        self.quiet_until_us = 0;
         let options = self.options;
         let mut chance = |in_1024: u64| self.random.chance(in_1024, 1024);
         let (lost, twice, reset, cutting) =
@@ -200,6 +207,7 @@ impl Network {
     /// Holds the frame counted last until `at_us`. It outlives resets and crashes, so only epochs, boots and versions
     /// show its age.
     fn hold(&mut self, at_us: u64, from: MemberId, to: MemberId, frame: Vec<u8>) {
+        self.quiet_until_us = 0;
         if self.late.len() < LATE_MAX {
             self.late.insert((at_us, self.frames_sent), (from, to, frame));
         } else {
@@ -210,12 +218,22 @@ impl Network {
     /// When the next bytes arrive, if any are in flight.
     #[must_use]
     pub fn next_us(&self) -> Option<u64> {
+        if self.quiet_until_us > 0 {
+            return (self.quiet_until_us < u64::MAX).then_some(self.quiet_until_us);
+        }
+        self.earliest_us()
+    }
+
+    fn earliest_us(&self) -> Option<u64> {
         let late = self.late.first_key_value().map(|((at, _), _)| *at);
         self.links.values().filter_map(|link| link.in_flight.front().map(|(at, _)| *at)).chain(late).min()
     }
 
     /// The next arrival up to `now_us`: one piece of one link per call, links in the order of their shards.
     pub fn deliver(&mut self, now_us: u64) -> Option<(MemberId, MemberId, Arrival)> {
+        if self.quiet_until_us > now_us {
+            return None;
+        }
         while let Some(entry) = self.late.first_entry().filter(|entry| entry.key().0 <= now_us) {
             let (from, to, frame) = entry.remove();
             let link = self.links.entry((from, to)).or_default();
@@ -223,7 +241,10 @@ impl Network {
             link.push(&frame, None);
         }
         let ready = |link: &NetworkLink| link.in_flight.front().is_some_and(|(at, _)| *at <= now_us);
-        let (&(from, to), link) = self.links.iter_mut().find(|(_, link)| ready(link))?;
+        let Some((&(from, to), link)) = self.links.iter_mut().find(|(_, link)| ready(link)) else {
+            self.quiet_until_us = self.earliest_us().unwrap_or(u64::MAX);
+            return None;
+        };
         let (_, arrival) = link.in_flight.pop_front()?;
         if let Arrival::Bytes(bytes) = &arrival {
             link.bytes -= bytes.len();

@@ -440,21 +440,19 @@ impl World {
         let machine = &self.machines[self.scenario.machine_of(id)];
         let engine = machine.shard(id).map(Shard::engine);
         let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
-        let copied = status.members.iter().filter(|member| self.watch.has_copied(id, member));
-        self.copied.extend(copied.map(|member| (id, member.range)));
-        let has_begun = status.members.iter().any(|member| self.watch.has_begun(id, member));
         if id == self.manager
             && let Some(map) = machine.manager_map()
         {
             self.watch.note_map(map)?;
         }
-        self.watch.look(id, status, progress)?;
+        let news = self.watch.look(id, status, progress)?;
+        self.copied.extend(news.copied);
         let has_time = |member: &&MemberStatus| observe::is_serving(member.phase) || member.phase == "failed";
         for member in status.members.iter().filter(has_time) {
             self.clients.times.note(id, member, self.ended)?;
         }
         // A new epoch without records of its own is when a frame of another epoch might be accepted wrongly.
-        if has_begun && self.random.chance(1, 2) {
+        if news.has_begun && self.random.chance(1, 2) {
             self.network.hurry(id, now_us);
         }
         Ok(())

@@ -5,6 +5,15 @@ use fawn_node::cluster::{MemberStatus, NodeStatus};
 use fawn_types::{Durability, Epoch, MemberId, NodeId, RangeId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Events of one iteration of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Members that finished their copies.
+    pub(super) copied: Vec<(MemberId, RangeId)>,
+    /// A member serves in an epoch in which it did not serve before.
+    pub(super) has_begun: bool,
+}
+
 /// Observations so far.
 #[derive(Debug)]
 pub(super) struct Observer {
@@ -69,6 +78,9 @@ impl Observer {
         if map.revision < self.revision {
             return Err(format!("map-survives: revision {} was committed, this is {}", self.revision, map.revision));
         }
+        if map.revision == self.revision {
+            return Ok(());
+        }
         self.revision = map.revision;
         for entry in map.ranges.iter().filter(|entry| entry.is_active()) {
             let (epoch, chain) = self.chains.entry(entry.range).or_default();
@@ -132,19 +144,6 @@ impl Observer {
         }
     }
 
-    /// Whether a member finished its copy since its previous iteration.
-    pub(super) fn has_copied(&self, id: MemberId, member: &MemberStatus) -> bool {
-        let before = self.members.get(&(member.range, id));
-        member.phase == "syncing" && before.is_some_and(|(before, _)| before.phase == "copying")
-    }
-
-    /// Whether a member serves in an epoch in which it did not serve in its previous iteration.
-    pub(super) fn has_begun(&self, id: MemberId, member: &MemberStatus) -> bool {
-        let before = self.members.get(&(member.range, id));
-        let served = before.is_some_and(|(before, _)| before.epoch == member.epoch && is_serving(before.phase));
-        is_serving(member.phase) && !served
-    }
-
     /// The committed version and the tail of a syncing member, if both members have committed the same version.
     pub(super) fn transfer_and_tail(&self, id: MemberId, range: RangeId) -> Option<(Version, MemberId)> {
         let (copy, _) = self.members.get(&(range, id)).filter(|(copy, _)| copy.phase == "syncing")?;
@@ -195,7 +194,8 @@ impl Observer {
         id: MemberId,
         status: &NodeStatus,
         progress: impl Fn(RangeId) -> RangeProgress,
-    ) -> Result<(), String> {
+    ) -> Result<Progress, String> {
+        let mut news = Progress::default();
         for member in &status.members {
             let RangeProgress { appended, flushed, synced, .. } = progress(member.range);
             let mark = match self.durability {
@@ -204,17 +204,24 @@ impl Observer {
                 Durability::Memory => appended,
             };
             let judged = |member: &MemberStatus| (member.epoch, member.phase, member.last, member.committed);
-            if let Some((before, mark_before)) = self.members.get_mut(&(member.range, id))
-                && (judged(before), *mark_before) == (judged(member), mark)
-            {
-                before.time = member.time;
-                continue;
+            let before = self.members.get_mut(&(member.range, id));
+            if let Some((before, mark_before)) = before {
+                if (judged(before), *mark_before) == (judged(member), mark) {
+                    before.time = member.time;
+                    continue;
+                }
+                let has_copied = member.phase == "syncing" && before.phase == "copying";
+                news.copied.extend(has_copied.then_some((id, member.range)));
+                let served = before.epoch == member.epoch && is_serving(before.phase);
+                news.has_begun |= is_serving(member.phase) && !served;
+            } else {
+                news.has_begun |= is_serving(member.phase);
             }
             self.look_at(id, member).map_err(|error| format!("shard {id}, {:?}: {error}", member.range))?;
             self.members.insert((member.range, id), (member.clone(), mark));
             self.changed.insert(member.range);
         }
-        Ok(())
+        Ok(news)
     }
 
     /// All members of the range.
