@@ -130,9 +130,8 @@ impl<D: Device> ShardGroup<D> {
 
     /// Receives bytes from outside the group.
     pub fn handle_bytes(&mut self, now: Now, (from, to): (MemberId, MemberId), bytes: &[u8]) {
-        if let Some(at) = self.place(to) {
-            self.shards[at].shard.handle_bytes(now, from, bytes);
-            self.shards[at].is_due = true;
+        if let Some(shard) = self.shard_mut(to) {
+            shard.handle_bytes(now, from, bytes);
         }
     }
 
@@ -154,8 +153,8 @@ impl<D: Device> ShardGroup<D> {
         }
         self.update_statistics();
         let mut is_unfinished = self.exchange();
-        // The exchange after a committed map may bring the next map.
-        while self.commit_map() {
+        // The exchange may bring the next map, which no store has before the next iteration.
+        if self.commit_map() {
             is_unfinished = self.exchange();
         }
         let due = self.shards.iter_mut().filter_map(|grouped| grouped.shard.finish_iteration()).min();
@@ -199,10 +198,7 @@ impl<D: Device> ShardGroup<D> {
                 unreachable!("frames from {peer:?} to {from:?} do not get corrupt in memory")
             }
             NodeOutput::KeepMap { revision, image } => {
-                for grouped in &mut self.shards {
-                    grouped.shard.keep_map(revision, &image);
-                    grouped.is_due = true;
-                }
+                self.shards.iter_mut().for_each(|grouped| grouped.shard.keep_map(revision, &image));
                 self.map_persistence.begin(revision, image);
             }
             output => self.outputs.push_back((from, output)),
