@@ -53,6 +53,15 @@ pub enum NodeError {
         /// As created.
         found: u16,
     },
+    /// The first start was interrupted before a map existed, and had another number of shards per node.
+    #[error(
+        "the cluster's creation was interrupted, with another number of shards per node than {expected}: start it with that \
+         number, or remove its directories, which have no acknowledged data"
+    )]
+    OtherRanges {
+        /// As requested.
+        expected: u16,
+    },
     /// A cluster without a store.
     #[error("a cluster needs at least one store")]
     NoStore,

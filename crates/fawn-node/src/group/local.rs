@@ -67,6 +67,11 @@ impl LocalCluster {
         assert_eq!(ids.len(), engines.len(), "each node has {} shards", options.shards);
         let kept = Self::check_stores(engines.iter(), &options)?;
         let map = first_map(secret, &ids, &options);
+        // Without a map, a store lists only the ranges of the cluster's creation.
+        let is_other = |(range, keys)| map.range(range).is_none_or(|entry| entry.keys != keys);
+        if kept.is_none() && engines.iter().any(|engine| engine.ranges().any(is_other)) {
+            return Err(NodeError::OtherRanges { expected: options.shards });
+        }
         // The tail of the first range, which the ring determines: its reads are calls.
         let last = map.ranges.first().and_then(|entry| entry.serving().next_back());
         let Some(server) = last.map(|member| member.id) else { return Err(NodeError::NoStore) };

@@ -4,7 +4,8 @@ use crate::harness::resp;
 use crate::test_harness::START;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_node::{ClientService, LocalOptions};
+use fawn_node::cluster::NodeError;
+use fawn_node::{ClientService, LocalCluster, LocalOptions, ServerInfo};
 use fawn_types::NodeId;
 use fawn_wire::Protocol;
 
@@ -45,6 +46,31 @@ fn a_first_start_may_end_at_any_time() {
             serve(&mut harness, &format!("{shards} shards, {ms} ms"));
             assert_eq!(harness.assert_three_equal_copies(), 12, "{shards} shards, {ms} ms");
         }
+    }
+}
+
+/// Chains of the interrupted start would serve no keys in the new cluster.
+#[test]
+fn an_interrupted_first_start_is_not_continued_with_other_shards() {
+    for (created, started) in [(2, 1), (1, 2)] {
+        let refused = (0..40_u64).filter(|ms| {
+            let mut harness = ClusterHarness::with_options(options(created), ms * 10 + 1);
+            harness.run(*ms as usize);
+            let ClusterHarness { disks, .. } = harness;
+            disks.iter().for_each(|disk| disk.crash(*ms));
+            let place = |node: u32, shard: u16| (node * u32::from(created) + u32::from(shard)) as usize;
+            let ids = (0..MEMBERS).flat_map(|node| (0..started).map(move |shard| (node, shard)));
+            let stores = ids.map(|(node, shard)| {
+                let new = || SimDisk::new(SimOptions::instant(100 + u64::from(node)));
+                let disk = if shard < created { disks[place(node, shard)].clone() } else { new() };
+                open(&disk, &options(started), 8 << 20, START.plus_ms(1_000))
+            });
+            let started = LocalCluster::start(stores.collect(), options(started), ServerInfo::default(), START);
+            let error = started.map(|_| ()).unwrap_err();
+            assert!(matches!(error, NodeError::OtherRanges { .. } | NodeError::ShardCount { .. }), "{ms} ms: {error}");
+            matches!(error, NodeError::OtherRanges { .. })
+        });
+        assert!(refused.count() > 0, "no start was interrupted before the first map");
     }
 }
 
