@@ -139,7 +139,7 @@ impl World {
         stuck.map(|entry| format!("{:?} {:?}: {:?}", entry.range, entry.state, entry.members))
     }
 
-    pub(super) fn run_while_waiting(&mut self) -> Result<(), String> {
+    fn run_while_waiting(&mut self) -> Result<(), String> {
         let until_us = self.now_us + ANSWER_US_MAX;
         while (0..self.clients.len()).any(|client| self.clients.is_waiting(client)) {
             if self.now_us >= until_us {
