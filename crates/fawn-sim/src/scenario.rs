@@ -13,10 +13,15 @@ use fawn_types::{Durability, MemberId, NodeId, ShardId, Version};
 use std::ops::Range;
 
 /// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
-const HANG_EVERY_SEEDS: u64 = 25;
+const HANG_EVERY_SEEDS: u64 = 20;
+
+/// One seed in this many cuts two neighbours off for half a minute, and one restarts idle ranges a hundred times: these runs
+/// take the most steps.
+const APART_LONG_EVERY_SEEDS: u64 = 20;
+const IDLE_EVERY_SEEDS: u64 = 20;
 
 /// One seed in this many starts a second process with the identity of a machine.
-const TWIN_EVERY_SEEDS: u64 = 15;
+const TWIN_EVERY_SEEDS: u64 = 12;
 
 /// One seed in this many lets keys expire.
 const EXPIRY_EVERY_SEEDS: u64 = 3;
@@ -138,8 +143,8 @@ impl Hang {
             return None;
         }
         let machine = random.below(u64::from(backends)) as u32;
-        let for_us = [20_000_000, 30_000_000, 60_000_000][random.below(3) as usize];
-        let late_us = if random.chance(1, 3) { 4_000_000 } else { 0 };
+        let for_us = [20_000_000, 20_000_000, 60_000_000][random.below(3) as usize];
+        let late_us = if random.chance(1, 2) { 4_000_000 } else { 0 };
         let mut of_shards = seed.stream("hung shards");
         let shard = (shards > 1 && of_shards.chance(2, 3)).then(|| of_shards.below(u64::from(shards)) as u16);
         // The manager keeps its map on the disk of the first machine's first shard alone. A member on a slow disk leaves its chains only
@@ -164,7 +169,7 @@ impl Hang {
         }
         let node = Some(1 + random.below(u64::from(LOCAL_NODES)) as u32);
         let shard = random.chance(1, 2).then(|| random.below(u64::from(shards)) as u16);
-        let late_us = if random.chance(1, 3) { 4_000_000 } else { 0 };
+        let late_us = if random.chance(1, 2) { 4_000_000 } else { 0 };
         Some(Self { machine: 0, node, shard, for_us: 20_000_000, late_us, is_survived: true })
     }
 }
@@ -276,7 +281,7 @@ impl Scenario {
         let enabled = Enabled::of(&mut random, durability, may_lose);
         let mut enabled = Enabled { close, full_all, reads_fail, frontend_disks, ..enabled };
         let mut long = seed.stream("long");
-        let apart_long = backends >= 3 && long.chance(1, 12);
+        let apart_long = backends >= 3 && long.chance(1, APART_LONG_EVERY_SEEDS);
         if apart_long {
             enabled = Enabled { apart_long, ..Enabled::NONE };
         }
@@ -314,7 +319,7 @@ impl Scenario {
                 Hang::of(seed, (backends, frontends), shards, replication)
             },
             closes_at_end: stops.chance(1, 4),
-            idles: long.chance(1, 12),
+            idles: long.chance(1, IDLE_EVERY_SEEDS),
         }
     }
 }
