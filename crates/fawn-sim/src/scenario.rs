@@ -285,11 +285,9 @@ impl Scenario {
         if apart_long {
             enabled = Enabled { apart_long, ..Enabled::NONE };
         }
-        let mut memory = seed.stream("memory");
-        let is_narrow = memory.chance(1, 3);
-        // Many operations at a time on two keys, or on keys that expire, make histories that the checker cannot decide.
-        let may_be_deep = is_narrow && keys >= 4 && !seed.stream("expiry").chance(1, EXPIRY_EVERY_SEEDS);
-        let pipeline_max = if may_be_deep && memory.chance(1, 2) { PIPELINE_MAX_DEEP } else { PIPELINE_MAX };
+        let expires = seed.stream("expiry").chance(1, EXPIRY_EVERY_SEEDS);
+        let (is_narrow, pipeline_max) = budgets(&mut seed.stream("memory"), keys, expires);
+        let machines = (backends, frontends);
         Self {
             durability,
             backends,
@@ -304,7 +302,7 @@ impl Scenario {
             pipeline_max,
             keys,
             deletes_often: seed.stream("deletes").chance(1, 2),
-            expires: seed.stream("expiry").chance(1, EXPIRY_EVERY_SEEDS),
+            expires,
             think_us_max: if apart_long { APART_LONG_THINK_US_MAX } else { think_us_max },
             disk_us_max,
             retained_records_max: retained_records_max(think_us_max, seed.stream("copies").below(8)),
@@ -315,11 +313,7 @@ impl Scenario {
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
             may_lose,
             twin: Twin::of(seed, backends, replication),
-            hang: if is_local {
-                Hang::of_local(seed, shards)
-            } else {
-                Hang::of(seed, (backends, frontends), shards, replication)
-            },
+            hang: if is_local { Hang::of_local(seed, shards) } else { Hang::of(seed, machines, shards, replication) },
             closes_at_end: stops.chance(1, 4),
             idles: long.chance(1, IDLE_EVERY_SEEDS),
         }
@@ -334,6 +328,14 @@ fn layout(random: &mut SplitMix64, backends: u32) -> (u32, u8, u16) {
     // Several ranges per node: one handshake of a node concerns several chains, and a node has different roles in them.
     let virtual_ids = [1, 1, 1, 1, 1, 2, 2, 3][random.below(8) as usize];
     (backends, replication, virtual_ids)
+}
+
+/// Draws whether budgets are small, and the longest pipeline.
+fn budgets(random: &mut SplitMix64, keys: u32, expires: bool) -> (bool, u64) {
+    let is_narrow = random.chance(1, 3);
+    // Many operations at a time on two keys, or on keys that expire, make histories that the checker cannot decide.
+    let may_be_deep = is_narrow && keys >= 4 && !expires;
+    (is_narrow, if may_be_deep && random.chance(1, 2) { PIPELINE_MAX_DEEP } else { PIPELINE_MAX })
 }
 
 /// Draws the number of retained records. Mostly it is less than is written while a machine is down. It must exceed the

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Events of one iteration of a shard.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct ObservedEvents {
     /// Members that finished their copies.
     pub(super) copied: Vec<(MemberId, RangeId)>,
     /// A member serves in an epoch in which it did not serve before.
@@ -194,8 +194,8 @@ impl Observer {
         id: MemberId,
         status: &NodeStatus,
         progress: impl Fn(RangeId) -> RangeProgress,
-    ) -> Result<Progress, String> {
-        let mut news = Progress::default();
+    ) -> Result<ObservedEvents, String> {
+        let mut news = ObservedEvents::default();
         for member in &status.members {
             let RangeProgress { appended, flushed, synced, .. } = progress(member.range);
             let mark = match self.durability {
