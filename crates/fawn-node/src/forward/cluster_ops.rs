@@ -92,6 +92,11 @@ impl ClusterOps {
         self.router.map()
     }
 
+    /// Longest wait for the reply to an operation.
+    pub(crate) const fn timeout_ms(&self) -> u64 {
+        self.timeout_ms
+    }
+
     /// The range of the key.
     pub(crate) fn range_of(&self, key: &[u8]) -> RangeId {
         let map = self.map();

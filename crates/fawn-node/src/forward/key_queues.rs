@@ -1,6 +1,6 @@
 //! Queues of requests that wait for their session's earlier request on the same key.
 use crate::request::{ReplyTarget, SessionId, StoredRequest};
-use fawn_types::{KeyHash, Request};
+use fawn_types::{KeyHash, MonoMs, Request};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -13,6 +13,7 @@ pub(crate) type SessionQueueName = (SessionId, KeyHash);
 pub(crate) struct QueuedRequest {
     pub(crate) target: ReplyTarget,
     pub(crate) request: StoredRequest,
+    pub(crate) queued_at: MonoMs,
 }
 
 /// A queue.
@@ -108,7 +109,8 @@ mod tests {
         let mut queues = SessionQueues::default();
         let get = |key| {
             let target = ReplyTarget { session: name.0, place: ReplyPlace::Slot(0), format: ReplyFormat::Silent };
-            QueuedRequest { target, request: StoredRequest::new(&RequestBody::Key(Request::Get { key })) }
+            let request = StoredRequest::new(&RequestBody::Key(Request::Get { key }));
+            QueuedRequest { target, request, queued_at: MonoMs(0) }
         };
         assert!(queues.push(name, get(b"one")) && !queues.push(name, get(b"two")));
         assert!(queues.reads_next(name, b"one") && !queues.reads_next(name, b"two"));

@@ -84,7 +84,9 @@ impl<D: Device> Shard<D> {
         };
         for (op, error) in failed {
             self.state.forward.note_end(&op);
-            self.host().handle_reply(&op, &Reply::Error(error));
+            let mut host = self.host();
+            host.handle_reply(&op, &Reply::Error(error));
+            host.fail_queue((op.target.session, op.hash));
         }
         if let Some(control) = &mut self.state.control {
             control.drain_manager(&mut self.state.host, &mut self.state.links);

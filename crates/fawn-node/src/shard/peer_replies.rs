@@ -33,11 +33,11 @@ impl<D: Device> ShardContext<'_, D> {
             return self.repeat_item(multi, LargerItem { op, bytes, request: request() });
         }
         self.end_on_key(&op);
-        let name = (op.target.session, op.hash);
+        let (name, queued_at) = ((op.target.session, op.hash), self.state.host.now.mono);
         for target in op.joined.iter().rev() {
-            self.put_back(name, QueuedRequest { target: *target, request: request() });
+            self.put_back(name, QueuedRequest { target: *target, request: request(), queued_at });
         }
-        let first = QueuedRequest { target: op.target, request: request() };
+        let first = QueuedRequest { target: op.target, request: request(), queued_at };
         if let Some(granted) = self.grant_or_wait(name, first, bytes) {
             self.put_back(name, granted);
             self.state.forward.ready.push_back(name);

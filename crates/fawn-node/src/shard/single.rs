@@ -233,6 +233,7 @@ fn queue<D: Device>(
     let place = ReplyPlace::Slot(session.replies.reserve(0));
     let target = ReplyTarget { session: session.id, place, format };
     let request = StoredRequest::new(&RequestBody::Key(*request));
-    state.forward.queue((session.id, hash), session, QueuedRequest { target, request });
+    let queued_at = state.host.now.mono;
+    state.forward.queue((session.id, hash), session, QueuedRequest { target, request, queued_at });
     Flow::Continue
 }

@@ -4,8 +4,8 @@ use crate::harness::resp;
 use crate::member;
 use fawn_flash::sim::Loss;
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_node::ClientService;
 use fawn_node::cluster::NodeError;
+use fawn_node::{ClientService, LocalOptions, SessionId};
 use fawn_types::{Durability, MemberId, NodeId};
 use fawn_wire::Protocol;
 
@@ -243,6 +243,30 @@ fn a_dead_tail_does_not_stall_sessions_on_other_ranges() {
     harness.run(20);
     let served = others.iter().filter(|(other, _)| harness.clients[other].received == b"$1\r\n1\r\n").count();
     assert!((50..200).contains(&served), "{served} of 200 keys are served while some tails are dead");
+}
+
+fn errors(harness: &ClusterHarness, id: SessionId) -> usize {
+    harness.clients[&id].received.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"-")).count()
+}
+
+/// A pipeline on one key of a chain without members waits for one timeout, not for one per request. Requests that came
+/// later have their own time.
+#[test]
+fn a_pipeline_on_one_key_of_a_dead_chain_fails_after_one_timeout() {
+    let mut harness = ClusterHarness::new(true);
+    let (early, late) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    assert_eq!(harness.redis(early, "SET k 1"), "+OK");
+    let server = harness.host.server().id().node();
+    (1..=MEMBERS).filter(|name| NodeId(*name) != server).for_each(|name| harness.kill(name, 7));
+    let timeout_ms = LocalOptions::default().limits.router.timeout_ms as usize;
+    harness.send(early, &resp("INCR k").repeat(20));
+    harness.send(late, &resp("INCR k").repeat(20));
+    harness.run(timeout_ms / 2);
+    harness.send(late, &resp("INCR k").repeat(20));
+    harness.run(timeout_ms / 2 + 500);
+    assert_eq!((errors(&harness, early), errors(&harness, late)), (20, 20), "the later ones have time left");
+    harness.run(timeout_ms);
+    assert_eq!(errors(&harness, late), 40);
 }
 
 /// An empty disk in the place of a member's: the member joins again and is copied to, at every later start too.
