@@ -44,7 +44,7 @@ impl World {
         let answered = self.clients.answered;
         self.run_until(self.now_us + SERVE_US)?;
         self.quiet = true;
-        self.run_while_waiting()?;
+        self.run_while_waiting(ANSWER_US_MAX)?;
         if self.clients.answered == answered {
             return Err("all chains serve, but no operation is answered".to_owned());
         }
@@ -139,11 +139,12 @@ impl World {
         stuck.map(|entry| format!("{:?} {:?}: {:?}", entry.range, entry.state, entry.members))
     }
 
-    fn run_while_waiting(&mut self) -> Result<(), String> {
-        let until_us = self.now_us + ANSWER_US_MAX;
+    /// Runs until every client has its replies, within this time.
+    pub(super) fn run_while_waiting(&mut self, within_us: u64) -> Result<(), String> {
+        let until_us = self.now_us + within_us;
         while (0..self.clients.len()).any(|client| self.clients.is_waiting(client)) {
             if self.now_us >= until_us {
-                return Err(format!("an operation of a healed cluster is not answered: {}", self.words()));
+                return Err(format!("an operation is not answered within {within_us} µs: {}", self.words()));
             }
             self.run_until(self.now_us + 1_000)?;
         }
@@ -161,7 +162,7 @@ impl World {
             for (client, key) in batch.iter().enumerate() {
                 self.write(client, Some(*key));
             }
-            self.run_while_waiting()?;
+            self.run_while_waiting(ANSWER_US_MAX)?;
             if self.clients.answered != before + batch.len() as u64 {
                 return Err("a read of a healed cluster was not answered".to_owned());
             }
@@ -231,13 +232,13 @@ impl World {
         let Some(client) = (0..self.clients.len()).find(|client| self.clients.has_scan(*client)) else { return Ok(()) };
         loop {
             self.clients.write_sweep(client, self.now_us, true);
-            self.run_while_waiting()?;
+            self.run_while_waiting(ANSWER_US_MAX)?;
             if !self.clients.is_scanning(client) {
                 break;
             }
         }
         self.clients.write_sweep(client, self.now_us, false);
-        self.run_while_waiting()?;
+        self.run_while_waiting(ANSWER_US_MAX)?;
         let (Some(scanned), Some(size)) = self.clients.take_sweeps() else {
             return Err("a scan of a healed cluster was not answered".to_owned());
         };

@@ -116,8 +116,6 @@ pub struct World {
     machines: Vec<Machine>,
     /// A second process with the identity of one of the machines.
     twin: Option<Machine>,
-    /// Writes to clients of the process that has no place in any chain.
-    loser_replies: u64,
     network: Network,
     transport: FaultyTransport,
     clients: Clients,
@@ -210,7 +208,6 @@ impl World {
             manager,
             machines,
             twin: None,
-            loser_replies: 0,
             random,
             boots: 0,
             struck: 0,
