@@ -191,6 +191,7 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
                 if !self.sink.admit(head, bytes) {
                     return self.remove_larger(id, head, &body, bytes);
                 }
+                self.exec.wait_queue.raise_grant(id, bytes);
                 self.exec.start_read(self.engine, id, plan);
             }
             (Execution::Park(Parking::Scan(plan, scan)), _) => {

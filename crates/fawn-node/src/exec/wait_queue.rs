@@ -102,6 +102,12 @@ impl WaitQueue {
         &self.requests[id].head
     }
 
+    /// The request is granted a reply of at least this length.
+    pub(super) fn raise_grant(&mut self, id: usize, bytes: usize) {
+        let grant_bytes = &mut self.requests[id].head.grant_bytes;
+        *grant_bytes = bytes.max(*grant_bytes);
+    }
+
     /// The request that waits for this read, unless it was refused when its range stopped.
     pub(crate) fn reader(&self, at: usize, generation: u32) -> Option<&RequestHead> {
         self.requests.get(at).filter(|waiting| waiting.generation == generation).map(|waiting| &waiting.head)

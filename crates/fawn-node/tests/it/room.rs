@@ -412,6 +412,20 @@ fn a_long_value_is_read_once_from_flash() {
     assert!(rereads <= VALUES as u64, "{rereads} lookups were repeated");
 }
 
+/// An update that returns a long value reads it once, too: the grant that its second read has is the update's.
+#[test]
+fn an_update_that_returns_a_long_value_reads_it_once_from_flash() {
+    for command in ["GETSET long:0 v", "GETDEL long:0", "SET long:0 v GET", "GETEX long:0 EX 1000"] {
+        let mut crowd = cold_shard(1);
+        let at = crowd.connect(true);
+        crowd.send(at, &resp(command));
+        crowd.run_until("served", |crowd| crowd.clients[at].received_bytes == REPLY_BYTES);
+        let stats = crowd.host.server().engine().stats();
+        let rereads = crowd.host.status().counters.rereads;
+        assert_eq!((stats.reads, stats.second_reads, rereads), (2, 1, 0), "{command}");
+    }
+}
+
 /// A session over the limit whose next reply waits for a grant holds bytes that can leave only after that grant. It keeps
 /// neither itself nor another session from a grant.
 #[test]
