@@ -257,7 +257,7 @@ impl<D: Device> ExecContext<'_, D> {
             1 => self.member.replica.assign(self.now),
             count => self.member.replica.assign_batch(self.now, count),
         };
-        let first = assigned.map_err(NotAppended::of_sequencer)?;
+        let first = assigned.map_err(|rejection| self.not_assigned(rejection))?;
         let last = self.member.replica.last();
         if let Err(error) = append(self.engine, self.member.id, first, &self.exec.result) {
             self.member.replica.retract(before);
@@ -268,6 +268,15 @@ impl<D: Device> ExecContext<'_, D> {
             self.member.completions.record(tag, first_incomplete, last, result);
         }
         Ok(last)
+    }
+
+    /// Why no version was assigned. What is uncommitted in a poisoned store stays so: nothing that waits for it would end.
+    #[cold]
+    fn not_assigned(&self, rejection: Rejection) -> NotAppended {
+        match self.engine.poisoned() {
+            Some(_) if matches!(rejection, Rejection::Overloaded) => NotAppended::Failed(OperationError::Poisoned),
+            _ => NotAppended::of_sequencer(rejection),
+        }
     }
 
     /// Encodes the result for the record of a tagged update; returns the client's first incomplete operation.

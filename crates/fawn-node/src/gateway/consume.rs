@@ -160,7 +160,11 @@ pub(crate) fn settle(
     relieved: bool,
     outputs: &mut VecDeque<ShardOutput>,
 ) {
-    let scheduled = sessions.take_scheduled();
+    let mut scheduled = sessions.take_scheduled();
+    if relieved && !scheduled.is_empty() {
+        // The first one that resumes may use all that was freed: each in turn is the first.
+        scheduled.rotate_left(1);
+    }
     for &id in &scheduled {
         let Some((session, _, budget)) = sessions.get_with_pool(id) else { continue };
         session.replies.settle(committed, failed);
@@ -172,9 +176,11 @@ pub(crate) fn settle(
         if session.stalled == Some(Stall::ReplyBudget) {
             wait_for_budget(session, budget);
         }
+        // One that resumes keeps its turn: it may stall again.
+        let is_stalled = session.stalled.is_some();
         notify_host(session, options, relieved, outputs);
         // The grant queue resumes waiting sessions.
-        if !session.is_quiet() || session.stalled.is_some() && !session.is_queued_for_budget() {
+        if !session.is_quiet() || is_stalled && !session.is_queued_for_budget() {
             sessions.schedule(id);
         }
     }

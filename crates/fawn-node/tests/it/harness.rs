@@ -2,7 +2,7 @@
 pub(crate) use crate::test_harness::{Restarts, START, TestHarness, resp};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::{Placement, ServerInfo, Shard, ShardGroup, ShardOptions};
+use fawn_node::{ClientService, Placement, ServerInfo, Shard, ShardGroup, ShardOptions};
 use fawn_types::{Durability, HashSecret};
 use std::collections::HashMap;
 
@@ -51,6 +51,17 @@ impl Restarts for ShardHarness {
         let Self { disks, host, options, memory_bytes, .. } = self;
         host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
         Self::on(disks, options, memory_bytes)
+    }
+
+    fn run_out(&mut self) {
+        self.settle();
+    }
+
+    fn check_empty(&self) {
+        let status = self.host.status();
+        let replies = status.replies;
+        let left = (replies.held_bytes, replies.reserved_bytes, replies.waiting, status.pending);
+        assert_eq!(left, (0, 0, 0, 0), "the budget is free again, and no request waits");
     }
 }
 

@@ -14,6 +14,7 @@ mod shards;
 mod test_harness;
 mod together;
 mod transcripts;
+mod waiting;
 
 use fawn_types::{MemberId, NodeId, ShardId};
 

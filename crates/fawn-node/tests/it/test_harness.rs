@@ -30,6 +30,10 @@ pub(crate) trait Restarts: Sized {
     fn crash(self, seed: u64) -> Self;
     /// Shuts down cleanly and opens again, with empty caches.
     fn reopen(self) -> Self;
+    /// Runs until nothing is in flight.
+    fn run_out(&mut self);
+    /// Checks that finished requests leave nothing behind.
+    fn check_empty(&self);
 }
 
 /// A host under test, with the options that it was created with.
