@@ -279,6 +279,8 @@ impl Forwarder {
 
     /// Whether nothing is outstanding, neither here nor for other shards.
     pub(crate) fn is_idle(&self) -> bool {
+        let bytes = self.outstanding_bytes + self.key_queues.requests_bytes;
+        assert!(self.requests() > 0 || bytes == 0, "{bytes} bytes of no request");
         self.requests() == 0
             && self.keyspace_ops.is_empty()
             && self.commit_waiters.is_empty()
