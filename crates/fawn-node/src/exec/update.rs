@@ -270,7 +270,7 @@ impl<D: Device> ExecContext<'_, D> {
         Ok(last)
     }
 
-    /// Why no version was assigned. What is uncommitted in a poisoned store stays so: nothing that waits for it would end.
+    /// The outcome without a version. A poisoned store commits nothing more, so waiting for space would never end.
     #[cold]
     fn not_assigned(&self, rejection: Rejection) -> NotAppended {
         match self.engine.poisoned() {

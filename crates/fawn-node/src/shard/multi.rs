@@ -237,8 +237,12 @@ fn step<D: Device>(
         }
         Execution::Larger { .. } => unreachable!("an item has no limit"),
     };
+    let granted_bytes = progress.pending.map_or(0, |pending| state.multis[pending].outstanding_bytes);
     let grant_bytes = match &parking {
-        Parking::Read(plan) if request.returns_value() => plan.read_bytes().max(progress.item_bytes),
+        // Reads are of whole pages: for a long list of short values their sum is far more than the reply.
+        Parking::Read(plan) if request.returns_value() && granted_bytes + plan.read_bytes() <= ITEMS_BYTES => {
+            plan.read_bytes().max(progress.item_bytes)
+        }
         _ if request.returns_value() => progress.item_bytes,
         _ => 0,
     };

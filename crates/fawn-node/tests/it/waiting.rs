@@ -142,3 +142,20 @@ fn command(rng: &mut SplitMix64, protocol: Protocol) -> Vec<u8> {
     ];
     resp(&lines[at])
 }
+
+/// The first grants of a list's items are what the budget was asked for, not the pages that their reads touch.
+#[test]
+fn a_long_list_of_short_cold_values_reserves_little() {
+    const KEYS: usize = 5000;
+    let mut harness = cold(KEYS, 100, SimOptions::instant(1), shard_options(Durability::Sync));
+    let id = harness.connect(Protocol::Resp);
+    let names: Vec<String> = (0..KEYS).map(|at| format!("key:{at}")).collect();
+    harness.send(id, &resp(&format!("MGET {}", names.join(" "))));
+    let status = harness.host.status();
+    assert!(status.pending > KEYS / 2, "{} items wait", status.pending);
+    let reserved = status.replies.reserved_bytes;
+    assert!(reserved <= 3 << 20, "{reserved} bytes are reserved for a reply of 0.5 MB");
+    harness.settle();
+    assert_eq!(harness.clients[&id].received.len(), "*5000\r\n".len() + KEYS * (100 + "$100\r\n\r\n".len()));
+    harness.check_empty();
+}
