@@ -145,9 +145,12 @@ pub(crate) struct Budget {
     usage: Usage,
     /// The part of `usage` by sessions that were granted one short reply.
     short_bytes: usize,
-    /// The session whose reply exceeds the limit, until that reply has left.
+    /// The session whose reply exceeds the limit, until that reply has left. [`SessionId::NONE`]: it has ended, and grants of
+    /// ended sessions are left.
     exceeding: Option<SessionId>,
     ready_bytes_peak: usize,
+    /// The part of `usage` that is granted to requests of ended sessions.
+    ended_bytes: usize,
     waiting: VecDeque<Waiter>,
     /// Usage fell, or a waiter came, since the queue was last served.
     is_due: bool,
@@ -300,11 +303,12 @@ impl Budget {
     /// Releases the usage of an ended session, except `outstanding_bytes`: until the replies arrive, these are in the memory of
     /// other shards.
     pub(super) fn leave(&mut self, session: &mut Session, outstanding_bytes: usize) {
-        let exceeding = self.exceeding;
+        let was_exceeding = self.exceeding == Some(session.id);
         self.usage.reserved_bytes += outstanding_bytes;
+        self.ended_bytes += outstanding_bytes;
         self.set_usage(session, Usage::default());
-        if exceeding == Some(session.id) && self.long_bytes() > self.bytes_max {
-            self.exceeding = exceeding;
+        if was_exceeding && self.long_bytes() > self.bytes_max && self.ended_bytes > 0 {
+            self.exceeding = Some(SessionId::NONE);
         }
         self.is_due = true;
         // Its waiting reads end.
@@ -312,10 +316,13 @@ impl Budget {
     }
 
     /// A reply to an ended session has arrived.
-    pub(crate) const fn release(&mut self, outstanding_bytes: usize) {
+    pub(crate) fn release(&mut self, outstanding_bytes: usize) {
         self.usage.reserved_bytes -= outstanding_bytes;
+        self.ended_bytes -= outstanding_bytes;
         self.is_due = true;
-        if self.long_bytes() <= self.bytes_max {
+        // Without replies to come, an ended session frees nothing: a running one above the limit would wait for ever.
+        let is_over = self.ended_bytes == 0 && self.exceeding == Some(SessionId::NONE);
+        if is_over || self.long_bytes() <= self.bytes_max {
             self.exceeding = None;
         }
     }
