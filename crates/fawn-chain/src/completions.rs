@@ -166,8 +166,8 @@ impl Completions {
     }
 
     /// Refuses an operation for good, for the length of its value. The front-end repeats it as another operation, so no
-    /// copy of this one may be evaluated, however late it arrives. Only this head knows: an operation of another epoch is
-    /// refused anyway.
+    /// copy of this one may be evaluated, however late it arrives. Only this head knows: an operation of another epoch
+    /// is refused anyway.
     pub fn refuse_larger(&mut self, tag: ClientTag, bytes: usize) {
         if tag.is_some() && !self.has_ended(tag.session) {
             self.sessions.entry(tag.session).or_default().larger.insert(tag.seq, bytes);

@@ -90,8 +90,8 @@ impl Ring {
         &self.points
     }
 
-    /// The chain of the virtual ID at `index`: its shard, then shards of the next R−1 *other nodes* clockwise: the shards of
-    /// one node fail together. They are in different failure domains as long as there are enough domains.
+    /// The chain of the virtual ID at `index`: its shard, then shards of the next R−1 *other nodes* clockwise: the
+    /// shards of one node fail together. They are in different failure domains as long as there are enough domains.
     #[must_use]
     pub fn chain_at(&self, index: usize) -> Vec<MemberId> {
         let wanted = usize::from(self.options.replication);

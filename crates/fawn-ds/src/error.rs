@@ -8,8 +8,8 @@ pub enum EngineError {
     /// A bounded buffer is full; retry after a poll.
     #[error("too many operations in flight; poll, then retry")]
     Overloaded,
-    /// No space, or no descriptor, for another segment. Reads and deletes continue; later appends try again. Where the file
-    /// system cannot reserve space ahead, a full disk may also fail a write: that is [`EngineError::Poisoned`].
+    /// No space, or no descriptor, for another segment. Reads and deletes continue; later appends try again. Where the
+    /// file system cannot reserve space ahead, a full disk may also fail a write: that is [`EngineError::Poisoned`].
     #[error("store full: delete keys or add space, then retry; where the log says so, raise the limit on open files")]
     StoreFull,
     /// A write or sync failed earlier, or the store is read-only: all writes are refused.

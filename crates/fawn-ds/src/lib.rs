@@ -31,8 +31,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Durability`] says when a write returns, [`Error`] why an operation was refused, and [`sim`] holds a simulated device
-//! for crash tests of the program around the store.
+//! [`Durability`] says when a write returns, [`Error`] why an operation was refused, and [`sim`] holds a simulated
+//! device for crash tests of the program around the store.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -165,8 +165,8 @@ impl RangeState {
         self.pending.capacity() * size_of::<PendingRecord>() + kept * size_of::<Retained>()
     }
 
-    /// Retains a committed record above `floor` for retransmission, within `retained_max`, and `records_max` with transferred
-    /// results.
+    /// Retains a committed record above `floor` for retransmission, within `retained_max`, and `records_max` with
+    /// transferred results.
     pub(crate) fn retain(&mut self, record: Retained, floor: Version, retained_max: usize, records_max: usize) {
         self.retained.push_back(record);
         self.bound_retained(retained_max);

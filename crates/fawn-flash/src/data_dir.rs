@@ -268,8 +268,8 @@ impl DataDir {
         let fd = self.fd(file);
         let reserved = uninterrupted(|| fs::fallocate(fd, fs::FallocateFlags::empty(), offset, len_bytes));
         let result = match reserved {
-            // The file system cannot reserve space, so only the length is set. Unless there is no space now: then a write
-            // would meet that, and after a failed write nothing is known.
+            // The file system cannot reserve space, so only the length is set. Unless there is no space now: then a
+            // write would meet that, and after a failed write nothing is known.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) if end.saturating_sub(before) > self.free_bytes()? => {
                 Err(Errno::NOSPC)
             }

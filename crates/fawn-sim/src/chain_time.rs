@@ -1,7 +1,7 @@
 //! Chain time of each range as its tail judges it: bounds for the expiry of keys in clients' histories.
 //!
-//! A key with a time to live expires once its tail's chain time has reached the head's at the write plus that time. Chain
-//! time is read from members after each iteration, so a bound is exact and not a matter of clocks' errors.
+//! A key with a time to live expires once its tail's chain time has reached the head's at the write plus that time.
+//! Chain time is read from members after each iteration, so a bound is exact and not a matter of clocks' errors.
 use fawn_chain::ClusterMap;
 use fawn_node::cluster::MemberStatus;
 use fawn_types::{Epoch, HashSecret, KeyRange, MemberId, RangeId, RingKey, TimeMs};
@@ -12,7 +12,8 @@ pub struct TailTime {
     epoch: Epoch,
     /// The time of the newest epoch's tail.
     pub now: TimeMs,
-    /// The latest time of any serving member so far: a head evaluates updates by its own, which is later than the tail's.
+    /// The latest time of any serving member so far: a head evaluates updates by its own, which is later than the
+    /// tail's.
     pub latest: TimeMs,
     /// How often time fell: the members that knew it had ended, or were left out.
     pub falls: u64,

@@ -12,8 +12,8 @@
 //! | [`tally`] | how often each kind of fault occurs |
 //! | [`trace`], [`seed`] | determinism: the hash on which two processes with one seed must agree |
 //!
-//! Clients speak RESP and memcached to sessions (`fawn_node::Shard`): on front-ends, on back-ends, or on both. In a local
-//! cluster one process runs all nodes, as in the demo.
+//! Clients speak RESP and memcached to sessions (`fawn_node::Shard`): on front-ends, on back-ends, or on both. In a
+//! local cluster one process runs all nodes, as in the demo.
 //! Not simulated: leases and clock drift ([`faults`] bounds silences until they exist), joins of new machines, several
 //! managers.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Simulated network: byte streams between shards with delay, loss, duplication, splits, joins, partitions, late frames.
+//! Simulated network: byte streams between shards with delay, loss, duplication, splits, joins, partitions, late
+//! frames.
 //!
 //! Frames are sent, bytes arrive: one frame may arrive in several pieces, and two frames in one piece, so the
 //! receiver's stream decoder is tested too. A loss drops a whole frame, as a reconnecting link does. A reset drops

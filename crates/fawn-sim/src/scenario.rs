@@ -15,8 +15,8 @@ use std::ops::Range;
 /// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
 const HANG_EVERY_SEEDS: u64 = 20;
 
-/// One seed in this many cuts two neighbours off for half a minute, and one restarts idle ranges a hundred times: these runs
-/// take the most steps.
+/// One seed in this many cuts two neighbours off for half a minute, and one restarts idle ranges a hundred times: these
+/// runs take the most steps.
 const APART_LONG_EVERY_SEEDS: u64 = 20;
 const IDLE_EVERY_SEEDS: u64 = 20;
 
@@ -45,7 +45,8 @@ pub struct Scenario {
     pub durability: Durability,
     /// Number of machines that are back-ends.
     pub backends: u32,
-    /// Nodes of the first machine: several in a local cluster, which has no other back-ends. All others are one node each.
+    /// Nodes of the first machine: several in a local cluster, which has no other back-ends. All others are one node
+    /// each.
     pub nodes_of_first: u32,
     /// Shards of each node, with a store each.
     pub shards: u16,
@@ -147,8 +148,8 @@ impl Hang {
         let late_us = if random.chance(1, 2) { 4_000_000 } else { 0 };
         let mut of_shards = seed.stream("hung shards");
         let shard = (shards > 1 && of_shards.chance(2, 3)).then(|| of_shards.below(u64::from(shards)) as u16);
-        // The manager keeps its map on the disk of the first machine's first shard alone. A member on a slow disk leaves its chains only
-        // while two others remain; one whose disk hangs leaves in any case.
+        // The manager keeps its map on the disk of the first machine's first shard alone. A member on a slow disk
+        // leaves its chains only while two others remain; one whose disk hangs leaves in any case.
         let copies_needed = if late_us > 0 { 3 } else { 2 };
         let has_manager = machine == 0 && shard.unwrap_or(0) == 0;
         let is_survived = replication >= copies_needed && backends >= 3 && !has_manager;
@@ -160,8 +161,8 @@ impl Hang {
         Some(Self { machine, node: None, shard, for_us, late_us, is_survived })
     }
 
-    /// The disks of one node of a local cluster, or one of them. A majority of the nodes keeps the manager's map, so any
-    /// node may be the one.
+    /// The disks of one node of a local cluster, or one of them. A majority of the nodes keeps the manager's map, so
+    /// any node may be the one.
     fn of_local(seed: &Seed, shards: u16) -> Option<Self> {
         let mut random = seed.stream("hangs");
         if !random.chance(1, 2) {
@@ -346,7 +347,8 @@ fn retained_records_max(think_us_max: u64, drawn: u64) -> usize {
 }
 
 impl Scenario {
-    /// The scenario of a run with a planted bug: it makes the circumstances frequent that only few seeds have by chance.
+    /// The scenario of a run with a planted bug: it makes the circumstances frequent that only few seeds have by
+    /// chance.
     #[must_use]
     pub fn with_canary(mut self, canary: Option<Canary>) -> Self {
         if canary == Some(Canary::ExpiryGuessed) {

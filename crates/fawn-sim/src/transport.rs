@@ -173,8 +173,8 @@ impl FaultyTransport {
         lie
     }
 
-    /// Answers a refused read of one key: it finds nothing. A serving tail refuses such reads only if an uncommitted update
-    /// may keep an expired key.
+    /// Answers a refused read of one key: it finds nothing. A serving tail refuses such reads only if an uncommitted
+    /// update may keep an expired key.
     fn guess_expiry(&mut self, frame: &Frame<'_>) -> Option<Vec<Vec<u8>>> {
         match frame.body {
             Body::Request { op, payload, .. } => {

@@ -31,8 +31,8 @@ id! {
     VirtualId(u64)
 }
 id! {
-    /// One start of a node's process: the number of the store's open (high 32 bits) and a random part (low 32 bits). Boots
-    /// of one node are ordered by their opens. Zero: no boot.
+    /// One start of a node's process: the number of the store's open (high 32 bits) and a random part (low 32 bits).
+    /// Boots of one node are ordered by their opens. Zero: no boot.
     BootId(u64)
 }
 

@@ -42,8 +42,8 @@ pub struct MultiCommand<'a> {
     pub(crate) keys: Args<'a>,
     /// The action on each key.
     pub each: EachKey,
-    /// Combines the replies into one. With [`Atomic`](crate::ReplyFold::Atomic), all keys change or none does, even across a
-    /// crash.
+    /// Combines the replies into one. With [`Atomic`](crate::ReplyFold::Atomic), all keys change or none does, even
+    /// across a crash.
     pub multi_reply: MultiReplyEncoder,
 }
 

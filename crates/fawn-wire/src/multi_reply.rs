@@ -14,8 +14,8 @@ pub enum ReplyFold {
     Atomic(ReplyFormat),
 }
 
-/// Combines the replies to one [`crate::MultiCommand`]. Call [`begin`](Self::begin), then [`add`](Self::add) for each reply in
-/// the order of the keys, then [`finish`](Self::finish).
+/// Combines the replies to one [`crate::MultiCommand`]. Call [`begin`](Self::begin), then [`add`](Self::add) for each
+/// reply in the order of the keys, then [`finish`](Self::finish).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MultiReplyEncoder {
     /// The way to combine the replies.

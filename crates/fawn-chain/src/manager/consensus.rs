@@ -32,8 +32,8 @@ pub enum ConsensusEvent {
     },
 }
 
-/// A single manager: a map is committed once the host reports it as durable. The host replaces a stored map as a whole, so
-/// a crash leaves the old or the new one.
+/// A single manager: a map is committed once the host reports it as durable. The host replaces a stored map as a whole,
+/// so a crash leaves the old or the new one.
 #[derive(Clone, Debug, Default)]
 pub struct FileConsensus {
     offered: Option<(u64, Vec<u8>)>,

@@ -1,8 +1,8 @@
 //! Chain time of a member, by which it judges expiry, and the part of it that its log has settled.
 //!
-//! The head evaluates an update at its chain time. A member may receive that time before the update: frames hold a part of
-//! the head's log. An update evaluated before a key's expiry may keep the key, so a member knows that the key has expired
-//! only once its log has every update that was evaluated before then.
+//! The head evaluates an update at its chain time. A member may receive that time before the update: frames hold a part
+//! of the head's log. An update evaluated before a key's expiry may keep the key, so a member knows that the key has
+//! expired only once its log has every update that was evaluated before then.
 use fawn_types::{MonoMs, Now, SteadyTime, TimeMs, Version};
 
 /// The times by which a read judges expiry.

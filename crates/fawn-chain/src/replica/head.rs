@@ -79,8 +79,8 @@ impl Replica {
         self.time()
     }
 
-    /// Works out how far versions are assigned without further checks: until too many are not committed, until the epoch
-    /// is nearly used up, and not at all in a chain that is too short.
+    /// Works out how far versions are assigned without further checks: until too many are not committed, until the
+    /// epoch is nearly used up, and not at all in a chain that is too short.
     pub(super) fn bound_assign(&mut self) {
         let ReplicaOptions { pending_max, epoch_records_max, .. } = self.config.options;
         let unasked_max = epoch_records_max - epoch_records_max / 16;

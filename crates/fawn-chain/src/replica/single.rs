@@ -6,8 +6,8 @@ use fawn_types::{Epoch, KeyRange, Now};
 
 impl Replica {
     /// Starts serving as the range's only member: its log, all of it synced, is the base of `epoch`. No other copy can
-    /// hold a record that this log lacks, so no report is awaited. The entry in [`super::ReplicaOutput::Persist`] equals
-    /// the one that a manager would have committed: a chain that the range joins later continues from it.
+    /// hold a record that this log lacks, so no report is awaited. The entry in [`super::ReplicaOutput::Persist`]
+    /// equals the one that a manager would have committed: a chain that the range joins later continues from it.
     ///
     /// # Panics
     /// When the epoch is not above all that this member promised and logged, or the log is not synced.

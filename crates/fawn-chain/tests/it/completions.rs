@@ -147,8 +147,8 @@ fn a_restart_of_a_front_end_ends_its_former_session() {
     assert_eq!((copy.len(), copy.admit(of_node(7, 499, 20), 1)), (1, Admission::Answered));
 }
 
-/// An operation refused for its length is repeated as another one: none of its copies is done, whatever the head has learned
-/// since.
+/// An operation refused for its length is repeated as another one: none of its copies is done, whatever the head has
+/// learned since.
 #[test]
 fn a_refusal_for_the_length_is_final() {
     let limits = CompletionLimits { per_session_max: 3, ..CompletionLimits::default() };

@@ -1,4 +1,5 @@
-//! The manager's decisions on late and foreign processes, on members that stall repeatedly or have a slow disk, and on many reports.
+//! The manager's decisions on late and foreign processes, on members that stall repeatedly or have a slow disk, and on
+//! many reports.
 use crate::cluster::{Bug, MANAGER, RANGE, TestCluster, TestMessage};
 use crate::member;
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
@@ -86,8 +87,8 @@ fn boots_are_ordered_by_the_opens_of_their_store() {
     assert_eq!(known.against(BootId::default()), BootOrder::Newer, "no boot is known yet");
 }
 
-/// A front-end has a store, so it sends heartbeats, and reports a disk that hangs. It is not in the map: no chain changes, and
-/// it still receives the entries that it requests.
+/// A front-end has a store, so it sends heartbeats, and reports a disk that hangs. It is not in the map: no chain
+/// changes, and it still receives the entries that it requests.
 #[test]
 fn heartbeats_of_a_node_outside_the_map_change_nothing() {
     let mut cluster = serving();

@@ -76,8 +76,8 @@ pub struct Scan {
     pub kept: Vec<Vec<u8>>,
     /// Whether an expired key of the same cells has a pending record: `kept` holds only once that is committed.
     pub is_unsettled: bool,
-    /// Records of the same cells that could not be read. With any, the items are incomplete: a copy or a comparison must
-    /// not take them for all.
+    /// Records of the same cells that could not be read. With any, the items are incomplete: a copy or a comparison
+    /// must not take them for all.
     pub corrupt: Vec<CorruptRecord>,
     /// The current cell: pointers not yet read, with their segments' sequence numbers, and all pointers met so far.
     todo: Vec<(Pointer, u64)>,

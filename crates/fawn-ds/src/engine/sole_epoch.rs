@@ -36,7 +36,8 @@ impl<D: Device> Engine<D> {
     /// for one commit of the manifest, and for a sync if the log is not synced.
     ///
     /// # Errors
-    /// [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned: the epoch has not begun then.
+    /// [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned: the epoch has not begun
+    /// then.
     ///
     /// # Panics
     /// When the epoch is not above all that the range had, a record is not committed, or the range is being copied.
@@ -68,8 +69,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// Ends the range's sole epoch: later records need commit marks. Its log, all of it committed, is the next epoch's
-    /// base. Waits for a sync where not all is synced, then for a write of the manifest. Without a sole epoch it changes
-    /// nothing.
+    /// base. Waits for a sync where not all is synced, then for a write of the manifest. Without a sole epoch it
+    /// changes nothing.
     ///
     /// # Errors
     /// As [`Engine::begin_sole_epoch`]: the sole epoch continues then.

@@ -12,10 +12,10 @@ struct TakenPage {
 }
 
 impl Index {
-    /// Where growth is blocked: a cursor whose cell holds entries without a hash bit left. The page is not split, because
-    /// a split would have to guess; pages fill further (slower and less selective, never wrong) until [`Self::refill`]
-    /// has renewed those entries. Fragments last for a 32,768-fold growth: from the default size of a million keys
-    /// this cannot happen before 2^32 pointers are used up.
+    /// Where growth is blocked: a cursor whose cell holds entries without a hash bit left. The page is not split,
+    /// because a split would have to guess; pages fill further (slower and less selective, never wrong) until
+    /// [`Self::refill`] has renewed those entries. Fragments last for a 32,768-fold growth: from the default size of a
+    /// million keys this cannot happen before 2^32 pointers are used up.
     #[must_use]
     pub fn growth_blocked(&self) -> Option<u64> {
         let address = self.table.split_next().filter(|_| self.growth_blocked)?;

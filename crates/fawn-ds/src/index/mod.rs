@@ -2,8 +2,9 @@
 //!
 //! The paper's table has a fixed size: it refuses inserts when a probe chain is full, and doubling it would
 //! pause and need twice the memory. Here pages of ~16 entries split one at a time, in the insert that makes one due
-//! (linear hashing), so work per insert is bounded and memory follows the keys. `docs/decisions/2026-11-21-index-pages.md`
-//! has the arithmetic and the measurements. The invariants, which the tests name too:
+//! (linear hashing), so work per insert is bounded and memory follows the keys.
+//! `docs/decisions/2026-11-21-index-pages.md` has the arithmetic and the measurements. The invariants, which the tests
+//! name too:
 //! - **candidates-complete**: an inserted pointer is among its hash's candidates until it is removed or replaced;
 //! - **slots-dense**: of each size class at most one block is partly filled;
 //! - **cells-cover**: cells partition hash order, and a page's cell only ever splits.

@@ -1,7 +1,7 @@
 //! Addresses of index pages: linear hashing over the bits of the key hash, high bits first.
 //!
-//! Page `a` of depth `d` holds the hashes whose top `d` bits, in reverse order, are `a`. With reversed bits the page that a
-//! split adds comes after all others, so the table only grows at its end, by chunks: no copy, no second table.
+//! Page `a` of depth `d` holds the hashes whose top `d` bits, in reverse order, are `a`. With reversed bits the page
+//! that a split adds comes after all others, so the table only grows at its end, by chunks: no copy, no second table.
 use super::slab::{ALLOCATOR_BYTES, BlockHandle};
 use fawn_flash::prefetch;
 

@@ -26,7 +26,8 @@ struct ScannedEntry {
 /// Per range: records that wait for a mark.
 #[derive(Debug, Default)]
 struct Tentative {
-    /// A mark was met: records that no sole epoch covers count from their mark on. In each segment a mark precedes them.
+    /// A mark was met: records that no sole epoch covers count from their mark on. In each segment a mark precedes
+    /// them.
     has_marks: bool,
     /// Epochs without marks.
     sole: Option<SoleEpochs>,

@@ -43,8 +43,8 @@ fn a_sole_epoch_refuses_to_roll_back() {
     assert_eq!(value(&mut node, b"a", View::Latest), Some(b"two".to_vec()));
 }
 
-/// In the mode `memory` commits do not wait for a sync, but an end of a sole epoch does: the manifest must not name a base
-/// that a power loss takes away.
+/// In the mode `memory` commits do not wait for a sync, but an end of a sole epoch does: the manifest must not name a
+/// base that a power loss takes away.
 #[test]
 fn an_ended_sole_epoch_keeps_its_base_in_every_mode() {
     for seed in 0..8 {
@@ -63,7 +63,8 @@ fn an_ended_sole_epoch_keeps_its_base_in_every_mode() {
     }
 }
 
-/// The manifest names the log's end as the base of a sole epoch that begins, so the log is synced before, in every mode.
+/// The manifest names the log's end as the base of a sole epoch that begins, so the log is synced before, in every
+/// mode.
 #[test]
 fn a_begun_sole_epoch_keeps_its_base_in_every_mode() {
     for seed in 0..8 {

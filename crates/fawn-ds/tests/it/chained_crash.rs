@@ -1,8 +1,9 @@
 //! Crash test of chained stores: opens every disk image that a loss after each device operation may leave.
 //!
-//! Several ranges with puts, deletes, clears, expiry, rollbacks, commits that lag behind, reads that are in flight while
-//! segments are dropped, sole epochs that begin and end, and openings in between. Each image must come back with the newest view as of what was
-//! recovered, the committed view as of what it says was committed, and the same after rolling back to that.
+//! Several ranges with puts, deletes, clears, expiry, rollbacks, commits that lag behind, reads that are in flight
+//! while segments are dropped, sole epochs that begin and end, and openings in between. Each image must come back with
+//! the newest view as of what was recovered, the committed view as of what it says was committed, and the same after
+//! rolling back to that.
 use crate::support::{SECRET, cached, small};
 use fawn_ds::internals::{
     Engine, EngineError, Event, Lookup, LookupPlan, OpenReport, Options, RecordKind, RecordRef, View,

@@ -296,8 +296,8 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
         let durability = if seed % 2 == 0 { Durability::Sync } else { Durability::EverySecond };
         let mut run = CrashRun::new(seed, small(durability));
         let kind = if rng.below(2) == 0 || durability == Durability::Sync { OpKind::Write } else { OpKind::Sync };
-        // A full device at a write, where the file system kept no promise of space, is a failed write: some sectors of it
-        // may be there, in a block that holds acked records too.
+        // A full device at a write, where the file system kept no promise of space, is a failed write: some sectors of
+        // it may be there, in a block that holds acked records too.
         let fault = if kind == OpKind::Write && seed % 3 == 0 { DeviceFault::Full } else { DeviceFault::Fail };
         run.disk.fail_nth(kind, 1 + rng.below(12), fault);
         let mut refused = false;

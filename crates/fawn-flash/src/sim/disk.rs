@@ -44,7 +44,8 @@ impl SimDisk {
         Self::from_state(self.state().after(loss, SplitMix64::new(seed)))
     }
 
-    /// Selects the operations at which crash images are taken; each operation counts once when it is issued and once when it takes effect.
+    /// Selects the operations at which crash images are taken; each operation counts once when it is issued and once
+    /// when it takes effect.
     pub fn capture(&self, capture: Capture) {
         self.state().capture = capture;
     }

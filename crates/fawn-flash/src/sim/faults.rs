@@ -144,8 +144,8 @@ impl FaultPlan {
     }
 }
 
-/// Metadata operations block, so they can fail but neither hang nor be delayed. Among data operations, reads may have to
-/// open their file again.
+/// Metadata operations block, so they can fail but neither hang nor be delayed. Among data operations, reads may have
+/// to open their file again.
 fn assert_possible(kind: OpKind, fault: &DeviceFault) {
     let is_data = matches!(kind, OpKind::Read | OpKind::Write | OpKind::Sync);
     match fault {

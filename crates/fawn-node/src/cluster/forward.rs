@@ -61,8 +61,8 @@ impl<D: Device> MemberHost<D> {
         self.send_records(job, links);
     }
 
-    /// Fills `records` from the log: a gapless sequence after `job.after`, at most through `job.through`. `Break`: a device
-    /// read is needed.
+    /// Fills `records` from the log: a gapless sequence after `job.after`, at most through `job.through`. `Break`: a
+    /// device read is needed.
     fn take_records(&mut self, job: &ReplayJob) -> ControlFlow<LookupPlan, Replayed> {
         let (records, mut last, mut gap) = (&mut self.records, job.after, false);
         // The end of the last whole batch: its version, and its byte position in `records`.

@@ -15,7 +15,8 @@ use fawn_flash::Device;
 use fawn_types::{MemberId, MonoMs, Now, RangeId, Version};
 use slab::Slab;
 
-/// Interval at which a cut is tried again, and rejected records are requested again, while the store has no space for them.
+/// Interval at which a cut is tried again, and rejected records are requested again, while the store has no space for
+/// them.
 pub(super) const SPACE_PAUSE_MS: u64 = 10;
 
 /// A `SendRecords` that waits for a device read.
@@ -105,8 +106,8 @@ impl<D: Device> MemberHost<D> {
         is_slow.then_some(age_ms)
     }
 
-    /// Advances the clocks; returns the monotonic clock with expiry time. The wall clock may step; the store's expiry clock
-    /// never goes back and never jumps.
+    /// Advances the clocks; returns the monotonic clock with expiry time. The wall clock may step; the store's expiry
+    /// clock never goes back and never jumps.
     #[inline]
     pub(crate) fn note_time(&mut self, now: Now) -> Now {
         self.now = Now { mono: now.mono, wall: self.engine.advance_clock(now) };
@@ -292,8 +293,8 @@ impl<D: Device> MemberHost<D> {
         self.try_cut(at);
     }
 
-    /// Makes the cut that is due. Returns whether the member may continue: nothing may be appended before the cut, and a
-    /// disk that hangs or is full may delay it for long.
+    /// Makes the cut that is due. Returns whether the member may continue: nothing may be appended before the cut, and
+    /// a disk that hangs or is full may delay it for long.
     fn try_cut(&mut self, at: RangeSlot) -> bool {
         let member = &mut self.members[at];
         let Some(cut) = &mut member.cut else { return true };

@@ -106,8 +106,8 @@ impl<D: Device> ExecContext<'_, D> {
         }
     }
 
-    /// Appends all pairs as one batch of the log, complete or absent after a crash. Only its last record has the tag and
-    /// the result. This marks the end of the batch on links too, where only whole batches are sent and appended.
+    /// Appends all pairs as one batch of the log, complete or absent after a crash. Only its last record has the tag
+    /// and the result. This marks the end of the batch on links too, where only whole batches are sent and appended.
     pub(crate) fn set_all(
         &mut self,
         (slot, tag): (RangeSlot, Option<Tag>),
@@ -177,8 +177,8 @@ fn batch<'a>(
     records
 }
 
-/// Checks that a step has all keys but those of lost records. A step over records whose reads failed fails as a whole: a
-/// client that repeats it with its cursor misses no key.
+/// Checks that a step has all keys but those of lost records. A step over records whose reads failed fails as a whole:
+/// a client that repeats it with its cursor misses no key.
 ///
 /// The protocol has no place for a lost key, and an error in place of the page would end every scan there. So the page
 /// goes without it; the log says where its record is, and a metric counts it.

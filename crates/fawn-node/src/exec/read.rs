@@ -4,9 +4,9 @@
 //! commit. A pipelined `SET a`, `GET a`, `SET a` therefore never stalls, and no client sees a value that could still be
 //! undone.
 //!
-//! An expiry is judged by [`ReadTime`]: a pending update of the key, or one that has not arrived yet, may keep a key that
-//! has expired by the committed entry. In the first case a read takes the newest entry and its reply waits for the commit;
-//! in the second it is blocked until the update has arrived.
+//! An expiry is judged by [`ReadTime`]: a pending update of the key, or one that has not arrived yet, may keep a key
+//! that has expired by the committed entry. In the first case a read takes the newest entry and its reply waits for the
+//! commit; in the second it is blocked until the update has arrived.
 use super::{Emit, ExecContext, operation_error};
 use crate::request::{Execution, Parking, RequestMessage};
 use crate::status::ShardCounters;

@@ -198,8 +198,8 @@ impl ClusterOps {
 
     /// Ends the operations that waited for their window as long as a started one waits for its reply.
     ///
-    /// A range without a chain frees its window only by timeouts. Without this, a long queue would fail one window after
-    /// the other, each after another timeout.
+    /// A range without a chain frees its window only by timeouts. Without this, a long queue would fail one window
+    /// after the other, each after another timeout.
     fn expire_unstarted(&mut self) -> Vec<(OutstandingOp, OperationError)> {
         let Self { unstarted, unstarted_len, now, timeout_ms, .. } = self;
         let mut failed = Vec::new();
@@ -256,8 +256,8 @@ impl ClusterOps {
         links.send_manager(Frame { header: links.header(range, epoch), body: Body::EntryWanted });
     }
 
-    /// Handles a reply; returns the operation that it ends. A reply that is corrupt, of another boot of this shard, or of an
-    /// operation that has ended is dropped.
+    /// Handles a reply; returns the operation that it ends. A reply that is corrupt, of another boot of this shard, or
+    /// of an operation that has ended is dropped.
     pub(crate) fn handle_reply<'a>(&mut self, number: u64, payload: &'a [u8]) -> Option<(OutstandingOp, Reply<'a>)> {
         let (_, reply) = decode_reply(payload).ok().filter(|(session, _)| *session == self.session)?;
         let op = self.end(number)?;

@@ -39,8 +39,8 @@ impl CommitWaiters {
         self.waiting.push_back(CommitWaiter { version, shard, op, len_bytes });
     }
 
-    /// Sends the replies whose versions are committed. With `failed`, uncommitted writes never commit: their replies become
-    /// that error.
+    /// Sends the replies whose versions are committed. With `failed`, uncommitted writes never commit: their replies
+    /// become that error.
     pub(super) fn settle(&mut self, committed: Version, failed: Option<OperationError>, outbox: &mut [MessageBatch]) {
         let is_due = |waiter: &mut CommitWaiter| waiter.version <= committed || failed.is_some();
         while let Some(CommitWaiter { version, shard, op, len_bytes }) = self.waiting.pop_front_if(is_due) {

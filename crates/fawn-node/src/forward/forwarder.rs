@@ -20,7 +20,8 @@ use std::collections::VecDeque;
 /// Memory of batches that is kept for reuse; more is released.
 const SPARE_BYTES_MAX: usize = 512 << 10;
 
-/// All requests of a shard's sessions that are at other shards or at chains, or queued behind requests of their session.
+/// All requests of a shard's sessions that are at other shards or at chains, or queued behind requests of their
+/// session.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     placement: Placement,

@@ -145,8 +145,8 @@ pub(crate) struct Budget {
     usage: Usage,
     /// The part of `usage` by sessions that were granted one short reply.
     short_bytes: usize,
-    /// The session whose reply exceeds the limit, until that reply has left. [`SessionId::NONE`]: it has ended, and grants of
-    /// ended sessions are left.
+    /// The session whose reply exceeds the limit, until that reply has left. [`SessionId::NONE`]: it has ended, and
+    /// grants of ended sessions are left.
     exceeding: Option<SessionId>,
     ready_bytes_peak: usize,
     /// The part of `usage` that is granted to requests of ended sessions.
@@ -300,8 +300,8 @@ impl Budget {
         }
     }
 
-    /// Releases the usage of an ended session, except `outstanding_bytes`: until the replies arrive, these are in the memory of
-    /// other shards.
+    /// Releases the usage of an ended session, except `outstanding_bytes`: until the replies arrive, these are in the
+    /// memory of other shards.
     pub(super) fn leave(&mut self, session: &mut Session, outstanding_bytes: usize) {
         let was_exceeding = self.exceeding == Some(session.id);
         self.usage.reserved_bytes += outstanding_bytes;

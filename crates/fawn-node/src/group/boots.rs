@@ -1,20 +1,21 @@
 //! Boots of the members of a local cluster: the store's open number, and a random part that each process draws.
 //!
 //! A store that was restored from a copy, or copied from another directory, repeats open numbers, so its process would
-//! pass for an earlier one. Such a store is refused, and so is that of another shard: its copies belong to other chains. An
-//! empty store in its place is a replaced disk: an offset lifts its numbers above those in the cluster map, so it joins and
-//! receives a copy.
+//! pass for an earlier one. Such a store is refused, and so is that of another shard: its copies belong to other
+//! chains. An empty store in its place is a replaced disk: an offset lifts its numbers above those in the cluster map,
+//! so it joins and receives a copy.
 use crate::cluster::NodeError;
 use fawn_chain::ClusterMap;
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::{BootId, MemberId, Version};
 
-/// Key of the blob with the member that the store is of, and with the offset of its open numbers; u32 each. No promise or
-/// map has this key.
+/// Key of the blob with the member that the store is of, and with the offset of its open numbers; u32 each. No promise
+/// or map has this key.
 const IDENTITY_KEY: u32 = 1 << 30;
 
-/// Returns the boot of a shard on its store, which was just opened. Blocks on the device at the first open of a new store.
+/// Returns the boot of a shard on its store, which was just opened. Blocks on the device at the first open of a new
+/// store.
 ///
 /// # Errors
 /// When the store is of another shard or was restored from a copy, or the device's.

@@ -49,8 +49,8 @@ pub struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Starts a shard on each engine: those of the first node, then those of the next, in the same order at every start. The
-    /// engines were opened with one hash secret, in the mode of `options.shard`.
+    /// Starts a shard on each engine: those of the first node, then those of the next, in the same order at every
+    /// start. The engines were opened with one hash secret, in the mode of `options.shard`.
     ///
     /// # Errors
     /// When an engine was opened for another use, is of another cluster, was restored, or holds corrupt promises.

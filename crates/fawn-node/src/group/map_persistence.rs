@@ -1,7 +1,8 @@
 //! Persistence of the manager's map in all stores of a cluster in one thread; a majority of the nodes commits it.
 //!
-//! Chains can therefore be changed while a minority of the nodes is down. A node counts once one of its stores has the map: with a
-//! majority of the stores, the death of a node would stop all chains after the disk of another node's shard had failed.
+//! Chains can therefore be changed while a minority of the nodes is down. A node counts once one of its stores has the
+//! map: with a majority of the stores, the death of a node would stop all chains after the disk of another node's shard
+//! had failed.
 use crate::cluster::kept_map;
 use fawn_chain::{ClusterMap, DecodeError};
 use fawn_ds::internals::Engine;

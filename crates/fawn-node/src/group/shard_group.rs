@@ -142,7 +142,8 @@ impl<D: Device> ShardGroup<D> {
         }
     }
 
-    /// One iteration of all shards. Returns when the next is due without an event; a time not after `now` means at once.
+    /// One iteration of all shards. Returns when the next is due without an event; a time not after `now` means at
+    /// once.
     pub fn run_once(&mut self, now: Now) -> Option<MonoMs> {
         self.now = now;
         // As on a network, frames that the host did not take are lost.

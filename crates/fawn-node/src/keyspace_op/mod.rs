@@ -1,7 +1,7 @@
 //! Whole-keyspace operations: parts for all ranges, together or one after the other, and one folded reply.
 //!
-//! The caller sends the parts, to the shards of the node or to the chains of the cluster; this module counts and folds the
-//! replies.
+//! The caller sends the parts, to the shards of the node or to the chains of the cluster; this module counts and folds
+//! the replies.
 mod scan;
 
 use crate::request::SessionId;

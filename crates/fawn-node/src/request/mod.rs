@@ -1,5 +1,5 @@
-//! Requests: as messages to the executor, with the origin that the reply returns to, the outcome, and the owned form of a
-//! request that waits.
+//! Requests: as messages to the executor, with the origin that the reply returns to, the outcome, and the owned form of
+//! a request that waits.
 mod destination;
 mod outstanding_op;
 mod session_id;
@@ -37,8 +37,8 @@ pub(crate) struct RequestMessage<'a> {
 pub(crate) enum RequestKind {
     /// An update of one key whose reply has no value.
     Update,
-    /// A read, or an update whose reply has a value: it may have to be repeated with a larger grant. Also each request on
-    /// a key at a chain, which may be repeated when a member fails.
+    /// A read, or an update whose reply has a value: it may have to be repeated with a larger grant. Also each request
+    /// on a key at a chain, which may be repeated when a member fails.
     Value,
     /// An update of several keys at once, or of all.
     Batch,

@@ -1,4 +1,5 @@
-//! Whole-keyspace requests: a part to each shard of the node, this one included, or to each chain, and one folded reply.
+//! Whole-keyspace requests: a part to each shard of the node, this one included, or to each chain, and one folded
+//! reply.
 use super::{ShardContext, ShardState};
 use crate::gateway::{Flow, Session, Stall};
 use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};

@@ -196,8 +196,8 @@ impl<D: Device> Shard<D> {
         }
         host.resumption().retry();
         host.run_ready();
-        // Requests that waited for their session's earlier ones begin before the session's next input: executed by call, that
-        // would overtake them.
+        // Requests that waited for their session's earlier ones begin before the session's next input: executed by
+        // call, that would overtake them.
         self.handle_own_batch();
     }
 
@@ -258,8 +258,9 @@ impl<D: Device> Shard<D> {
         &self.state.host.engine
     }
 
-    /// Ends the shard and returns the engine for closing. Waiting sessions get no replies. Members of chains record the clean
-    /// shutdown, which blocks on the device; if that fails, the engine is poisoned and the members count as killed.
+    /// Ends the shard and returns the engine for closing. Waiting sessions get no replies. Members of chains record the
+    /// clean shutdown, which blocks on the device; if that fails, the engine is poisoned and the members count as
+    /// killed.
     pub fn into_engine(mut self) -> Engine<D> {
         if self.state.control.is_some()
             && let Err(error) = self.state.host.mark_closed()

@@ -100,11 +100,11 @@ impl<D: Device> Shard<D> {
         node_status(&self.state.host, &self.state.links, control, cluster.started())
     }
 
-    /// Digest of the content of this shard's copy of `range` that is committed and not expired at `time`; `None` without a
-    /// copy. For checks: blocks on the device.
+    /// Digest of the content of this shard's copy of `range` that is committed and not expired at `time`; `None`
+    /// without a copy. For checks: blocks on the device.
     ///
-    /// Members judge expiry by chain times that differ by the delay of a link, so copies are compared as of one time, not
-    /// before that of any of them ([`crate::cluster::MemberStatus::time`]).
+    /// Members judge expiry by chain times that differ by the delay of a link, so copies are compared as of one time,
+    /// not before that of any of them ([`crate::cluster::MemberStatus::time`]).
     ///
     /// # Errors
     /// When stored bytes are corrupt.

@@ -15,8 +15,8 @@ pub(crate) struct NodeReplies<'a> {
 }
 
 impl NodeReplies<'_> {
-    /// Sends a reply, unless it must wait for a commit: then the front-end is refused, asks again, and gets the committed
-    /// value.
+    /// Sends a reply, unless it must wait for a commit: then the front-end is refused, asks again, and gets the
+    /// committed value.
     pub(super) fn send(&mut self, origin: &Origin, reply: &Reply<'_>, wait: Option<Version>) {
         if wait.is_some() {
             return self.refuse(origin, RefusedReason::Overloaded);

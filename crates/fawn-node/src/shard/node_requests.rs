@@ -1,4 +1,5 @@
-//! Requests of front-ends to members of this shard: checked against epoch, range and role, executed, and answered by frames.
+//! Requests of front-ends to members of this shard: checked against epoch, range and role, executed, and answered by
+//! frames.
 use super::node_replies::NodeReplies;
 use super::{ShardContext, ShardState};
 use crate::cluster::payload::decode_request;

@@ -136,8 +136,8 @@ impl<D: Device> Shard<D> {
         if self.state.control.as_mut().is_some_and(|control| control.handle_frame(now, frame)) {
             return;
         }
-        // A member that stops here serves again in a later iteration at the earliest, after its promise is durable. The next
-        // round refuses the requests that wait for it.
+        // A member that stops here serves again in a later iteration at the earliest, after its promise is durable. The
+        // next round refuses the requests that wait for it.
         self.state.host.handle_frame(now, frame, &mut self.state.links);
     }
 

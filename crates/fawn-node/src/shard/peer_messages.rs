@@ -1,7 +1,7 @@
 //! Messages of the node's shards: their requests are executed, their replies are delivered.
 //!
-//! A shard executes the requests of others as its own. It has no session for them: the shard that asks orders them, and a
-//! request that has to wait is parked with its origin.
+//! A shard executes the requests of others as its own. It has no session for them: the shard that asks orders them, and
+//! a request that has to wait is parked with its origin.
 use super::{Shard, ShardContext};
 use crate::forward::MessageBatch;
 use crate::replica::RangeSlot;

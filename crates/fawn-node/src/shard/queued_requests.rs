@@ -83,7 +83,8 @@ impl<D: Device> ShardContext<'_, D> {
         }
     }
 
-    /// Whether the request's slot has a grant of this length. If not, the request waits for it at the front of its queue.
+    /// Whether the request's slot has a grant of this length. If not, the request waits for it at the front of its
+    /// queue.
     pub(super) fn grant_or_wait(
         &mut self,
         name: SessionQueueName,

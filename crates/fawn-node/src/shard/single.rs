@@ -57,8 +57,8 @@ pub(super) fn reads_latest<D: Device>(state: &ShardState<D>, session: &Session, 
     !session.own_keys.is_empty() && session.own_keys.reads_latest(hash, state.committed())
 }
 
-/// Replies to a read of a chain whose tail is here, if the value is in memory and its reply waits for nothing. Any other read
-/// is sent to the chain like those of other nodes. Returns whether it replied.
+/// Replies to a read of a chain whose tail is here, if the value is in memory and its reply waits for nothing. Any
+/// other read is sent to the chain like those of other nodes. Returns whether it replied.
 #[inline]
 pub(super) fn read_at_tail<D: Device>(
     state: &mut ShardState<D>,
@@ -164,7 +164,8 @@ fn conclude<D: Device>(
     Flow::Continue
 }
 
-/// Parks a request of this shard, as an operation that is outstanding here; the session's later requests on the key respect it.
+/// Parks a request of this shard, as an operation that is outstanding here; the session's later requests on the key
+/// respect it.
 pub(super) fn park<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,

@@ -88,7 +88,8 @@ impl<D: Device> ShardState<D> {
 
     /// Current counters and gauges.
     pub(crate) fn status(&self) -> ShardStatus {
-        // The shards of a standalone node wait for each other's requests and for their own: each has them as outstanding.
+        // The shards of a standalone node wait for each other's requests and for their own: each has them as
+        // outstanding.
         let of_others = if self.control.is_some() { self.host.exec.wait_queue.len() } else { 0 };
         let mut counters = self.counters;
         counters.add(&self.host.exec.counters);

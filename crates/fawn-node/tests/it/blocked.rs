@@ -23,8 +23,8 @@ fn run_once(harness: &mut ShardHarness) -> Option<MonoMs> {
     due
 }
 
-/// Sends requests on the cold key while another session's write, which the disk does not complete, fills the log. Returns the
-/// replies after its commit, of iterations within 10 ms that are due.
+/// Sends requests on the cold key while another session's write, which the disk does not complete, fills the log.
+/// Returns the replies after its commit, of iterations within 10 ms that are due.
 fn replies_after_the_commit(requests: &[&str]) -> String {
     let mut harness = narrow_shard();
     let (other, id) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));

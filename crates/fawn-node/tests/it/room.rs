@@ -231,8 +231,8 @@ fn one_reader_of_many_long_values_has_its_own_bound() {
     assert!(held <= 2 * REPLY_BYTES, "{held} bytes for one session");
 }
 
-/// Sessions with short replies all request many long ones. A read that waits is repeated if its value is longer than its
-/// grant.
+/// Sessions with short replies all request many long ones. A read that waits is repeated if its value is longer than
+/// its grant.
 fn long_values_after_short_ones_are_bounded<H: ClientService>(mut crowd: Crowd<H>) {
     for at in 0..30 {
         crowd.connect(true);
@@ -286,7 +286,8 @@ fn the_greedy_leave_something() {
     crowd.run_until("received", |crowd| crowd.clients[fresh].received_bytes > 64 << 10);
 }
 
-/// The replies of one visit count against the budget one by one: behind the first, no reply is granted from half of it on.
+/// The replies of one visit count against the budget one by one: behind the first, no reply is granted from half of it
+/// on.
 #[test]
 fn replies_of_one_visit_stay_within_half_of_the_budget() {
     const BYTES: usize = 64 << 10;
@@ -316,7 +317,8 @@ fn many_short_values_at_once_are_never_too_much() {
     assert_eq!(crowd.clients[at].received_bytes, bytes);
 }
 
-/// Items whose values are longer than their first grants come back and are asked for one after another, as space allows.
+/// Items whose values are longer than their first grants come back and are asked for one after another, as space
+/// allows.
 #[test]
 fn many_long_multi_key_replies_are_bounded() {
     const ITEM: &str = "VALUE long:0 0 1048576\r\n\r\n";
@@ -426,8 +428,8 @@ fn an_update_that_returns_a_long_value_reads_it_once_from_flash() {
     }
 }
 
-/// A session over the limit whose next reply waits for a grant holds bytes that can leave only after that grant. It keeps
-/// neither itself nor another session from a grant.
+/// A session over the limit whose next reply waits for a grant holds bytes that can leave only after that grant. It
+/// keeps neither itself nor another session from a grant.
 #[test]
 fn a_session_over_the_limit_that_waits_keeps_no_other_from_its_grant() {
     let mut crowd = cold_shard(1);

@@ -409,8 +409,8 @@ impl Clients {
         self.histories.keys().copied()
     }
 
-    /// Every key's history, with the operations on all keys that may have met it. A write of an `MSET` counts as answered
-    /// once any of its values was read.
+    /// Every key's history, with the operations on all keys that may have met it. A write of an `MSET` counts as
+    /// answered once any of its values was read.
     pub fn histories(&self) -> impl Iterator<Item = (Key, Vec<HistoryOperation>)> {
         let seen = self.batches_seen();
         self.histories.iter().map(move |(key, history)| {

@@ -19,8 +19,8 @@ const STATES_MAX: usize = 500_000;
 pub enum Verdict {
     /// A valid order exists.
     Linearizable,
-    /// No valid order exists. Contains the operations in the order of their calls, and whether the longest valid order of
-    /// some of them has each.
+    /// No valid order exists. Contains the operations in the order of their calls, and whether the longest valid order
+    /// of some of them has each.
     Violation(Vec<(HistoryOperation, bool)>),
     /// The history is too large to decide.
     Undecided,

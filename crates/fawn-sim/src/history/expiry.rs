@@ -1,7 +1,7 @@
 //! Expiry of a key in its history: when it must, may and must not have happened.
 //!
-//! The head gives a key its expiry by chain time, the tail judges it by chain time. An operation is between two values of
-//! the tail's time, so each expiry is a window: before it the key is present, behind it the key is absent.
+//! The head gives a key its expiry by chain time, the tail judges it by chain time. An operation is between two values
+//! of the tail's time, so each expiry is a window: before it the key is present, behind it the key is absent.
 use crate::chain_time::TailTime;
 
 /// Bounds of the time at which a key expires, ms of chain time.

@@ -18,7 +18,8 @@ const HEAL_LOOK_US: u64 = 250_000;
 const SERVE_US: u64 = 400_000;
 /// An operation of a healed cluster is answered within this time, µs.
 const ANSWER_US_MAX: u64 = 10_000_000;
-/// The tail's time may lag so long behind the clocks, ms: by 1 % of the time that passes, and an interval of heartbeats.
+/// The tail's time may lag so long behind the clocks, ms: by 1 % of the time that passes, and an interval of
+/// heartbeats.
 const OUTLIVE_MS: u64 = 500;
 /// Maximum number of undecided histories of a run: each takes seconds, and a run must end.
 const UNDECIDED_MAX: u64 = 8;
@@ -187,8 +188,8 @@ impl World {
         Ok(undecided)
     }
 
-    /// Waits until keys with an expiry have expired. **chain-time-runs**: meanwhile the time of each tail passes, hardly
-    /// slower than the clocks.
+    /// Waits until keys with an expiry have expired. **chain-time-runs**: meanwhile the time of each tail passes,
+    /// hardly slower than the clocks.
     fn outlive(&mut self) -> Result<(), String> {
         let before = self.clients.times.all();
         // Keys got their expiry before time fell, too. A tail that has served nothing since its start has no time yet.

@@ -1,8 +1,9 @@
 //! The phase in which the disk of one shard hangs, or those of a machine, or completes everything late, without ever
 //! reporting an error.
 //!
-//! Operations must continue without that disk within a bound, the machine's other shards keep their places in chains, and once it works again everything is whole within another
-//! [replication.md § 2.4]. The phase begins in a healed cluster: with a second fault there would be no copy to go on with.
+//! Operations must continue without that disk within a bound, the machine's other shards keep their places in chains,
+//! and once it works again everything is whole within another [replication.md § 2.4]. The phase begins in a healed
+//! cluster: with a second fault there would be no copy to go on with.
 use super::World;
 use crate::scenario::Hang;
 use crate::tally::FaultKind;

@@ -8,7 +8,8 @@ const IDLE_EPOCHS: u32 = 110;
 /// After so many restarts the cluster becomes whole: with slow disks and a manager that restarts too, epochs could
 /// otherwise begin without end and never become active.
 const RESTARTS_PER_PAUSE: u32 = 8;
-/// Maximum number of restarts. The restarts between two pauses begin at least one epoch of each range, with few exceptions.
+/// Maximum number of restarts. The restarts between two pauses begin at least one epoch of each range, with few
+/// exceptions.
 const IDLE_RESTARTS_MAX: u32 = 2 * RESTARTS_PER_PAUSE * IDLE_EPOCHS;
 /// How long a restarted back-end is down, µs.
 const IDLE_DOWN_US: u64 = 5_000;

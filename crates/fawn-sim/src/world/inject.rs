@@ -156,8 +156,8 @@ impl World {
         self.end_process(index, for_us, |machine| machine.close(now_us, power_after_ops, seed, canary))
     }
 
-    /// Sometimes a node of a local cluster loses its disks when the process ends. The others have everything: all copies,
-    /// and the map that a majority keeps.
+    /// Sometimes a node of a local cluster loses its disks when the process ends. The others have everything: all
+    /// copies, and the map that a majority keeps.
     fn draw_replaced(&mut self, index: usize) -> Option<NodeId> {
         let has_faults = self.scenario.durability == Durability::Sync && !self.quiet && self.canary.is_none();
         let may_replace = self.scenario.is_local() && index == 0 && has_faults && self.is_whole();

@@ -86,8 +86,8 @@ impl ShardDisk {
         }
     }
 
-    /// Closes the store, then cuts the disk's power, which must lose nothing. With `power_after_ops`, power fails that many
-    /// operations after the shutdown began, if it takes that many. Returns whether the shutdown finished.
+    /// Closes the store, then cuts the disk's power, which must lose nothing. With `power_after_ops`, power fails that
+    /// many operations after the shutdown began, if it takes that many. Returns whether the shutdown finished.
     fn close(&mut self, shard: Shard<SimDevice>, power_after_ops: Option<u64>, seed: u64) -> bool {
         let disk = &self.disk;
         if let Some(ops) = power_after_ops {
@@ -307,8 +307,8 @@ impl Machine {
     }
 
     /// Shuts it down gracefully, one shard after the other, then cuts its power, which must lose nothing. With
-    /// `power_after_ops`, power fails that many operations after the shutdown of the last shard began, if it takes that many.
-    /// Returns whether the shutdown finished.
+    /// `power_after_ops`, power fails that many operations after the shutdown of the last shard began, if it takes that
+    /// many. Returns whether the shutdown finished.
     pub(super) fn close(
         &mut self,
         now_us: u64,

@@ -10,8 +10,8 @@ const REPLY_BYTES_MAX: usize = 32 << 10;
 /// poll. Until then the append window (1/8), records without a commit (1/8), retained records (1/16) and spare buffers
 /// (1/16) may grow to their own limits.
 const STORE_EIGHTHS_MAX: u64 = 11;
-/// A request on keys that is handled when a bound is reached adds at most so many parts; one on the whole keyspace adds a part
-/// per range.
+/// A request on keys that is handled when a bound is reached adds at most so many parts; one on the whole keyspace adds
+/// a part per range.
 const PARTS_MAX: usize = 16;
 
 impl World {

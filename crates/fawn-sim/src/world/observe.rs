@@ -172,8 +172,8 @@ impl Observer {
         self.seen_epochs.retain(|(of, _), _| of.node() != node);
     }
 
-    /// Records the logs of a process's members. All are recorded before any is checked, because one iteration of a local
-    /// cluster takes a record through its whole chain.
+    /// Records the logs of a process's members. All are recorded before any is checked, because one iteration of a
+    /// local cluster takes a record through its whole chain.
     pub(super) fn note_received(&mut self, statuses: &[(MemberId, NodeStatus)]) {
         let members = statuses.iter().flat_map(|(id, status)| status.members.iter().map(move |member| (*id, member)));
         for (id, member) in members.filter(|(_, member)| is_serving(member.phase)) {
@@ -188,7 +188,8 @@ impl Observer {
         changed.into_iter().try_for_each(|range| self.compare(range))
     }
 
-    /// Checks the invariants of each member after an iteration of shard `id`; `progress` returns the watermarks of its logs.
+    /// Checks the invariants of each member after an iteration of shard `id`; `progress` returns the watermarks of its
+    /// logs.
     pub(super) fn look(
         &mut self,
         id: MemberId,

@@ -90,8 +90,8 @@ impl Machine {
         }
     }
 
-    /// Carries out the sessions' outputs after an iteration. Returns the bytes for clients, and when another iteration is
-    /// due for them.
+    /// Carries out the sessions' outputs after an iteration. Returns the bytes for clients, and when another iteration
+    /// is due for them.
     pub(super) fn take_replies(
         &mut self,
         now_us: u64,

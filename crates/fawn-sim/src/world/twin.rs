@@ -1,10 +1,11 @@
 //! The phase in which two processes have one identity: one runs on a machine's disks, the other on a copy of them.
 //!
 //! The process of the newer boot takes part in its chains, the other one serves nothing; no observed write is lost, and
-//! everything is whole again within a bound, although both processes receive every frame [replication.md § 1]. The phase begins
-//! in a healed cluster: a copy of a directory is as old as a disk that was restored, so another copy must be whole. A chain
-//! of one member has none, so there the process on the copy is always the one that is refused. Clients that connect to
-//! the process without a place in any chain are answered through other machines, or get errors, but never an old value.
+//! everything is whole again within a bound, although both processes receive every frame [replication.md § 1]. The
+//! phase begins in a healed cluster: a copy of a directory is as old as a disk that was restored, so another copy must
+//! be whole. A chain of one member has none, so there the process on the copy is always the one that is refused.
+//! Clients that connect to the process without a place in any chain are answered through other machines, or get errors,
+//! but never an old value.
 //!
 //! Nothing is promised for a copy of the manager's store: each of two managers would persist its own map.
 use super::machine::Machine;
@@ -19,7 +20,8 @@ use fawn_types::BootId;
 const THINK_US: u64 = 10_000;
 /// How long clients use the process that serves nothing, µs.
 const LOSER_SERVES_US: u64 = 500_000;
-/// Longest wait for its replies, µs. It takes as many requests as its budget allows, and has 3 s for each part of a pipeline.
+/// Longest wait for its replies, µs. It takes as many requests as its budget allows, and has 3 s for each part of a
+/// pipeline.
 const LOSER_ANSWERS_US_MAX: u64 = 60_000_000;
 
 impl World {
@@ -54,8 +56,8 @@ impl World {
         self.serve()
     }
 
-    /// Half of the clients connect to the process that serves nothing. They are answered, and what they read is judged as
-    /// everything else.
+    /// Half of the clients connect to the process that serves nothing. They are answered, and what they read is judged
+    /// as everything else.
     fn serve_at_loser(&mut self) -> Result<(), String> {
         let now_us = self.now_us;
         for client in (0..self.clients.len()).step_by(2) {
@@ -95,8 +97,8 @@ impl World {
         self.copied.retain(|(of, _)| of.node() != node);
     }
 
-    /// Runs an iteration of the second process, if one is due. Its frames are sent as those of the first, whose state is what
-    /// oracles judge.
+    /// Runs an iteration of the second process, if one is due. Its frames are sent as those of the first, whose state
+    /// is what oracles judge.
     pub(super) fn wake_twin(&mut self) -> Result<(), String> {
         let now_us = self.now_us;
         let Some(twin) = self.twin.as_mut().filter(|twin| twin.next_us().is_some_and(|at| at <= now_us)) else {

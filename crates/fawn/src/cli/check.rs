@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// Verifies a store's files offline: manifest, segments, every record. Changes nothing.
 ///
-/// A `note` is a trace of a crash that the next start handles; no acknowledged data is missing. `DAMAGE` is acknowledged
-/// data that is corrupt or missing, and makes the command end with exit code 3.
+/// A `note` is a trace of a crash that the next start handles; no acknowledged data is missing. `DAMAGE` is
+/// acknowledged data that is corrupt or missing, and makes the command end with exit code 3.
 #[derive(clap::Args)]
 pub(super) struct Check {
     /// The data directory; no server may be using it.

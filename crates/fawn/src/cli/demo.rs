@@ -14,8 +14,8 @@ const SHARDS_MAX: i64 = 8;
 
 /// Shows a replicated store on this machine: three nodes with a store each, in one process.
 ///
-/// It loads the machine's package catalogue (`apt-cache dumpavail`: the key is the package, the value its stanza; on other
-/// machines a small built-in catalogue), serves Redis and memcached clients, and prints three
+/// It loads the machine's package catalogue (`apt-cache dumpavail`: the key is the package, the value its stanza; on
+/// other machines a small built-in catalogue), serves Redis and memcached clients, and prints three
 /// commands to type next. Every write is stored by all three nodes before it is acknowledged.
 ///
 /// A restart on the same directory finds its data; an interrupted load is completed. Environment variables
@@ -50,8 +50,8 @@ pub(super) struct Demo {
     /// File (JSON: process, addresses) that exists while the catalogue is loaded and clients are served.
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
-    /// Shards of each node, the same at every start on a directory. With several, keys are divided among ranges whose chains
-    /// join shards of different nodes; all run in one thread [default: 1].
+    /// Shards of each node, the same at every start on a directory. With several, keys are divided among ranges whose
+    /// chains join shards of different nodes; all run in one thread [default: 1].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=SHARDS_MAX))]
     shards: Option<u16>,
 }

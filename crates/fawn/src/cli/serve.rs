@@ -9,7 +9,8 @@ use crate::server::{self, Service};
 /// stops accepting, answers received requests, flushes, syncs, and exits 0 within the shutdown timeout.
 ///
 /// Every setting is a flag, an environment variable (FAWN_…), and a key of one TOML file;
-/// flags override the environment, the environment overrides the file. `fawn config check` prints the effective settings.
+/// flags override the environment, the environment overrides the file. `fawn config check` prints the effective
+/// settings.
 #[derive(clap::Args)]
 #[command(after_long_help = "Example:\n  fawn serve --dir /var/lib/fawn --memory 512M --durability everysec\n  \
                              redis-cli -p 6380 set greeting hello")]

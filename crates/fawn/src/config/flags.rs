@@ -50,8 +50,8 @@ pub(crate) struct SettingFlags {
     /// How long a stopping server waits for clients to take their replies [default: 5s].
     #[arg(long, env = "FAWN_SHUTDOWN_TIMEOUT", value_name = "SPAN")]
     pub(crate) shutdown_timeout: Option<TimeSpan>,
-    /// Listen on addresses that other machines reach. There is no authentication yet: every client that reaches the port
-    /// can read and write everything.
+    /// Listen on addresses that other machines reach. There is no authentication yet: every client that reaches the
+    /// port can read and write everything.
     #[arg(long, env = "FAWN_ALLOW_PUBLIC", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) allow_public: Option<bool>,
     /// File (JSON: process, addresses) that exists while clients are served.

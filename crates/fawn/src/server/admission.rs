@@ -33,8 +33,8 @@ impl AdmissionControl {
         self.check_at
     }
 
-    /// Maximum bytes to read from a connection without buffered input. It is small while others wait, because the start of
-    /// a large request is kept in memory until the request's turn, too.
+    /// Maximum bytes to read from a connection without buffered input. It is small while others wait, because the start
+    /// of a large request is kept in memory until the request's turn, too.
     pub(super) fn first_read_bytes(&self) -> usize {
         if self.queue.is_empty() { READ_BYTES } else { SHORT_BYTES }
     }

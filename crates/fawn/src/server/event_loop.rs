@@ -1,7 +1,7 @@
 //! Event loop of a shard: wait → read all ready connections → execute → submit once → one write per connection.
 //!
-//! The shard has its own readiness queue, whose descriptor Tokio watches. The loop, not a scheduler, therefore decides the
-//! order of work (docs/decisions/2026-11-21-server-turn.md). An idle shard blocks in the kernel: no timer ticks.
+//! The shard has its own readiness queue, whose descriptor Tokio watches. The loop, not a scheduler, therefore decides
+//! the order of work (docs/decisions/2026-11-21-server-turn.md). An idle shard blocks in the kernel: no timer ticks.
 #[cfg(test)]
 mod tests;
 

@@ -32,8 +32,8 @@ impl Bound {
 
     /// Starts listening: a listener per shard on one port, among which the kernel distributes connections.
     ///
-    /// The first socket listens before the port is declared shared. It therefore fails if another process listens already,
-    /// although the kernel would let processes of one user share the port.
+    /// The first socket listens before the port is declared shared. It therefore fails if another process listens
+    /// already, although the kernel would let processes of one user share the port.
     pub(super) fn listen(self, shards: u16) -> Result<Vec<Listener>, ServeError> {
         let Self { socket, protocol, address } = self;
         let listen = || -> std::io::Result<Vec<Socket>> {

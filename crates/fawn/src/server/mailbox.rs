@@ -1,16 +1,17 @@
 //! Mailboxes between the shards of a process: bounded lock-free queues, and wakers for parked shards.
 //!
-//! Batches are never lost and never overtake earlier ones of the same sender. A batch that finds the receiver's queue full
-//! stays with the sender and is offered again shortly; until then the shard's next batch is not taken.
+//! Batches are never lost and never overtake earlier ones of the same sender. A batch that finds the receiver's queue
+//! full stays with the sender and is offered again shortly; until then the shard's next batch is not taken.
 //!
 //! # Why no wake-up is lost
 //! A receiver without work (1) announces that it parks, (2) checks its queue once more, and only then blocks. A sender
 //! (3) puts its batch into the queue, (4) checks whether the receiver is parked, and wakes it if so. A sequentially
 //! consistent fence separates (1) from (2), and (3) from (4). All threads see the two fences in one order. If the
-//! receiver's fence is first, (4) sees (1) and wakes. If the sender's is first, (2) sees (3) and does not block. Without
-//! the fences both checks may miss the other side's store, and a parked shard would have a batch in its queue. (The
-//! standard library's queue happens to contain such barriers on some machines; its contract does not promise them.)
-//! A wake-up is not lost either: the waker's event stays pending in the readiness queue until the receiver takes it.
+//! receiver's fence is first, (4) sees (1) and wakes. If the sender's is first, (2) sees (3) and does not block.
+//! Without the fences both checks may miss the other side's store, and a parked shard would have a batch in its queue.
+//! (The standard library's queue happens to contain such barriers on some machines; its contract does not promise
+//! them.) A wake-up is not lost either: the waker's event stays pending in the readiness queue until the receiver takes
+//! it.
 use fawn_types::ShardId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};

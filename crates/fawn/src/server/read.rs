@@ -150,8 +150,8 @@ impl<S: ClientService> EventLoop<S> {
     /// The shard consumed `used` bytes of a connection without buffered input.
     fn after_batch(&mut self, read_input: ReadInput, used: usize) {
         let is_open = |conn: &&mut Conn| conn.phase == ConnPhase::Open;
-        // An earlier connection of the batch may have caused this one to be closed. Its slot has no other before the next
-        // iteration accepts.
+        // An earlier connection of the batch may have caused this one to be closed. Its slot has no other before the
+        // next iteration accepts.
         let Some(conn) = self.conns.get_mut(read_input.slot).filter(is_open) else { return };
         conn.input_buf.extend_from_slice(&self.read_batch.bytes[read_input.from + used..read_input.to]);
         self.after_input(read_input.slot, 0);

@@ -105,8 +105,8 @@ pub enum ManifestEdit {
         /// The machine's monotonic clock at that time, ms.
         mono: MonoMs,
     },
-    /// The store is the range's only serving member in this epoch: the epoch's records are committed wherever an opening
-    /// finds them, and no commit marks are written. Tag 15.
+    /// The store is the range's only serving member in this epoch: the epoch's records are committed wherever an
+    /// opening finds them, and no commit marks are written. Tag 15.
     BeginSoleEpoch {
         /// The range's number.
         range: RangeId,

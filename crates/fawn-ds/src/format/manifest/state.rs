@@ -19,7 +19,8 @@ pub struct ManifestRange {
     pub sole: Option<SoleEpochs>,
 }
 
-/// Successive epochs in which the store was a range's only serving member. Commit marks say nothing about their records.
+/// Successive epochs in which the store was a range's only serving member. Commit marks say nothing about their
+/// records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SoleEpochs {
     /// The first of them. No other epoch of the range lies between it and the last.

@@ -47,7 +47,8 @@ pub fn file_name(slot: u32, uuid: SegmentUuid) -> String {
     format!("segment-{slot:06}-{:016x}.fawn", uuid.fold())
 }
 
-/// Whether a name has the form of [`file_name`]: an unlisted file of that form is an orphan of a crash and may be removed.
+/// Whether a name has the form of [`file_name`]: an unlisted file of that form is an orphan of a crash and may be
+/// removed.
 #[must_use]
 pub fn is_file_name(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("segment-").and_then(|rest| rest.strip_suffix(".fawn")) else { return false };

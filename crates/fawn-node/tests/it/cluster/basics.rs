@@ -131,8 +131,8 @@ fn parked_requests_are_bounded() {
     assert!(ops.iter().all(|op| world.done.get(op).is_some_and(|answer| answer.value().is_some())));
 }
 
-/// A node that starts again routes by the entries of its own members, which its store holds: they are newer than the map it was
-/// configured with.
+/// A node that starts again routes by the entries of its own members, which its store holds: they are newer than the
+/// map it was configured with.
 #[test]
 fn a_node_starts_with_the_entries_of_its_members() {
     let mut world = TestWorld::new(9);
@@ -145,8 +145,8 @@ fn a_node_starts_with_the_entries_of_its_members() {
     assert_eq!(map.ranges.iter().map(|entry| (entry.range, entry.epoch)).collect::<Vec<_>>(), expected);
 }
 
-/// A node asks for its next iteration in time for heartbeats, timers of members, and checks of operations. It sends no heartbeat
-/// before it is due.
+/// A node asks for its next iteration in time for heartbeats, timers of members, and checks of operations. It sends no
+/// heartbeat before it is due.
 #[test]
 fn a_node_is_due_for_each_of_its_timers() {
     for (heartbeat_ms, node, has_operation, due_ms_max) in

@@ -41,8 +41,8 @@ fn fill(disks: impl Iterator<Item = SimDisk>) {
     }
 }
 
-/// **whole-again**: all disks are full while promises and maps are due, because a member is restarted now and then. Once
-/// space is back, everything serves without another restart.
+/// **whole-again**: all disks are full while promises and maps are due, because a member is restarted now and then.
+/// Once space is back, everything serves without another restart.
 #[test]
 fn full_disks_delay_promises_and_maps() {
     let mut world = TestWorld::new(2);

@@ -137,8 +137,8 @@ fn updates_are_done_at_their_head_for_the_sender_of_their_tag() {
     assert_eq!(world.get(b"k").value(), Some(&b"1"[..]), "none of them had an effect");
 }
 
-/// An update is refused for the length of its value before it is evaluated, and for good: the front-end repeats it as another
-/// operation, so a late copy must have no effect.
+/// An update is refused for the length of its value before it is evaluated, and for good: the front-end repeats it as
+/// another operation, so a late copy must have no effect.
 #[test]
 fn an_update_refused_for_its_length_is_never_done() {
     for (is_cold, is_behind_another) in [(false, false), (true, false), (true, true)] {

@@ -281,8 +281,8 @@ fn a_write_without_a_second_copy_is_refused_as_such() {
     assert_eq!(world.get(b"k").value(), Some(&b"1"[..]), "reads continue");
 }
 
-/// A head is cut off while an update waits for its device read, and the other members do the update. Once that member is head
-/// again, its own copy of the request has no effect.
+/// A head is cut off while an update waits for its device read, and the other members do the update. Once that member
+/// is head again, its own copy of the request has no effect.
 #[test]
 fn an_update_that_waits_when_its_head_stops_is_done_once() {
     let mut world = cold_world(9);

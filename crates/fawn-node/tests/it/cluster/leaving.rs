@@ -3,8 +3,8 @@ use super::world::{FRONT_END, TestWorld};
 use crate::harness::resp;
 use fawn_wire::Protocol;
 
-/// Sends `bytes` in a session at the front-end, ends it after `forwarded` requests left, and checks that the whole budget is
-/// free in the end.
+/// Sends `bytes` in a session at the front-end, ends it after `forwarded` requests left, and checks that the whole
+/// budget is free in the end.
 fn leave(world: &mut TestWorld, protocol: Protocol, bytes: &[u8], forwarded: u64) {
     let now = world.now;
     let node = world.nodes.get_mut(&FRONT_END).unwrap();

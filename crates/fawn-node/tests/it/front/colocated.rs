@@ -66,8 +66,8 @@ fn a_node_serves_its_own_clients() {
     assert_eq!(front.status().counters.commands, pipeline.len() as u64);
 }
 
-/// Requests that wait for the window of their range, or for an earlier request of their session, begin with the replies of these:
-/// the node is due for them, and no clock needs to advance.
+/// Requests that wait for the window of their range, or for an earlier request of their session, begin with the replies
+/// of these: the node is due for them, and no clock needs to advance.
 #[test]
 fn requests_behind_others_wait_for_no_timer() {
     let mut limits = NodeLimits::default();

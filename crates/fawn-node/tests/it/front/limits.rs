@@ -30,8 +30,8 @@ fn requests_that_fail_or_come_back_free_their_bytes() {
     assert_eq!(harness.redis(id, &format!("SET {key} v")), "+OK");
 }
 
-/// Operations that wait for the window of their range count as requests, and stall later requests on several keys. They do not
-/// keep the node busy.
+/// Operations that wait for the window of their range count as requests, and stall later requests on several keys. They
+/// do not keep the node busy.
 #[test]
 fn operations_that_wait_for_a_window_are_counted_and_wait_quietly() {
     let mut harness = ClusterHarness::with_window(4);
@@ -67,8 +67,8 @@ fn a_batch_longer_than_a_frame_is_refused() {
     assert_eq!(harness.redis(id, "MSET k0 v k1 v"), "+OK");
 }
 
-/// Items that have their replies no longer count as granted: a reply to many keys with a long value among them reserves no more
-/// than its first grants and that value.
+/// Items that have their replies no longer count as granted: a reply to many keys with a long value among them reserves
+/// no more than its first grants and that value.
 #[test]
 fn items_with_replies_count_as_granted_no_more() {
     const ITEMS: usize = 200;

@@ -170,8 +170,8 @@ fn stores_that_changed_places_are_refused() {
     }
 }
 
-/// A range with members on two running nodes continues although the disk of another shard of one of them failed before: each
-/// of these nodes has a store for the map.
+/// A range with members on two running nodes continues although the disk of another shard of one of them failed before:
+/// each of these nodes has a store for the map.
 #[test]
 fn a_node_dies_after_a_disk_of_another_one_failed() {
     let server = ClusterHarness::with_shards(SHARDS).host.server().id().node();

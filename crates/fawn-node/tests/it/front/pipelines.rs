@@ -1,5 +1,5 @@
-//! Pipelines of sessions with keys of their own, over chains whose members die and return: each session receives exactly the
-//! replies that a store of its own would send, and every request is executed once.
+//! Pipelines of sessions with keys of their own, over chains whose members die and return: each session receives
+//! exactly the replies that a store of its own would send, and every request is executed once.
 use super::harness::ClusterHarness;
 use crate::harness::resp;
 use crate::test_harness::START;
@@ -230,8 +230,8 @@ fn pipelines_hear_their_own_while_members_die() {
     }
 }
 
-/// A host that runs an iteration only for input, device events and announced work: no request waits for anything else, and
-/// nothing is due for ever.
+/// A host that runs an iteration only for input, device events and announced work: no request waits for anything else,
+/// and nothing is due for ever.
 #[test]
 fn work_is_announced_and_ends() {
     for seed in 0..8 {
@@ -283,8 +283,8 @@ fn work_is_announced_and_ends() {
     }
 }
 
-/// A request on many keys of a range that takes no requests fails in the time that each of them may take, however many find
-/// the window full.
+/// A request on many keys of a range that takes no requests fails in the time that each of them may take, however many
+/// find the window full.
 #[test]
 fn requests_beyond_a_window_fail_with_those_in_it() {
     let mut options = LocalOptions::default();

@@ -101,7 +101,8 @@ fn queued_reads_end_with_their_session() {
     assert_eq!(harness.redis(id, &format!("GET {key}")), "$4|last");
 }
 
-/// A store that fails ends the writes of other shards' clients with an error, not with silence; what it has is still read.
+/// A store that fails ends the writes of other shards' clients with an error, not with silence; what it has is still
+/// read.
 #[test]
 fn a_failed_write_at_another_shard_is_answered() {
     let mut harness = harness(2, SimOptions::instant(3), shard_options(Durability::Sync));

@@ -187,8 +187,8 @@ fn the_list_that_exceeds_the_limit_does_not_wait_behind_others() {
         let [first, second, list] = [(); 3].map(|()| connect_at_one_shard(&mut bed));
         assert_eq!(bed.redis(first, &format!("SET {} {}", local[0], "v".repeat(30_000))), "+OK");
         bed.reads_replies = false;
-        // The first one exceeds the limit. The second one and then the list wait for its end. Meanwhile the list's local
-        // values arrive, which exceed the limit too.
+        // The first one exceeds the limit. The second one and then the list wait for its end. Meanwhile the list's
+        // local values arrive, which exceed the limit too.
         bed.send(second, &resp(&format!("GET {}", remote[0])));
         bed.send(list, &resp(&format!("MGET {} {} {} {}", remote[1], remote[2], local[1], local[2])));
         bed.send(first, &resp(&format!("GET {}", local[0])));
@@ -205,8 +205,8 @@ fn the_list_that_exceeds_the_limit_does_not_wait_behind_others() {
     }
 }
 
-/// Requests sent and device reads of a cold read at another shard. It comes back if its first device read is longer than
-/// the first grant, and again if the value is longer than the first read.
+/// Requests sent and device reads of a cold read at another shard. It comes back if its first device read is longer
+/// than the first grant, and again if the value is longer than the first read.
 #[test]
 fn a_cold_read_of_another_shard_is_sent_at_most_three_times() {
     let cost = |replies_bytes_max, bytes: usize| {
