@@ -397,12 +397,15 @@ impl World {
         let mut is_copying = false;
         self.watch.note_received(&statuses);
         for (id, status) in &statuses {
-            is_copying |= status.members.iter().any(|member| member.phase == "copying");
             if self.watch.note_losses(*id, status, self.unclean)? && self.scenario.may_lose {
                 self.trace.say(now_us, "what was acked may be missing".to_owned());
                 self.watch.forgive();
                 self.clients.forgive();
             }
+        }
+        // After the manager's report: in one process, members may serve after a loss in the iteration that reports it.
+        for (id, status) in &statuses {
+            is_copying |= status.members.iter().any(|member| member.phase == "copying");
             self.observe(*id, status)?;
             self.check_memory(*id, status)?;
         }
