@@ -105,6 +105,11 @@ impl Forwarder {
         self.elsewhere(key).unwrap_or(Destination::Shard(self.placement.shard()))
     }
 
+    /// Whether this shard is the destination.
+    pub(crate) fn is_here(&self, to: Destination) -> bool {
+        to == Destination::Shard(self.placement.shard())
+    }
+
     /// The destination of requests on the key, unless this shard executes them.
     #[inline]
     pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<Destination> {

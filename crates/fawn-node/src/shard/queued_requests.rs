@@ -142,7 +142,7 @@ impl<D: Device> ShardContext<'_, D> {
         if let Some(session) = self.sessions.get_mut(name.0) {
             session.own_keys.begin(name.1, kind);
         }
-        self.state.counters.forwarded += 1;
+        self.state.counters.forwarded += u64::from(!self.state.forward.is_here(to));
         self.state.forward.send(to, op, &body, is_latest);
         kind != RequestKind::Value
     }

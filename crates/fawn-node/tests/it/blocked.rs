@@ -49,6 +49,7 @@ fn replies_after_the_commit(requests: &[&str]) -> String {
             break;
         }
     }
+    assert_eq!(harness.host.status().counters.forwarded, 0, "there is no other shard");
     received(&harness, id).escape_ascii().to_string()
 }
 
