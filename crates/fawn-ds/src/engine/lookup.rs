@@ -34,8 +34,13 @@ pub enum Lookup<'e> {
 }
 
 /// A lookup that waits for a device read: the parameters to repeat it, and afterwards the bytes read.
+///
+/// One pointer: results of lookups in memory stay short, and nothing copies the parameters on their way to the device.
 #[derive(Debug)]
-pub struct LookupPlan {
+pub struct LookupPlan(pub(crate) Box<LookupParams>);
+
+#[derive(Debug)]
+pub(crate) struct LookupParams {
     pub(crate) range: RangeId,
     pub(crate) hash: KeyHash,
     pub(crate) key: Box<[u8]>,
@@ -49,37 +54,37 @@ impl LookupPlan {
     /// A read of one known record, for replays and scans.
     pub(crate) fn of_span(range: RangeId, span: ReadSpan) -> Self {
         let (hash, key, view) = (KeyHash(0), Box::default(), View::Latest);
-        Self { range, hash, key, view, span, rejected: Rejected::new(), result: None }
+        Self(Box::new(LookupParams { range, hash, key, view, span, rejected: Rejected::new(), result: None }))
     }
 
     /// Size of its device read, bytes.
     #[must_use]
     pub fn read_bytes(&self) -> usize {
-        self.span.len()
+        self.0.span.len()
     }
 
     /// The version of the key that it reads.
     #[must_use]
     pub fn view(&self) -> View {
-        self.view
+        self.0.view
     }
 
     /// The key of the lookup.
     #[must_use]
     pub fn key(&self) -> &[u8] {
-        &self.key
+        &self.0.key
     }
 
     /// The range of the lookup.
     #[must_use]
     pub fn range(&self) -> RangeId {
-        self.range
+        self.0.range
     }
 
     /// The hash of the key.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
-        self.hash
+        self.0.hash
     }
 }
 
@@ -157,7 +162,8 @@ impl<D: Device> Engine<D> {
             }
             LookupStep::Read(span) => {
                 let key = key.into();
-                Ok(Lookup::Read(LookupPlan { range, hash, key, view, span, rejected, result: None }))
+                let params = LookupParams { range, hash, key, view, span, rejected, result: None };
+                Ok(Lookup::Read(LookupPlan(Box::new(params))))
             }
         }
     }
@@ -268,11 +274,11 @@ impl<D: Device> Engine<D> {
 
     /// Starts the plan's device read; [`super::Event::Lookup`] returns the plan with `user`.
     pub fn read(&mut self, mut plan: LookupPlan, user: u64) {
-        plan.span.cacheable_to = self.cacheable_to(plan.span.slot);
+        plan.0.span.cacheable_to = self.cacheable_to(plan.0.span.slot);
         self.stats.reads += 1;
-        self.stats.second_reads += u64::from(plan.span.is_second);
-        let span = plan.span;
-        let in_flight = InFlight::Lookup { plan: Box::new(plan), user };
+        self.stats.second_reads += u64::from(plan.0.span.is_second);
+        let span = plan.0.span;
+        let in_flight = InFlight::Lookup { plan, user };
         self.submit_span(&span, IoClass::Foreground, in_flight);
     }
 
@@ -295,13 +301,14 @@ impl<D: Device> Engine<D> {
     ///
     /// # Errors
     /// As [`Engine::lookup`], or the read's own failure.
-    pub fn resume(&mut self, mut plan: LookupPlan, now: TimeMs) -> Result<Lookup<'_>, EngineError> {
-        match plan.result.take() {
-            Some(Ok(buf)) => self.set_resume(Some(FetchResume { span: plan.span, buf })),
+    pub fn resume(&mut self, plan: LookupPlan, now: TimeMs) -> Result<Lookup<'_>, EngineError> {
+        let LookupParams { range, hash, key, view, span, rejected, result } = *plan.0;
+        match result {
+            Some(Ok(buf)) => self.set_resume(Some(FetchResume { span, buf })),
             Some(Err(error)) => return Err(error.into()),
             None => self.set_resume(None),
         }
-        self.find(plan.range, plan.hash, &plan.key, (plan.view, now), plan.rejected)
+        self.find(range, hash, &key, (view, now), rejected)
     }
 
     pub(crate) fn set_resume(&mut self, resume: Option<FetchResume>) {

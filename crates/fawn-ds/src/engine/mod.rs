@@ -92,7 +92,7 @@ pub(crate) enum InFlight {
     Sync,
     SegmentHeader,
     Manifest,
-    Lookup { plan: Box<LookupPlan>, user: u64 },
+    Lookup { plan: LookupPlan, user: u64 },
     Verify { range: usize, name: KeyName, span: ReadSpan, rejected: Rejected },
 }
 

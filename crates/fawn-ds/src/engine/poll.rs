@@ -62,8 +62,8 @@ impl<D: Device> Engine<D> {
         let in_flight = self.untrack_write(token);
         match in_flight {
             InFlight::Lookup { mut plan, user } => {
-                plan.result = Some(self.take_read(&plan.span, result, buf));
-                events.push(Event::Lookup { plan: *plan, user });
+                plan.0.result = Some(self.take_read(&plan.0.span, result, buf));
+                events.push(Event::Lookup { plan, user });
             }
             InFlight::Verify { range, name, span, rejected } => {
                 let read = self.take_read(&span, result, buf);
@@ -127,7 +127,7 @@ impl<D: Device> Engine<D> {
     fn complete_stale(&mut self, events: &mut Vec<Event>) {
         while let Some(stale) = self.stale.pop_front() {
             match stale {
-                InFlight::Lookup { plan, user } => events.push(Event::Lookup { plan: *plan, user }),
+                InFlight::Lookup { plan, user } => events.push(Event::Lookup { plan, user }),
                 InFlight::Verify { range, name, .. } => {
                     self.verify_in_flight -= 1;
                     self.verify_queue.push_back((range, name));

@@ -144,8 +144,8 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// The read's own failure.
     pub fn absorb(&mut self, mut plan: LookupPlan) -> Result<(), EngineError> {
-        match plan.result.take() {
-            Some(Ok(buf)) => self.set_resume(Some(FetchResume { span: plan.span, buf })),
+        match plan.0.result.take() {
+            Some(Ok(buf)) => self.set_resume(Some(FetchResume { span: plan.0.span, buf })),
             Some(Err(error)) => return Err(error.into()),
             None => {}
         }
