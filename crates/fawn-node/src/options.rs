@@ -17,9 +17,10 @@ pub struct ShardOptions {
     /// Replies of all sessions, including those granted to reads in flight, bytes; beyond it requests
     /// that return values wait. One reply may exceed it.
     pub replies_bytes_max: usize,
-    /// Keys and values of all sessions' outstanding requests in a cluster, bytes; beyond it input is not consumed.
+    /// Keys and values of all sessions' waiting requests, bytes; beyond it input is not consumed.
     pub requests_bytes_max: usize,
-    /// Requests of a session that may wait for a commit or a read; beyond it the session's input is not consumed.
+    /// Requests of a session that may wait for a commit or a read; beyond it the session's input is not consumed. Also
+    /// the operations that one request on several keys has at a time.
     pub session_pending_max: usize,
     /// Maximum reply to a request on several keys, bytes.
     pub reply_bytes_max: usize,

@@ -36,6 +36,20 @@ pub enum EachKey {
     Set,
 }
 
+impl EachKey {
+    /// The request on one key. [`EachKey::Set`] has none: its keys are set together, with their values.
+    #[must_use]
+    pub const fn request(self, key: &[u8]) -> Request<'_> {
+        let update = match self {
+            Self::Get => return Request::Get { key },
+            Self::Delete => Update::Delete { condition: Condition::Always, return_previous: false },
+            Self::Touch(expiry) => Update::Touch { expiry, condition: ExpiryCondition::Always, return_value: true },
+            Self::Set => unreachable!(),
+        };
+        Request::Update { key, update }
+    }
+}
+
 /// A request on several keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MultiCommand<'a> {
@@ -72,16 +86,8 @@ impl<'a> MultiCommand<'a> {
         core::iter::from_fn(move || {
             let key = args.next()?;
             Some(match each {
-                EachKey::Get => Request::Get { key },
-                EachKey::Delete => {
-                    let update = Update::Delete { condition: Condition::Always, return_previous: false };
-                    Request::Update { key, update }
-                }
-                EachKey::Touch(expiry) => {
-                    let condition = ExpiryCondition::Always;
-                    Request::Update { key, update: Update::Touch { expiry, condition, return_value: true } }
-                }
                 EachKey::Set => Request::Update { key, update: unconditional_set(args.next()?) },
+                each => each.request(key),
             })
         })
     }

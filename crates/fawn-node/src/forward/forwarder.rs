@@ -43,6 +43,8 @@ pub(crate) struct Forwarder {
     pub(crate) ungranted: VecDeque<(SessionQueueName, usize)>,
     /// Requests on several keys of which an item waits for a grant of this length.
     pub(crate) ungranted_multis: VecDeque<(usize, usize)>,
+    /// Memory of the keys of requests on several keys that wait.
+    pub(crate) multis_bytes: usize,
     pub(crate) keyspace_ops: Slab<KeyspaceOp>,
     /// Replies to shards that wait for a commit here.
     commit_waiters: CommitWaiters,
@@ -67,6 +69,7 @@ impl Forwarder {
             ready: VecDeque::new(),
             ungranted: VecDeque::new(),
             ungranted_multis: VecDeque::new(),
+            multis_bytes: 0,
             keyspace_ops: Slab::new(),
             commit_waiters: CommitWaiters::default(),
             peer_stats: ShardStatus::default(),
@@ -139,7 +142,7 @@ impl Forwarder {
 
     /// Whether one more request may be sent or queued.
     pub(crate) fn has_capacity(&self, options: &ShardOptions) -> bool {
-        let bytes = self.outstanding_bytes + self.key_queues.requests_bytes;
+        let bytes = self.outstanding_bytes + self.key_queues.requests_bytes + self.multis_bytes;
         self.requests() < options.pending_max && bytes <= options.requests_bytes_max
     }
 

@@ -13,17 +13,18 @@ pub(crate) fn is_granted(sessions: &Sessions, target: &ReplyTarget, bytes: usize
     session.replies.reserved_bytes(slot) >= bytes
 }
 
-/// Delivers a reply to a request on one key; nothing happens if the session has ended.
+/// Delivers a reply to a request on one key; nothing happens if the session has ended. Returns the bytes that the end of
+/// a request on several keys releases.
 pub(crate) fn deliver(
     sessions: &mut Sessions,
     multis: &mut Slab<PendingMulti>,
     target: &ReplyTarget,
     key: &[u8],
     reply: &Reply<'_>,
-) {
+) -> usize {
     match target.place {
         ReplyPlace::Slot(slot) => {
-            let Some(session) = sessions.get_mut(target.session) else { return };
+            let Some(session) = sessions.get_mut(target.session) else { return 0 };
             session.replies.complete(slot, None, |out| encode_reply(target.format, key, reply, out));
             sessions.schedule(target.session);
         }
@@ -32,19 +33,22 @@ pub(crate) fn deliver(
                 unreachable!("nothing completes while its request is being executed")
             };
             multi_reply.complete(item, reply);
-            if !multi_reply.is_complete() {
-                let held_bytes = multi_reply.held_bytes();
-                let PendingMulti { session, slot, .. } = multis[multi];
-                if let Some(session) = sessions.get_mut(session) {
-                    session.replies.set_reserved(slot, held_bytes.max(session.replies.reserved_bytes(slot)));
-                    sessions.schedule(target.session);
-                }
-            } else {
-                deliver_multi(sessions, multis.remove(multi));
+            if multi_reply.is_complete() {
+                let ended = multis.remove(multi);
+                let keys_bytes = ended.keys_bytes;
+                deliver_multi(sessions, ended);
+                return keys_bytes;
+            }
+            let held_bytes = multi_reply.held_bytes();
+            let PendingMulti { session, slot, .. } = multis[multi];
+            if let Some(session) = sessions.get_mut(session) {
+                session.replies.set_reserved(slot, held_bytes.max(session.replies.reserved_bytes(slot)));
+                sessions.schedule(target.session);
             }
         }
         ReplyPlace::Part { .. } => unreachable!("a whole-keyspace operation folds its replies"),
     }
+    0
 }
 
 fn deliver_multi(sessions: &mut Sessions, multi: PendingMulti) {

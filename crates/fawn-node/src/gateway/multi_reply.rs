@@ -1,8 +1,8 @@
 //! Requests on several keys: replies gathered in the order of the keys, in whatever order they arrive.
-use crate::request::{LargerItem, SessionId};
+use crate::request::{LargerItem, OutstandingOp, RequestBody, SessionId, StoredRequest};
 use fawn_types::{Reply, Version};
 use fawn_wire::internal::EncodedReply;
-use fawn_wire::{MultiReplyEncoder, ReplyFold};
+use fawn_wire::{EachKey, MultiReplyEncoder, ReplyFold};
 use std::collections::VecDeque;
 
 /// An item whose reply is not yet in the bytes.
@@ -23,6 +23,8 @@ pub(crate) struct MultiReply {
     items: VecDeque<MultiItem>,
     /// Number of the first of `items`.
     first: u32,
+    /// Number of the last items whose requests have not begun.
+    unstarted: usize,
     stored_bytes: usize,
     bytes_max: usize,
     is_too_long: bool,
@@ -33,8 +35,8 @@ impl MultiReply {
     pub(crate) fn new(gather: MultiReplyEncoder, mut bytes: Vec<u8>, bytes_max: usize) -> Self {
         bytes.clear();
         gather.begin(&mut bytes);
-        let items = VecDeque::new();
-        Self { gather, bytes, wait: None, items, first: 0, stored_bytes: 0, bytes_max, is_too_long: false }
+        let (wait, items, is_too_long) = (None, VecDeque::new(), false);
+        Self { gather, bytes, wait, items, first: 0, unstarted: 0, stored_bytes: 0, bytes_max, is_too_long }
     }
 
     /// Adds the reply to the next key.
@@ -57,6 +59,29 @@ impl MultiReply {
     pub(crate) fn push_unknown(&mut self, key: &[u8]) -> u32 {
         self.items.push_back(MultiItem { key: key.into(), reply: None });
         self.first + self.items.len() as u32 - 1
+    }
+
+    /// Adds the next key, whose request begins later. All further keys must follow this way.
+    pub(crate) fn push_unstarted(&mut self, key: &[u8]) {
+        self.push_unknown(key);
+        self.unstarted += 1;
+    }
+
+    pub(crate) const fn has_unstarted(&self) -> bool {
+        self.unstarted > 0
+    }
+
+    /// Takes the first item whose request has not begun: its number and its key.
+    pub(crate) fn start_next(&mut self) -> Option<(u32, &[u8])> {
+        let at = self.items.len() - self.unstarted;
+        let item = self.items.get(at)?;
+        self.unstarted -= 1;
+        Some((self.first + at as u32, &item.key))
+    }
+
+    /// Memory of the keys that it waits for.
+    pub(crate) fn keys_bytes(&self) -> usize {
+        self.items.iter().map(|item| size_of::<MultiItem>() + item.key.len()).sum()
     }
 
     /// Fills a reserved item.
@@ -137,16 +162,47 @@ pub(crate) struct PendingMulti {
     pub(crate) slot: u64,
     /// `None` only while the request is being executed.
     pub(crate) multi_reply: Option<MultiReply>,
-    /// Grants of items at other shards.
+    each: EachKey,
+    /// First grant of each value.
+    pub(crate) item_bytes: usize,
+    /// Items with an outstanding operation.
+    pub(crate) outstanding: usize,
+    /// Their grants.
     pub(crate) outstanding_bytes: usize,
-    /// Items that came back from other shards for a larger grant.
+    /// Items that wait for a grant: they came back for a larger one, or have not begun.
     pub(crate) larger: VecDeque<LargerItem>,
+    /// The first of these is queued for its grant.
+    pub(crate) waits_for_grant: bool,
+    /// Memory of its keys.
+    pub(crate) keys_bytes: usize,
 }
 
 impl PendingMulti {
     /// Placeholder until the replies so far are moved in.
-    pub(crate) fn unfilled() -> Self {
-        let (session, slot, larger) = (SessionId::NONE, u64::MAX, VecDeque::new());
-        Self { session, slot, multi_reply: None, outstanding_bytes: 0, larger }
+    pub(crate) fn unfilled(each: EachKey, item_bytes: usize) -> Self {
+        Self {
+            session: SessionId::NONE,
+            slot: u64::MAX,
+            multi_reply: None,
+            each,
+            item_bytes,
+            outstanding: 0,
+            outstanding_bytes: 0,
+            larger: VecDeque::new(),
+            waits_for_grant: false,
+            keys_bytes: 0,
+        }
+    }
+
+    /// The operation of an item has ended.
+    pub(crate) const fn note_end(&mut self, op: &OutstandingOp) {
+        self.outstanding -= 1;
+        self.outstanding_bytes -= op.grant_bytes;
+    }
+
+    /// Takes the first item that has not begun, with its request.
+    pub(crate) fn start_next(&mut self) -> Option<(u32, StoredRequest)> {
+        let (item, key) = self.multi_reply.as_mut()?.start_next()?;
+        Some((item, StoredRequest::new(&RequestBody::Key(self.each.request(key)))))
     }
 }

@@ -5,8 +5,8 @@
 mod activation;
 mod dispatch;
 mod fan_out;
-mod larger_items;
 mod multi;
+mod multi_items;
 mod node;
 mod node_replies;
 mod node_requests;

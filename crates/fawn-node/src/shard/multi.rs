@@ -9,7 +9,7 @@ use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, OperationError, Reply, Request, Update};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
-use fawn_wire::{MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
+use fawn_wire::{EachKey, MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
 
 /// Bytes that the items of one request share as their first grants.
 const ITEMS_BYTES: usize = 1 << 20;
@@ -38,9 +38,10 @@ pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Sessio
         },
         ReplyFold::Each(_) | ReplyFold::Count => {
             let is_read = multi.requests().next().is_some_and(|request| request.returns_value());
+            let items = multi.len().min(state.options.session_pending_max);
             // The length of all values here is not known before they are found: any space admits the request.
-            let item_bytes = if is_read { item_grant(session, multi.len()) } else { 0 };
-            if is_read && !session.grant(item_bytes * multi.len()) {
+            let item_bytes = if is_read { item_grant(session, items) } else { 0 };
+            if is_read && !session.grant(item_bytes * items) {
                 return Flow::Stall(Stall::ReplyBudget);
             }
             gather(state, session, multi, item_bytes);
@@ -155,7 +156,9 @@ fn gather<D: Device>(state: &mut ShardState<D>, session: &mut Session, multi: &M
     let mut progress = GatherProgress {
         multi_reply: MultiReply::new(multi.multi_reply, bytes, state.options.reply_bytes_max),
         pending: None,
+        each: multi.each,
         item_bytes,
+        is_latest: !session.own_keys.is_empty(),
     };
     for request in multi.requests() {
         step(state, session, &request, &mut progress);
@@ -167,9 +170,15 @@ fn gather<D: Device>(state: &mut ShardState<D>, session: &mut Session, multi: &M
         state.multi_reply = multi_reply.bytes;
         return;
     };
+    if multi_reply.has_unstarted() {
+        // No key is recorded yet for these: the session's next requests wait for the reply.
+        session.stalled = Some(Stall::Quiet);
+    }
     let pending = &mut state.multis[pending];
     pending.session = session.id;
     pending.slot = session.replies.reserve(multi_reply.held_bytes() + pending.outstanding_bytes);
+    pending.keys_bytes = multi_reply.keys_bytes();
+    state.forward.multis_bytes += pending.keys_bytes;
     pending.multi_reply = Some(multi_reply);
 }
 
@@ -178,8 +187,11 @@ struct GatherProgress {
     multi_reply: MultiReply,
     /// Its place in the table, once an item waits.
     pending: Option<usize>,
+    each: EachKey,
     /// Grant of each value that is not known at once.
     item_bytes: usize,
+    /// The session has unfinished requests before this one. Its own items need no order.
+    is_latest: bool,
 }
 
 impl GatherProgress {
@@ -191,8 +203,11 @@ impl GatherProgress {
         key: &[u8],
         grant_bytes: usize,
     ) -> ReplyTarget {
-        let multi = *self.pending.get_or_insert_with(|| state.multis.insert(PendingMulti::unfilled()));
-        state.multis[multi].outstanding_bytes += grant_bytes;
+        let new = || PendingMulti::unfilled(self.each, self.item_bytes);
+        let multi = *self.pending.get_or_insert_with(|| state.multis.insert(new()));
+        let pending = &mut state.multis[multi];
+        (pending.outstanding, pending.outstanding_bytes) =
+            (pending.outstanding + 1, pending.outstanding_bytes + grant_bytes);
         let place = ReplyPlace::Item { multi, item: self.multi_reply.push_unknown(key) };
         ReplyTarget { session: session.id, place, format: ReplyFormat::Silent }
     }
@@ -206,9 +221,11 @@ fn step<D: Device>(
     progress: &mut GatherProgress,
 ) {
     let key = request.key();
-    let hash = state.hash(key);
-    // The whole request has passed its session's earlier ones; its own items need no order.
-    let is_latest = single::reads_latest(state, session, hash);
+    let outstanding = progress.pending.map_or(0, |pending| state.multis[pending].outstanding);
+    if outstanding >= state.options.session_pending_max {
+        return progress.multi_reply.push_unstarted(key);
+    }
+    let (hash, is_latest) = (state.hash(key), progress.is_latest);
     if let Some(to) = state.elsewhere(key) {
         if let (Destination::Chain(range), Request::Get { key }) = (to, request) {
             let emit = |reply: &Reply<'_>| progress.multi_reply.push(key, reply, None);

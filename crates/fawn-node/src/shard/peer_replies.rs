@@ -15,7 +15,13 @@ impl<D: Device> ShardContext<'_, D> {
         }
         self.end_on_key(op);
         if let ReplyPlace::Item { multi, .. } = op.target.place {
-            self.state.multis[multi].outstanding_bytes -= op.grant_bytes;
+            self.state.multis[multi].note_end(op);
+            self.deliver(&op.target, &op.key, reply);
+            self.sessions.update_budget(op.target.session);
+            if self.state.multis.contains(multi) {
+                self.send_items(multi);
+            }
+            return;
         }
         self.deliver(&op.target, &op.key, reply);
         for target in &op.joined {
@@ -30,6 +36,7 @@ impl<D: Device> ShardContext<'_, D> {
         self.state.counters.rereads += 1;
         let request = || StoredRequest::new(body);
         if let ReplyPlace::Item { multi, .. } = op.target.place {
+            self.state.multis[multi].note_end(&op);
             return self.repeat_item(multi, LargerItem { op, bytes, request: request() });
         }
         self.end_on_key(&op);
@@ -62,6 +69,7 @@ impl<D: Device> ShardContext<'_, D> {
     }
 
     pub(super) fn deliver(&mut self, target: &ReplyTarget, key: &[u8], reply: &Reply<'_>) {
-        deliver(self.sessions, &mut self.state.multis, target, key, reply);
+        let released_bytes = deliver(self.sessions, &mut self.state.multis, target, key, reply);
+        self.state.forward.multis_bytes -= released_bytes;
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn execute_single<D: Device>(
 
 /// Whether a read by the session must see the key's newest value, pending or not.
 #[inline]
-pub(super) fn reads_latest<D: Device>(state: &ShardState<D>, session: &Session, hash: KeyHash) -> bool {
+fn reads_latest<D: Device>(state: &ShardState<D>, session: &Session, hash: KeyHash) -> bool {
     !session.own_keys.is_empty() && session.own_keys.reads_latest(hash, state.committed())
 }
 

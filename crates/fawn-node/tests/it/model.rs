@@ -420,7 +420,7 @@ fn histories_of_slow_clients_under_tiny_budgets_are_linearizable() {
         let options = ShardOptions {
             replies_bytes_max: [2 << 10, 24 << 10, 100 << 10][(seed / 3 % 3) as usize],
             session_output_bytes_max: if seed.is_multiple_of(2) { 20_000 } else { 1 << 20 },
-            session_pending_max: 4 + (seed % 30) as usize,
+            session_pending_max: 1 + (seed % 30) as usize,
             pending_max: 10 + (seed % 7 * 10) as usize,
             uncommitted_max: 3 + seed % 20,
             ..shard_options(durability(seed))

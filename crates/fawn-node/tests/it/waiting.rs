@@ -79,6 +79,7 @@ fn sessions_that_end_leave_nothing_behind() {
         let options = ShardOptions {
             replies_bytes_max: [2 << 10, 24 << 10, 100 << 10][(seed % 3) as usize],
             pending_max: 40,
+            session_pending_max: [1, 2, 1024][(seed % 4).min(2) as usize],
             uncommitted_max: 3 + seed % 20,
             requests_bytes_max: 100_000,
             reads_in_flight_max: 1 + (seed % 5) as usize,
@@ -152,10 +153,43 @@ fn a_long_list_of_short_cold_values_reserves_little() {
     let names: Vec<String> = (0..KEYS).map(|at| format!("key:{at}")).collect();
     harness.send(id, &resp(&format!("MGET {}", names.join(" "))));
     let status = harness.host.status();
-    assert!(status.pending > KEYS / 2, "{} items wait", status.pending);
+    assert_eq!(
+        status.pending,
+        ShardOptions::default().session_pending_max,
+        "items of a list are bounded like a pipeline"
+    );
     let reserved = status.replies.reserved_bytes;
     assert!(reserved <= 3 << 20, "{reserved} bytes are reserved for a reply of 0.5 MB");
     harness.settle();
     assert_eq!(harness.clients[&id].received.len(), "*5000\r\n".len() + KEYS * (100 + "$100\r\n\r\n".len()));
     harness.check_empty();
+}
+
+/// The items of a list that begin later than others are executed before the session's next requests, once each.
+#[test]
+fn a_list_beyond_the_bound_precedes_the_sessions_next_requests() {
+    const KEYS: usize = 40;
+    for session_pending_max in [1, 2, 7, 39, 40] {
+        let options = ShardOptions { session_pending_max, ..shard_options(Durability::Sync) };
+        let mut harness = cold(KEYS, 300, SimOptions::instant(1), options);
+        let names: Vec<String> = (0..KEYS).map(|at| format!("key:{at}")).collect();
+        let names = names.join(" ");
+        let id = harness.connect(Protocol::Resp);
+        let commands = [
+            format!("SET key:{} before", KEYS - 1),
+            format!("MGET {names}"),
+            format!("SET key:{} after", KEYS - 2),
+            format!("EXISTS {names} key:0 absent"),
+            format!("DEL {names} key:0"),
+            "DBSIZE".to_owned(),
+        ];
+        commands.iter().for_each(|command| harness.send(id, &resp(command)));
+        harness.run(1);
+        assert!(harness.host.status().pending <= session_pending_max);
+        harness.settle();
+        let old = format!("${}\r\n{}\r\n", 300, "x".repeat(300)).repeat(KEYS - 1);
+        let expected = format!("+OK\r\n*40\r\n{old}$6\r\nbefore\r\n+OK\r\n:41\r\n:40\r\n:0\r\n");
+        assert!(harness.clients[&id].received == expected.as_bytes(), "bound {session_pending_max}");
+        harness.check_empty();
+    }
 }

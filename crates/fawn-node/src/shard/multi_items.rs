@@ -1,18 +1,16 @@
-//! Items of requests on several keys whose values are longer than their grants.
+//! Items of requests on several keys that are sent later: of long lists, and those whose values are longer than their
+//! grants.
 use super::ShardContext;
-use crate::request::{LargerItem, OutstandingOp, ReplyPlace};
+use crate::request::{LargerItem, OutstandingOp, ReplyPlace, ReplyTarget};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply};
+use fawn_wire::ReplyFormat;
 
 impl<D: Device> ShardContext<'_, D> {
     /// An item came back: it is sent again once the whole reply is granted its length.
     pub(super) fn repeat_item(&mut self, multi: usize, larger: LargerItem) {
-        let pending = &mut self.state.multis[multi];
-        pending.outstanding_bytes -= larger.op.grant_bytes;
-        pending.larger.push_back(larger);
-        if pending.larger.len() == 1 {
-            self.repeat_items(multi);
-        }
+        self.state.multis[multi].larger.push_back(larger);
+        self.send_items(multi);
     }
 
     pub(super) fn run_granted_multis(&mut self) {
@@ -24,18 +22,23 @@ impl<D: Device> ShardContext<'_, D> {
                 .get(pending.session)
                 .is_none_or(|session| session.replies.reserved_bytes(pending.slot) >= bytes);
             if is_due {
-                self.repeat_items(multi);
+                self.state.multis[multi].waits_for_grant = false;
+                self.send_items(multi);
             } else {
                 self.state.forward.ungranted_multis.push_back((multi, bytes));
             }
         }
     }
 
-    /// Sends items that came back, up to the first that is not granted. At least one waits.
-    fn repeat_items(&mut self, multi: usize) {
+    /// Sends items that came back or have not begun, up to the first that is not granted.
+    pub(super) fn send_items(&mut self, multi: usize) {
         loop {
+            self.start_item(multi);
             let pending = &self.state.multis[multi];
             let (Some(next), Some(multi_reply)) = (pending.larger.front(), &pending.multi_reply) else { return };
+            if pending.waits_for_grant {
+                return;
+            }
             let is_too_long = multi_reply.held_bytes() + next.bytes > self.state.options.reply_bytes_max;
             let wanted_bytes = multi_reply.held_bytes() + pending.outstanding_bytes + next.bytes;
             let (id, slot) = (pending.session, pending.slot);
@@ -43,6 +46,7 @@ impl<D: Device> ShardContext<'_, D> {
                 Some((session, _, budget)) if !is_too_long => {
                     if !budget.grant(session, slot, wanted_bytes) {
                         budget.queue_slot(session, slot, wanted_bytes);
+                        self.state.multis[multi].waits_for_grant = true;
                         return self.state.forward.ungranted_multis.push_back((multi, wanted_bytes));
                     }
                     true
@@ -51,16 +55,38 @@ impl<D: Device> ShardContext<'_, D> {
             };
             let Some(next) = self.state.multis[multi].larger.pop_front() else { return };
             if is_wanted {
-                self.send_again(multi, next);
+                self.send(multi, next);
             } else if self.drop_item(multi, &next, is_too_long) {
                 return;
             }
         }
     }
 
-    fn send_again(&mut self, multi: usize, LargerItem { op, bytes, request }: LargerItem) {
+    /// Begins the next item of a list, unless the operations of others use the list's bound.
+    fn start_item(&mut self, multi: usize) {
+        let outstanding_max = self.state.options.session_pending_max;
+        let pending = &mut self.state.multis[multi];
+        if !pending.larger.is_empty() || pending.outstanding >= outstanding_max {
+            return;
+        }
+        let Some((item, request)) = pending.start_next() else { return };
+        let place = ReplyPlace::Item { multi, item };
+        let target = ReplyTarget { session: pending.session, place, format: ReplyFormat::Silent };
+        let bytes = if request.request().returns_value() { pending.item_bytes } else { 0 };
+        let key = request.request().key();
+        let (hash, to) = (self.state.hash(key), self.state.forward.destination(key));
+        let op = OutstandingOp::new(to, target, hash, &request.body(), bytes);
+        if let Some(session) = self.sessions.get_mut(target.session) {
+            session.own_keys.begin(hash, op.kind);
+        }
+        self.state.counters.forwarded += u64::from(!self.state.forward.is_here(to));
+        self.state.multis[multi].larger.push_back(LargerItem { op, bytes, request });
+    }
+
+    fn send(&mut self, multi: usize, LargerItem { op, bytes, request }: LargerItem) {
         let to = self.state.forward.destination(request.request().key());
-        self.state.multis[multi].outstanding_bytes += bytes;
+        let pending = &mut self.state.multis[multi];
+        (pending.outstanding, pending.outstanding_bytes) = (pending.outstanding + 1, pending.outstanding_bytes + bytes);
         // As new as the first attempt would have been, whose session may have updated the key before.
         self.state.forward.send(to, OutstandingOp { grant_bytes: bytes, ..op }, &request.body(), true);
     }
@@ -74,6 +100,7 @@ impl<D: Device> ShardContext<'_, D> {
         }
         let ReplyPlace::Item { .. } = larger.op.target.place else { unreachable!("only items are repeated here") };
         self.deliver(&larger.op.target, &[], &Reply::Error(OperationError::Unavailable));
+        self.sessions.update_budget(larger.op.target.session);
         !self.state.multis.contains(multi)
     }
 }
