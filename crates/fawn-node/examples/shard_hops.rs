@@ -9,7 +9,7 @@ use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{DeviceOptions, FileDevice};
 use fawn_node::{MessageBatch, Placement, ServerInfo, SessionId, Shard, ShardOptions, ShardOutput};
 use fawn_types::random::SplitMix64;
-use fawn_types::{Durability, HashSecret, Now, ShardId};
+use fawn_types::{Durability, HashSecret, Now, RingKey, ShardId};
 use fawn_wire::Protocol;
 use std::collections::VecDeque;
 use std::error::Error;
@@ -97,9 +97,11 @@ impl ShardHopsBench {
             let session = shards[shard].open_session(Protocol::Resp);
             clients.push(HopClient { shard, session, rounds: Vec::new(), next: 0, rest: 0, awaited: 0 });
         }
-        let placement = Placement::new(ShardId(0), count).ok_or("no shards")?;
+        let ranges: Vec<_> = (0..count).filter_map(|index| Placement::new(ShardId(index), count)).collect();
         for key in (0..KEYS).map(|number| format!("key:{number:012}")) {
-            keys[usize::from(placement.owner(&SECRET, key.as_bytes()).0)].push(key);
+            let ring_key = RingKey::of(&SECRET, key.as_bytes());
+            let owner = ranges.iter().position(|placement| placement.range().1.contains(&ring_key));
+            keys[owner.ok_or("the ranges do not cover the ring")?].push(key);
         }
         let mail = shards.iter().map(|_| VecDeque::new()).collect();
         Ok(Self { shards, keys, mail, clients, reply_bytes: 0, batches: 0 })

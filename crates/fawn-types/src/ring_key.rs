@@ -54,6 +54,13 @@ impl RingKey {
         (sip::first_half(&secret.0, tag_of(key)) as u32).swap_bytes()
     }
 
+    /// Its highest 32 bits.
+    #[must_use]
+    pub const fn highest(&self) -> u32 {
+        let [a, b, c, d, ..] = self.0;
+        u32::from_be_bytes([a, b, c, d])
+    }
+
     /// The highest boundary at or below this key: the key with its low 64 bits cleared.
     #[must_use]
     pub fn boundary(self) -> Self {

@@ -97,16 +97,6 @@ impl ClusterOps {
         self.timeout_ms
     }
 
-    /// The range of the key.
-    pub(crate) fn range_of(&self, key: &[u8]) -> RangeId {
-        let map = self.map();
-        let entry = match map.ranges.as_slice() {
-            [all] => Some(all),
-            _ => map.range_of(&RingKey::of(&map.secret, key)),
-        };
-        entry.map_or(RangeId::default(), |entry| entry.range)
-    }
-
     /// A ring key that the request is on.
     fn ring_key_of(&self, range: RangeId, body: &RequestBody<'_>) -> RingKey {
         let of_key = |key| RingKey::of(&self.map().secret, key);

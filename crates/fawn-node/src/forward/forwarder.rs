@@ -4,12 +4,14 @@ use super::cluster_ops::ClusterOps;
 use super::commit_waiters::CommitWaiters;
 use super::key_queues::{QueuedRequest, SessionQueueName, SessionQueues};
 use super::outstanding::Outstanding;
+use super::routes::Routes;
 use crate::gateway::Session;
 use crate::keyspace_op::KeyspaceOp;
 use crate::options::ShardOptions;
 use crate::placement::Placement;
 use crate::request::{Destination, Origin, OutstandingOp, RequestKind, ShardOpId};
 use crate::status::ShardStatus;
+use fawn_chain::RangeEntry;
 use fawn_types::{HashSecret, OperationError, Reply, ShardId, Version};
 use fawn_wire::internal::{
     Message, RequestBody, RequestFields, put_larger_message, put_notice, put_reply_message, put_request_message,
@@ -24,9 +26,11 @@ const SPARE_BYTES_MAX: usize = 512 << 10;
 /// session.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    placement: Placement,
-    secret: HashSecret,
-    /// Routes and operations of a cluster's node. A standalone node has none: its shards divide the ring.
+    shard: ShardId,
+    routes: Routes,
+    /// All keys are this shard's.
+    is_alone: bool,
+    /// Operations of a cluster's node at chains. A standalone node has none.
     pub(crate) cluster: Option<Box<ClusterOps>>,
     /// Batch for each shard, including this one: whole-keyspace requests treat all shards alike.
     outbox: Vec<MessageBatch>,
@@ -56,9 +60,14 @@ pub(crate) struct Forwarder {
 
 impl Forwarder {
     pub(crate) fn new(placement: Placement, secret: HashSecret, cluster: Option<Box<ClusterOps>>) -> Self {
+        let routes = match &cluster {
+            Some(cluster) => Routes::of_map(cluster.map()),
+            None => Routes::of_shards(secret, placement.count()),
+        };
         Self {
-            placement,
-            secret,
+            shard: placement.shard(),
+            routes,
+            is_alone: cluster.is_none() && placement.count() == 1,
             cluster,
             outbox: vec![MessageBatch::default(); usize::from(placement.count())],
             spare: Vec::new(),
@@ -77,53 +86,51 @@ impl Forwarder {
         }
     }
 
-    pub(crate) const fn placement(&self) -> Placement {
-        self.placement
+    /// This shard.
+    pub(crate) const fn shard(&self) -> ShardId {
+        self.shard
     }
 
     /// Number of parts of a request on the whole keyspace: the shards of the node, or the ranges of the cluster.
-    pub(crate) fn parts(&self) -> usize {
-        self.cluster.as_ref().map_or(self.outbox.len(), |cluster| cluster.map().ranges.len())
+    pub(crate) const fn parts(&self) -> usize {
+        self.routes.len()
     }
 
     /// The destination of a part; the map never has fewer ranges than before.
     pub(crate) fn part(&self, index: usize) -> Destination {
-        match &self.cluster {
-            Some(cluster) => Destination::Chain(cluster.map().ranges[index].range),
-            None => Destination::Shard(ShardId(index as u16)),
-        }
+        self.routes.of_range(index)
     }
 
     pub(crate) fn all_parts(&self) -> Vec<Destination> {
         (0..self.parts()).map(|index| self.part(index)).collect()
     }
 
-    /// Whether requests on keys may be executed elsewhere.
-    pub(crate) fn has_others(&self) -> bool {
-        self.cluster.is_some() || self.placement.count() > 1
-    }
-
     /// The destination of requests on the key.
     pub(crate) fn destination(&self, key: &[u8]) -> Destination {
-        self.elsewhere(key).unwrap_or(Destination::Shard(self.placement.shard()))
+        self.routes.of_key(key)
     }
 
     /// Whether this shard is the destination.
+    #[inline]
     pub(crate) fn is_here(&self, to: Destination) -> bool {
-        to == Destination::Shard(self.placement.shard())
+        to == Destination::Shard(self.shard)
     }
 
     /// The destination of requests on the key, unless this shard executes them.
     #[inline]
     pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<Destination> {
-        if let Some(cluster) = &self.cluster {
-            return Some(Destination::Chain(cluster.range_of(key)));
-        }
-        if self.placement.count() == 1 {
+        if self.is_alone {
             return None;
         }
-        let owner = self.placement.owner(&self.secret, key);
-        (owner != self.placement.shard()).then_some(Destination::Shard(owner))
+        let to = self.destination(key);
+        (!self.is_here(to)).then_some(to)
+    }
+
+    /// The map has a newer entry.
+    pub(crate) fn handle_entry(&mut self, entry: &RangeEntry) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.handle_entry(entry);
+        self.routes = Routes::of_map(cluster.map());
     }
 
     /// Requests elsewhere or in queues.
@@ -189,7 +196,7 @@ impl Forwarder {
 
     /// The origin of the next operation of this shard's sessions.
     pub(crate) fn next_origin(&self) -> Origin {
-        Origin::Shard { shard: self.placement.shard(), op: self.outstanding.next_id() }
+        Origin::Shard { shard: self.shard, op: self.outstanding.next_id() }
     }
 
     /// Adds the operation of [`Forwarder::next_origin`].
@@ -201,7 +208,7 @@ impl Forwarder {
 
     /// An operation of this shard's sessions, if `shard` is this one.
     pub(crate) fn own_op(&mut self, shard: ShardId, op: ShardOpId) -> Option<&mut OutstandingOp> {
-        (shard == self.placement.shard()).then(|| self.outstanding.get_mut(op))
+        (shard == self.shard).then(|| self.outstanding.get_mut(op))
     }
 
     /// Removes an operation whose reply, or refusal for a longer value, has arrived.
@@ -255,7 +262,7 @@ impl Forwarder {
 
     /// Sends a notice to all other shards.
     pub(crate) fn notify_others(&mut self, notice: Message<'_>) {
-        let me = usize::from(self.placement.shard().0);
+        let me = usize::from(self.shard.0);
         let others = self.outbox.iter_mut().enumerate().filter(|(at, _)| *at != me);
         others.for_each(|(_, batch)| put_notice(notice, &mut batch.bytes));
     }
@@ -283,7 +290,7 @@ impl Forwarder {
 
     /// Whether the next iteration has work without an event.
     pub(crate) fn is_due(&self) -> bool {
-        !self.ready.is_empty() || !self.outbox[usize::from(self.placement.shard().0)].is_empty()
+        !self.ready.is_empty() || !self.outbox[usize::from(self.shard.0)].is_empty()
     }
 
     /// Whether nothing is outstanding, neither here nor for other shards.

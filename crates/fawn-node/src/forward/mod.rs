@@ -14,6 +14,7 @@ mod forwarder;
 mod key_queues;
 mod message_batch;
 mod outstanding;
+mod routes;
 
 pub use message_batch::MessageBatch;
 

@@ -74,7 +74,7 @@ enum KeyOwners {
 /// Finds the owners of the keys of an atomic batch.
 fn owners_of<'a, D: Device>(state: &ShardState<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> KeyOwners {
     let first = keys.next().and_then(|key| state.elsewhere(key));
-    if state.forward.has_others() && keys.any(|key| state.elsewhere(key) != first) {
+    if state.forward.parts() > 1 && keys.any(|key| state.elsewhere(key) != first) {
         return KeyOwners::Apart;
     }
     first.map_or(KeyOwners::Here, KeyOwners::At)

@@ -126,11 +126,7 @@ impl<D: Device> Shard<D> {
             {
                 return;
             }
-            Body::Entry(entry) => {
-                if let Some(cluster) = &mut self.state.forward.cluster {
-                    cluster.handle_entry(entry);
-                }
-            }
+            Body::Entry(entry) => self.state.forward.handle_entry(entry),
             _ => {}
         }
         if self.state.control.as_mut().is_some_and(|control| control.handle_frame(now, frame)) {

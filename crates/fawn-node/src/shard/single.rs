@@ -176,7 +176,7 @@ pub(super) fn park<D: Device>(
 ) {
     let longest_bytes = if request.returns_value() { grant_bytes } else { usize::MAX };
     let message = message_of((hash, request), is_latest, longest_bytes);
-    let here = Destination::Shard(state.forward.placement().shard());
+    let here = Destination::Shard(state.forward.shard());
     let mut op = OutstandingOp::new(here, target, hash, &message.body, grant_bytes);
     session.own_keys.begin(hash, op.kind);
     op.request_bytes = state.host.park(parking, &message, state.forward.next_origin());
