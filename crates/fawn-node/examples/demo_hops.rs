@@ -4,7 +4,8 @@
 //! valgrind --tool=callgrind --toggle-collect='*Bench*measured*' target/release/examples/demo_hops \
 //!     <empty directory> <get|set> [pipeline] [requests]
 //! ```
-//! Divide the counted instructions by the requests for the cost of one operation, including its client.
+//! Divide the counted instructions by the requests for the cost of one operation, including its client. A `set` waits for
+//! the device in further iterations, which are counted too.
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{DeviceOptions, FileDevice};
 use fawn_node::{
@@ -109,6 +110,8 @@ impl DemoHopsBench {
         let mut asked = 0;
         while asked < requests || self.clients.iter().any(|client| client.awaited > 0) {
             asked += self.ask(asked < requests);
+            // About as long as an iteration takes. Members repeat some requests only after a time.
+            self.now = self.now.plus_ms(1);
             self.cluster.run_once(self.now);
             while let Some(output) = self.cluster.poll_output() {
                 let ShardOutput::Writable(session) = output else { continue };
