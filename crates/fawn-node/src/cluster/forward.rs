@@ -42,7 +42,7 @@ impl<D: Device> MemberHost<D> {
             return;
         };
         let body = Body::Append { after, last, upstream, time, assigned, records: &self.records };
-        links.send_records(job.to, &Frame { header, body });
+        links.send(job.to, &Frame { header, body });
         self.counters.records_sent_bytes += self.records.len() as u64;
     }
 

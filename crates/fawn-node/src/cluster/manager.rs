@@ -53,7 +53,7 @@ impl ManagerHost {
         while let Some(output) = self.manager.poll_output() {
             match output {
                 ManagerOutput::Persist { revision, image } => persist(revision, &image),
-                ManagerOutput::Send { to, frame } => links.send(to, frame),
+                ManagerOutput::Send { to, frame } => links.send(to, &frame),
                 ManagerOutput::BootRefused { member, boot } => {
                     tracing::error!(
                         %member,

@@ -261,8 +261,8 @@ impl<D: Device> MemberHost<D> {
                 self.eager_sync = true;
                 self.engine.set_eager_sync(true);
             }
-            ReplicaOutput::Send { to, frame } => links.send(to, frame),
-            ReplicaOutput::SendManager { frame } => links.send_manager(frame),
+            ReplicaOutput::Send { to, frame } => links.send(to, &frame),
+            ReplicaOutput::SendManager { frame } => links.send_manager(&frame),
             ReplicaOutput::SendRecords { to, after, through, bytes_max } => {
                 self.send_records(ReplayJob { range: id, to, after, through, bytes_max }, links);
             }
@@ -324,7 +324,8 @@ impl<D: Device> MemberHost<D> {
             counters.replies += 1;
             encoded.clear();
             put_result_as_reply(encoded, tag.session, done.version, &done.result);
-            links.send_reply(member_of(tag.session), header, tag.seq, encoded);
+            let body = Body::Reply { op: tag.seq, payload: encoded };
+            links.send(member_of(tag.session), &Frame { header, body });
         });
     }
 

@@ -99,7 +99,7 @@ impl NodeControl {
         self.heartbeat_at = now.plus_ms(self.heartbeat_ms);
         let header = links.header(RangeId(0), Epoch::default());
         let body = host.slow_for_ms().map_or(Body::Hello, |oldest_ms| Body::Slow { oldest_ms });
-        links.send_manager(Frame { header, body });
+        links.send_manager(&Frame { header, body });
     }
 
     pub(crate) fn next_timeout(&self) -> MonoMs {

@@ -205,7 +205,7 @@ impl<D: Device> MemberHost<D> {
         let Some(header) = header.filter(|_| base <= read_version) else { return };
         let keys = self.engine.len(range);
         let body = Body::Transfer { base, cursor, next, read_version, keys, records: &self.records };
-        links.send_records(to, &Frame { header, body });
+        links.send(to, &Frame { header, body });
         self.counters.records_sent_bytes += self.records.len() as u64;
     }
 }

@@ -215,7 +215,8 @@ impl ClusterOps {
                     let Some(op) = self.ops.get_mut(&number) else { continue };
                     let again = op.sent_to.replace((to, epoch)).is_some();
                     op.is_sent_again |= again;
-                    links.send_request(to, links.header(range, epoch), (number, tag, first_incomplete), &op.payload);
+                    let body = Body::Request { op: number, tag, first_incomplete, payload: &op.payload };
+                    links.send(to, &Frame { header: links.header(range, epoch), body });
                     if again {
                         // A dead shard sends no refusal, so a missing reply may mean that the map is out of date.
                         self.refresh(range, links);
@@ -243,7 +244,7 @@ impl ClusterOps {
             None => self.refreshed.push((range, now)),
         }
         let epoch = self.map().range(range).map(|entry| entry.epoch).unwrap_or_default();
-        links.send_manager(Frame { header: links.header(range, epoch), body: Body::EntryWanted });
+        links.send_manager(&Frame { header: links.header(range, epoch), body: Body::EntryWanted });
     }
 
     /// Handles a reply; returns the operation that it ends. A reply that is corrupt, of another boot of this shard, or

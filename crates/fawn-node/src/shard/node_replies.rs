@@ -24,7 +24,8 @@ impl NodeReplies<'_> {
         let Origin::Node { from, op, session, range, epoch } = *origin else { unreachable!("a front-end's operation") };
         self.encoded.clear();
         put_reply(self.encoded, session, reply);
-        self.links.send_reply(from, self.links.header(range, epoch), op, self.encoded);
+        let frame = Frame { header: self.links.header(range, epoch), body: Body::Reply { op, payload: self.encoded } };
+        self.links.send(from, &frame);
     }
 
     /// Sends a refusal: the operation had no effect.
@@ -32,7 +33,7 @@ impl NodeReplies<'_> {
         let Origin::Node { from, op, range, epoch, .. } = *origin else { unreachable!("a front-end's operation") };
         self.counters.refused += 1;
         let header = self.links.header(range, epoch);
-        self.links.send(from, Frame { header, body: Body::Refused { op, reason } });
+        self.links.send(from, &Frame { header, body: Body::Refused { op, reason } });
     }
 }
 

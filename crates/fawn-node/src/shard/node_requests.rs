@@ -103,7 +103,7 @@ impl<D: Device> ShardState<D> {
         {
             announced_to.push((header.from, range));
             let body = Body::Entry(entry.clone());
-            links.send(header.from, Frame { header: links.header(range, replica.epoch()), body });
+            links.send(header.from, &Frame { header: links.header(range, replica.epoch()), body });
         }
         self.node_replies().refuse(origin, RefusedReason::StaleEpoch);
     }

@@ -1,19 +1,23 @@
 //! Frames of a cluster: from peers, from this shard to itself, and the order in which an iteration handles them.
 use super::Shard;
-use crate::cluster::{LocalFrame, NodeOutput};
+use crate::cluster::NodeOutput;
 use fawn_chain::{Body, Frame, Header};
 use fawn_flash::Device;
 use fawn_types::{MemberId, Now, Reply};
 
 /// Maximum rounds of local frames per iteration. If frames remain, the next iteration is due at once.
 const LOCAL_ROUNDS_MAX: usize = 64;
-/// Maximum local frames per round.
-const LOCAL_FRAMES_MAX: usize = 4096;
+/// Maximum batches of local frames per round.
+const LOCAL_BATCHES_MAX: usize = 64;
 
 impl<D: Device> Shard<D> {
     /// Receives bytes of a peer's stream; frames may be split and joined arbitrarily.
     pub fn handle_bytes(&mut self, now: Now, from: MemberId, bytes: &[u8]) {
         self.note_time(now);
+        self.receive(from, bytes);
+    }
+
+    fn receive(&mut self, from: MemberId, bytes: &[u8]) {
         let mut stream = self.state.links.take_stream(from);
         let mut piece = bytes;
         loop {
@@ -70,7 +74,7 @@ impl<D: Device> Shard<D> {
     /// Whether another round has work.
     pub(crate) fn has_rounds_left(&self) -> bool {
         let forward = &self.state.forward;
-        !self.state.links.local.is_empty()
+        self.state.links.has_own()
             || forward.is_due()
             || forward.cluster.as_ref().is_some_and(|cluster| cluster.can_start())
     }
@@ -94,22 +98,9 @@ impl<D: Device> Shard<D> {
         let now = self.state.host.now;
         self.state.host.advance(now, &mut self.state.links);
         self.host().refuse_stopped();
-        for _ in 0..LOCAL_FRAMES_MAX {
-            let Some(local) = self.state.links.local.pop_front() else { break };
-            self.handle_local(&local);
-        }
-    }
-
-    fn handle_local(&mut self, local: &LocalFrame) {
-        match local {
-            LocalFrame::Control(frame) => self.handle_frame(frame),
-            LocalFrame::Request { header, op, tag, first_incomplete, payload } => {
-                let body = Body::Request { op: *op, tag: *tag, first_incomplete: *first_incomplete, payload };
-                self.handle_frame(&Frame { header: *header, body });
-            }
-            LocalFrame::Reply { header, op, payload } => {
-                self.handle_frame(&Frame { header: *header, body: Body::Reply { op: *op, payload } });
-            }
+        for _ in 0..LOCAL_BATCHES_MAX {
+            let Some(frames) = self.state.links.take_own() else { break };
+            self.receive(self.id(), &frames);
         }
     }
 
