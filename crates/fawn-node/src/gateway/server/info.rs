@@ -1,59 +1,33 @@
 //! Text of `INFO`: Redis's field names for clients and dashboards, FAWN's own in a section.
-use crate::counters::Counted;
+use crate::counters::{Counted, CounterNames};
 use crate::options::ServerInfo;
 use crate::status::ShardStatus;
 use fawn_types::TimeMs;
 use fawn_wire::{Args, identity};
-use std::fmt::{Display, Write};
-
-type Section = fn(&mut Text, &ServerInfo, &ShardStatus, TimeMs);
+use std::fmt::Write;
 
 /// Sections in the order of their output.
-const SECTIONS: [(&str, Section); 9] = [
-    ("Server", server),
-    ("Clients", clients),
-    ("Memory", memory),
-    ("Persistence", persistence),
-    ("Stats", stats),
-    ("Replication", replication),
-    ("Cluster", cluster),
-    ("Keyspace", keyspace),
-    ("Fawn", fawn),
-];
-
-/// Lines of `name:value`.
-struct Text(String);
-
-impl Text {
-    fn line(&mut self, name: &str, value: impl Display) {
-        // Writing to a string does not fail.
-        let _ = write!(self.0, "{name}:{value}\r\n");
-    }
-
-    /// The rows of a table in this section.
-    fn counters(&mut self, section: &str, table: &impl Counted) {
-        table.visit(&mut |names, value| match names.info.split_once(':') {
-            Some((of, name)) if of == section => self.line(name, value),
-            _ => {}
-        });
-    }
-}
+const SECTIONS: [&str; 9] =
+    ["Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "Cluster", "Keyspace", "Fawn"];
 
 /// The requested sections; all if none is named.
 pub(super) fn text(server_info: &ServerInfo, status: &ShardStatus, asked: Args<'_>, now: TimeMs) -> String {
-    let mut text = Text(String::with_capacity(2048));
-    for (name, section) in SECTIONS {
-        if is_asked(name, asked) {
-            if !text.0.is_empty() {
-                text.0.push_str("\r\n");
+    let (mut text, lines) = (String::with_capacity(2048), lines(server_info, status, now));
+    for section in SECTIONS.into_iter().filter(|section| is_asked(section, asked)) {
+        if !text.is_empty() {
+            text.push_str("\r\n");
+        }
+        // Writing to a string does not fail.
+        let _ = write!(text, "# {section}\r\n");
+        for (name, value) in &lines {
+            if let Some((of, name)) = name.split_once(':')
+                && of == section
+            {
+                let _ = write!(text, "{name}:{value}\r\n");
             }
-            let _ = write!(text.0, "# {name}\r\n");
-            section(&mut text, server_info, status, now);
-            text.counters(name, status);
-            text.counters(name, &status.store);
         }
     }
-    text.0
+    text
 }
 
 fn is_asked(name: &str, mut asked: Args<'_>) -> bool {
@@ -64,72 +38,57 @@ fn is_asked(name: &str, mut asked: Args<'_>) -> bool {
         })
 }
 
-fn server(text: &mut Text, server_info: &ServerInfo, _: &ShardStatus, now: TimeMs) {
-    let uptime_s = now.ms_since(TimeMs(server_info.started_at_ms)) / 1000;
-    text.line("redis_version", identity::REDIS_VERSION);
-    text.line("fawn_version", env!("CARGO_PKG_VERSION"));
-    text.line("redis_mode", "standalone");
-    text.line("os", &server_info.system);
-    text.line("arch_bits", usize::BITS);
-    text.line("process_id", server_info.process_id);
-    text.line("run_id", &server_info.run_id);
-    text.line("tcp_port", server_info.resp_port);
-    text.line("memcached_port", server_info.memcached_port);
-    text.line("server_time_usec", now.0.saturating_mul(1000));
-    text.line("uptime_in_seconds", uptime_s);
-    text.line("uptime_in_days", uptime_s / 86_400);
-    text.line("io_threads_active", u8::from(server_info.threads > 1));
-    text.line("data_directory", &server_info.directory);
-}
-
-fn clients(text: &mut Text, server_info: &ServerInfo, _: &ShardStatus, _: TimeMs) {
-    text.line("maxclients", server_info.sessions_max);
-    text.line("blocked_clients", 0);
-}
-
-fn memory(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
-    text.line("used_memory", status.store.memory_bytes());
-    // Nothing is evicted: values are on flash, only cached pages are dropped.
-    text.line("maxmemory_policy", "noeviction");
-}
-
-fn persistence(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
-    text.line("loading", 0);
-    text.line("async_loading", 0);
-    text.line("rdb_changes_since_last_save", status.uncommitted);
-    text.line("rdb_bgsave_in_progress", 0);
-    text.line("rdb_last_bgsave_status", "ok");
-    text.line("aof_enabled", 1);
-    text.line("aof_rewrite_in_progress", 0);
-    text.line("aof_last_write_status", if status.store.poisoned.is_some() { "err" } else { "ok" });
-}
-
-fn stats(text: &mut Text, _: &ServerInfo, _: &ShardStatus, _: TimeMs) {
-    text.line("rejected_connections", 0);
-    text.line("evicted_keys", 0);
-}
-
-fn replication(text: &mut Text, _: &ServerInfo, _: &ShardStatus, _: TimeMs) {
-    text.line("role", "master");
-    text.line("connected_slaves", 0);
-}
-
-fn cluster(text: &mut Text, _: &ServerInfo, _: &ShardStatus, _: TimeMs) {
-    text.line("cluster_enabled", 0);
-}
-
-fn keyspace(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
-    if status.store.keys > 0 {
-        text.line("db0", format_args!("keys={},expires=0,avg_ttl=0", status.store.keys));
+/// The lines of all sections, each named `Section:name` as in the tables of counters.
+fn lines(server_info: &ServerInfo, status: &ShardStatus, now: TimeMs) -> Vec<(String, String)> {
+    let (uptime_s, store) = (now.ms_since(TimeMs(server_info.started_at_ms)) / 1000, &status.store);
+    let text = |value: &dyn ToString| value.to_string();
+    let mut lines = vec![
+        ("Server:redis_version", text(&identity::REDIS_VERSION)),
+        ("Server:fawn_version", text(&env!("CARGO_PKG_VERSION"))),
+        ("Server:redis_mode", text(&"standalone")),
+        ("Server:os", text(&server_info.system)),
+        ("Server:arch_bits", text(&usize::BITS)),
+        ("Server:process_id", text(&server_info.process_id)),
+        ("Server:run_id", text(&server_info.run_id)),
+        ("Server:tcp_port", text(&server_info.resp_port)),
+        ("Server:memcached_port", text(&server_info.memcached_port)),
+        ("Server:server_time_usec", text(&now.0.saturating_mul(1000))),
+        ("Server:uptime_in_seconds", text(&uptime_s)),
+        ("Server:uptime_in_days", text(&(uptime_s / 86_400))),
+        ("Server:io_threads_active", text(&u8::from(server_info.threads > 1))),
+        ("Server:data_directory", text(&server_info.directory)),
+        ("Clients:maxclients", text(&server_info.sessions_max)),
+        ("Clients:blocked_clients", text(&0)),
+        ("Memory:used_memory", text(&store.memory_bytes())),
+        // Nothing is evicted: values are on flash, only cached pages are dropped.
+        ("Memory:maxmemory_policy", text(&"noeviction")),
+        ("Persistence:loading", text(&0)),
+        ("Persistence:async_loading", text(&0)),
+        ("Persistence:rdb_changes_since_last_save", text(&status.uncommitted)),
+        ("Persistence:rdb_bgsave_in_progress", text(&0)),
+        ("Persistence:rdb_last_bgsave_status", text(&"ok")),
+        ("Persistence:aof_enabled", text(&1)),
+        ("Persistence:aof_rewrite_in_progress", text(&0)),
+        ("Persistence:aof_last_write_status", text(&if store.poisoned.is_some() { "err" } else { "ok" })),
+        ("Stats:rejected_connections", text(&0)),
+        ("Stats:evicted_keys", text(&0)),
+        ("Replication:role", text(&"master")),
+        ("Replication:connected_slaves", text(&0)),
+        ("Cluster:cluster_enabled", text(&0)),
+        ("Fawn:device", text(&store.device_name)),
+        ("Fawn:poisoned", text(&store.poisoned.as_deref().unwrap_or(""))),
+    ];
+    if store.keys > 0 {
+        lines.push(("Keyspace:db0", format!("keys={},expires=0,avg_ttl=0", store.keys)));
     }
-}
-
-fn fawn(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
-    text.line("device", status.store.device_name);
-    text.line("poisoned", status.store.poisoned.as_deref().unwrap_or(""));
-    for (class, device) in status.store.devices() {
+    let mut lines: Vec<(String, String)> = lines.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    for (class, device) in store.devices() {
         let mut value = Vec::new();
         device.visit(&mut |names, count| value.push(format!("{}={count}", names.field)));
-        text.line(&format!("device_{}", class.name()), value.join(","));
+        lines.push((format!("Fawn:device_{}", class.name()), value.join(",")));
     }
+    let mut add = |names: &'static CounterNames, value: u64| lines.push((names.info.to_owned(), text(&value)));
+    status.visit(&mut add);
+    store.visit(&mut add);
+    lines
 }
