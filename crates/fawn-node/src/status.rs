@@ -25,9 +25,17 @@ counters! {
         // As in Redis: every error reply, whether the request was refused or failed; memcached's too.
         error_replies: u64, "Replies that were errors.",
             prometheus "fawn_error_replies_total", info "Stats:total_error_replies";
-        malformed: u64, "Requests refused by the decoder.", prometheus "fawn_malformed_total";
+        malformed: u64, "Requests refused by the decoder, and frames that violate the protocol.", prometheus "fawn_malformed_total";
         stalls: u64, "Times a connection's input had to wait.", prometheus "fawn_stalls_total", info "Fawn:stalls";
         retries_answered: u64, "Repeated updates answered from their records.";
+        refused: u64, "Requests of front-ends refused: stale epoch, wrong range, overload.",
+            prometheus "fawn_chain_refused_total";
+        records_sent_bytes: u64, "Bytes of records sent to other members.", prometheus "fawn_chain_sent_bytes_total";
+        records_received: u64, "Records appended from other members.", prometheus "fawn_chain_received_records_total";
+        frames_cut: u64, "Frames with records that the log did not accept.", prometheus "fawn_chain_cut_frames_total";
+        copies: u64, "Full resyncs begun: no donor's log reached back far enough.",
+            prometheus "fawn_chain_resyncs_total";
+        alarms: u64, "Harmless violations of the protocol, each logged.", prometheus "fawn_chain_alarms_total";
         rereads: u64, "Requests repeated because their reply was longer than granted.",
             prometheus "fawn_rereads_total";
         iterations: u64, "Iterations.", info "Fawn:turns";

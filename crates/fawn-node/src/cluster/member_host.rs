@@ -3,11 +3,11 @@ use super::config::{HostConfig, member_of};
 use super::payload::put_result_as_reply;
 use super::peer_links::PeerLinks;
 use super::persist::{PersistQueue, PersistedBlob};
-use super::status::BackEndCounters;
 use super::transfer::TransferJob;
 use crate::exec::{ExecContext, Executor, handle_commit};
 use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot};
 use crate::request::{Origin, Parking, RequestMessage};
+use crate::status::ShardCounters;
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
 use fawn_chain::{Body, Frame, RangeEntry};
 use fawn_ds::internals::{Engine, EngineError, Event};
@@ -39,7 +39,7 @@ pub(crate) struct MemberHost<D: Device> {
     pub(super) replays: Slab<ReplayJob>,
     pub(super) transfers: Slab<TransferJob>,
     pub(crate) persists: PersistQueue,
-    pub(crate) counters: BackEndCounters,
+    pub(crate) counters: ShardCounters,
     /// Scratch buffer: a reply or result for the next frame or record.
     pub(crate) encoded: Vec<u8>,
     /// Scratch buffer: records for the next frame.
@@ -67,7 +67,7 @@ impl<D: Device> MemberHost<D> {
             replays: Slab::new(),
             transfers: Slab::new(),
             persists: PersistQueue::default(),
-            counters: BackEndCounters::default(),
+            counters: ShardCounters::default(),
             encoded: Vec::new(),
             records: Vec::new(),
             events: Vec::new(),
@@ -318,27 +318,14 @@ impl<D: Device> MemberHost<D> {
 
     /// Commits all records through `through`. At a tail, also replies to their operations.
     fn commit(&mut self, slot: RangeSlot, through: Version, links: &mut PeerLinks) {
-        let Self { engine, members, encoded, counters, .. } = self;
+        let Self { engine, members, encoded, .. } = self;
         let header = links.header(members[slot].id, members[slot].replica.epoch());
         handle_commit(engine, &mut members[slot], through, |tag, done| {
-            counters.replies += 1;
             encoded.clear();
             put_result_as_reply(encoded, tag.session, done.version, &done.result);
             let body = Body::Reply { op: tag.seq, payload: encoded };
             links.send(member_of(tag.session), &Frame { header, body });
         });
-    }
-
-    /// Counters, with those of the executor.
-    pub(crate) fn counters(&self) -> BackEndCounters {
-        let executed = self.exec.counters;
-        BackEndCounters {
-            reads: executed.gets,
-            writes: executed.writes + executed.flushes,
-            cold: executed.cold,
-            retries_answered: executed.retries_answered,
-            ..self.counters
-        }
     }
 
     fn give_up(&mut self, at: RangeSlot, why: String) {

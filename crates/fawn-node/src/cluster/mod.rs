@@ -26,7 +26,7 @@ pub use digest::RangeDigest;
 pub use output::NodeOutput;
 pub use payload::KeyspaceRequest;
 pub use recover::NodeError;
-pub use status::{BackEndCounters, NodeStatus};
+pub use status::NodeStatus;
 
 pub(crate) use config::{HostConfig, member_of, session_of};
 pub(crate) use member_host::MemberHost;

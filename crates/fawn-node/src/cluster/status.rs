@@ -1,48 +1,20 @@
-//! Status of a shard in a cluster: counters, and the state of each of its chain members.
+//! Status of a shard in a cluster, and of each of its chain members.
 use super::member_host::MemberHost;
 use super::node_control::NodeControl;
 use super::peer_links::PeerLinks;
+use crate::counters::Counted;
 use crate::replica::HostedMember;
-use crate::status::MemberStatus;
+use crate::status::{MemberStatus, ShardCounters};
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
-
-/// Counters since the shard's start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct BackEndCounters {
-    /// Reads executed.
-    pub reads: u64,
-    /// Records appended as head.
-    pub writes: u64,
-    /// Replies to operations sent as tail.
-    pub replies: u64,
-    /// Requests that waited for a device read.
-    pub cold: u64,
-    /// Requests refused: stale epoch, wrong range, overload.
-    pub refused: u64,
-    /// Retries answered from completions, without execution.
-    pub retries_answered: u64,
-    /// Requests and records that do not decode or violate the protocol.
-    pub malformed: u64,
-    /// Record bytes sent to peers.
-    pub records_sent_bytes: u64,
-    /// Records appended from peers.
-    pub records_received: u64,
-    /// Frames with records that the log did not accept.
-    pub frames_cut: u64,
-    /// Full resyncs begun here, because no donor's log reached back far enough.
-    pub copies: u64,
-    /// Harmless violations of the protocol, each logged as a chain alarm.
-    pub alarms: u64,
-}
 
 /// Status of a shard in a cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeStatus {
     /// Chain members of this shard.
     pub members: Vec<MemberStatus>,
-    /// Counters of the back-end.
-    pub counters: BackEndCounters,
+    /// Counters of its members and of the requests that they executed.
+    pub counters: ShardCounters,
     /// Requests that wait for a device read.
     pub parked: usize,
     /// Operations of its sessions at chains that have no reply yet.
@@ -65,9 +37,11 @@ pub(crate) fn node_status<D: Device>(
     control: &NodeControl,
     outstanding: usize,
 ) -> NodeStatus {
+    let mut counters = host.counters;
+    counters.add(&host.exec.counters);
     NodeStatus {
         members: host.members.iter().map(|member| member_status(member, &host.engine)).collect(),
-        counters: host.counters(),
+        counters,
         parked: host.exec.wait_queue.len(),
         outstanding,
         completion_bytes: host.members.iter().map(|member| member.completions.bytes()).sum(),

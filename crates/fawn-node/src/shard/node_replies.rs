@@ -1,7 +1,8 @@
 //! Replies to operations of front-ends of a cluster, as frames.
+use crate::cluster::PeerLinks;
 use crate::cluster::payload::put_reply;
-use crate::cluster::{BackEndCounters, PeerLinks};
 use crate::request::Origin;
+use crate::status::ShardCounters;
 use fawn_chain::message::RefusedReason;
 use fawn_chain::{Body, Frame, Rejection};
 use fawn_types::{Reply, Version};
@@ -11,7 +12,7 @@ pub(crate) struct NodeReplies<'a> {
     pub(crate) links: &'a mut PeerLinks,
     /// Scratch buffer.
     pub(crate) encoded: &'a mut Vec<u8>,
-    pub(crate) counters: &'a mut BackEndCounters,
+    pub(crate) counters: &'a mut ShardCounters,
 }
 
 impl NodeReplies<'_> {

@@ -84,6 +84,7 @@ impl<D: Device> ShardState<D> {
     pub(crate) fn reset_counters(&mut self) {
         self.counters.reset();
         self.host.exec.counters.reset();
+        self.host.counters.reset();
     }
 
     /// Current counters and gauges.
@@ -93,6 +94,7 @@ impl<D: Device> ShardState<D> {
         let of_others = if self.control.is_some() { self.host.exec.wait_queue.len() } else { 0 };
         let mut counters = self.counters;
         counters.add(&self.host.exec.counters);
+        counters.add(&self.host.counters);
         ShardStatus {
             counters,
             sessions: self.sessions_open,
