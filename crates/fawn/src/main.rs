@@ -7,6 +7,7 @@ mod client;
 mod config;
 mod data_dir;
 mod demo;
+mod failure;
 mod load;
 mod server;
 

@@ -5,7 +5,8 @@
 mod metrics;
 mod pages;
 
-use crate::server::{ServeError, ShardHandles};
+use crate::failure::Failure;
+use crate::server::{ShardHandles, cannot_listen};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -37,8 +38,8 @@ pub(crate) struct Admin {
 
 impl Admin {
     /// Binds the address. Needs a runtime.
-    pub(crate) fn bind(address: SocketAddr) -> Result<Self, ServeError> {
-        let fail = |detail| ServeError::Listen { what: "admin", address, detail };
+    pub(crate) fn bind(address: SocketAddr) -> Result<Self, Failure> {
+        let fail = cannot_listen("admin", address);
         let listener = std::net::TcpListener::bind(address).map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
         let listener = TcpListener::from_std(listener).map_err(fail)?;

@@ -1,9 +1,9 @@
 //! Command `fawn check`.
-use super::{Exit, Failure};
-use crate::data_dir::Layout;
+use crate::data_dir::{Layout, refuse};
+use crate::failure::{Exit, Failure};
 use fawn_ds::internals::check::{CheckReport, Severity};
 use fawn_ds::internals::format::{manifest, segment};
-use fawn_flash::{DeviceKind, DeviceOptions, FileDevice};
+use fawn_flash::{DeviceError, DeviceKind, DeviceOptions, FileDevice};
 use std::path::{Path, PathBuf};
 
 /// Verifies a store's files offline: manifest, segments, every record. Changes nothing.
@@ -18,14 +18,12 @@ pub(super) struct Check {
 
 impl Check {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let dir = self.dir.display();
-        let fail = |detail: String| Failure::new(Exit::Data, format!("{dir}: {detail}"));
         if !self.dir.is_dir() {
-            return Err(fail("no such directory; give the data directory of a store".to_owned()));
+            return refuse(&self.dir, "no such directory; give the data directory of a store");
         }
-        let layout = Layout::existing(&self.dir).map_err(|error| Failure::new(Exit::Data, error.to_string()))?;
+        let layout = Layout::existing(&self.dir)?;
         if layout.is_none() && !holds_store(&self.dir) {
-            return Err(fail("holds no store: neither a manifest nor segments; give a data directory".to_owned()));
+            return refuse(&self.dir, "holds no store: neither a manifest nor segments; give a data directory");
         }
         let is_sound = match &layout {
             None => check_store(&self.dir),
@@ -35,7 +33,7 @@ impl Check {
             println!("sound");
             return Ok(());
         }
-        Err(fail("corrupt, as listed; keep a copy of the directory before anything else".to_owned()))
+        refuse(&self.dir, "corrupt, as listed; keep a copy of the directory before anything else")
     }
 }
 
@@ -64,7 +62,7 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
 }
 
 fn check_store(dir: &Path) -> Result<bool, Failure> {
-    let fail = |error: fawn_flash::DeviceError| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
+    let fail = |error: DeviceError| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
     // Speed does not matter here: the portable device works everywhere.
     let options = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
     let mut device = FileDevice::open(dir, &options).map_err(fail)?;

@@ -1,6 +1,6 @@
 //! Command `fawn config`.
-use super::Failure;
 use crate::config::SettingSources;
+use crate::failure::Failure;
 use clap::Subcommand;
 
 /// Inspects the configuration without starting a server.

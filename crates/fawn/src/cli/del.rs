@@ -1,6 +1,6 @@
 //! Command `fawn del`.
 use super::target::Target;
-use super::{Exit, Failure};
+use crate::failure::{Exit, Failure};
 use fawn_wire::client::resp::RespReply;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,7 +1,8 @@
 //! Command `fawn demo`.
-use super::{Exit, Failure, logs};
+use super::logs;
 use crate::config::{DurabilityMode, Endpoint, SettingFlags, Settings, ShardCount, Size};
 use crate::demo;
+use crate::failure::{Exit, Failure};
 use std::path::PathBuf;
 
 /// Enough for the catalogue's indexes and a cache; a demo does not need a quarter of the machine.
@@ -58,37 +59,37 @@ pub(super) struct Demo {
 
 impl Demo {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let usage = |message: String| Failure::new(Exit::Usage, message);
         let catalogue = self.catalogue.clone();
         // Before any store is created: a catalogue that cannot be loaded is an error now.
         if let Some(path) = &catalogue
             && let Err(error) = std::fs::metadata(path)
         {
             let path = path.display();
-            return Err(usage(format!("--catalogue {path}: {error}; give a file in Debian's control format, or none")));
+            let words = "give a file in Debian's control format, or none";
+            return refuse(format!("--catalogue {path}: {error}; {words}"));
         }
-        let settings = self.settings().map_err(usage)?;
-        demo::refuse_foreign(&settings.dir).map_err(|message| Failure::new(Exit::Data, message))?;
+        let settings = self.settings()?;
+        demo::refuse_foreign(&settings.dir)?;
         // Users of the demo read standard output; the log reports problems only.
         logs::start(settings.log_format, "warn");
         demo::run(&settings, catalogue)
     }
 
-    fn settings(self) -> Result<Settings, String> {
+    fn settings(self) -> Result<Settings, Failure> {
         if self.resp == Some(Endpoint::Off) {
-            return Err("--resp off: the demo loads its data through RESP; give it an address".to_owned());
+            return refuse("--resp off: the demo loads its data through RESP; give it an address");
         }
         for (name, endpoint) in [("resp", self.resp), ("memcached", self.memcached), ("admin", self.admin)] {
             let address = endpoint.and_then(Endpoint::address);
             if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
-                return Err(format!(
+                return refuse(format!(
                     "{name} = {address}: other machines reach this address; the demo is for this one, listen on 127.0.0.1"
                 ));
             }
         }
         let memory_min = Size(MEMORY_MIN.0 * u64::from(self.shards.unwrap_or(1)));
         let check = |memory: Size| match memory < memory_min {
-            true => Err(format!("memory = {memory}: expected at least {memory_min} for the stores of three nodes")),
+            true => refuse(format!("memory = {memory}: expected at least {memory_min} for the stores of three nodes")),
             false => Ok(()),
         };
         // Before the settings are checked, whose least memory is that of one store.
@@ -105,11 +106,15 @@ impl Demo {
             ready_file: self.ready_file,
             ..SettingFlags::default()
         };
-        let mut settings = Settings::resolve(flags).map_err(|error| error.to_string())?;
+        let mut settings = Settings::resolve(flags)?;
         if !is_given {
             settings.memory = settings.memory.min(MEMORY_DEFAULT.max(memory_min));
         }
         check(settings.memory)?;
         Ok(settings)
     }
+}
+
+fn refuse<T>(message: impl ToString) -> Result<T, Failure> {
+    Err(Failure::new(Exit::Usage, message))
 }

@@ -1,6 +1,6 @@
 //! Command `fawn get`.
 use super::target::Target;
-use super::{Exit, Failure};
+use crate::failure::{Exit, Failure};
 use fawn_wire::client::resp::RespReply;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -28,6 +28,6 @@ impl Get {
             value.push(b'\n');
         }
         let written = out.write_all(&value).and_then(|()| out.flush());
-        written.map_err(|error| Failure::new(Exit::Failed, format!("standard output: {error}")))
+        written.map_err(Failure::of(Exit::Failed, "standard output"))
     }
 }

@@ -1,7 +1,7 @@
 //! Command `fawn load`.
 use super::target::Target;
-use super::{Exit, Failure};
-use crate::load::{self, Fields, Format, LoadError, LoadProgress, Present, Summary};
+use crate::failure::{Exit, Failure};
+use crate::load::{self, Fields, Format, LoadProgress, Present, Summary};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -68,9 +68,9 @@ fn open(file: Option<&Path>) -> Result<Input, Failure> {
         let reader = Box::new(std::io::stdin().lock());
         return Ok(Input { reader, name: "standard input".to_owned(), total_bytes: None });
     };
-    let fail = |error: std::io::Error| Failure::new(Exit::Failed, format!("{}: {error}", path.display()));
-    let file = File::open(path).map_err(fail)?;
-    let metadata = file.metadata().map_err(fail)?;
+    let fail = || Failure::of(Exit::Failed, path.display());
+    let file = File::open(path).map_err(fail())?;
+    let metadata = file.metadata().map_err(fail())?;
     let total_bytes = metadata.is_file().then_some(metadata.len());
     let reader = Box::new(BufReader::with_capacity(1 << 20, file));
     Ok(Input { reader, name: path.display().to_string(), total_bytes })
@@ -86,14 +86,4 @@ fn report(summary: &Summary) {
         summary.bytes as f64 / 1e6 / seconds,
         summary.bad_rows,
     );
-}
-
-impl From<LoadError> for Failure {
-    fn from(error: LoadError) -> Self {
-        let exit = match &error {
-            LoadError::Input { .. } => Exit::Failed,
-            LoadError::Server(..) => Exit::Server,
-        };
-        Self::new(exit, error.to_string())
-    }
 }

@@ -3,7 +3,6 @@ mod check;
 mod config;
 mod del;
 mod demo;
-mod exit;
 mod get;
 mod load;
 mod logs;
@@ -11,8 +10,7 @@ mod serve;
 mod set;
 mod target;
 
-pub(crate) use exit::{Exit, Failure};
-
+use crate::failure::{Exit, Failure, MANUAL};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -24,7 +22,7 @@ use std::process::ExitCode;
 ///
 /// Each command has its own page: `fawn serve --help`.
 #[derive(Parser)]
-#[command(name = "fawn", version, after_long_help = exit::MANUAL, max_term_width = 100)]
+#[command(name = "fawn", version, after_long_help = MANUAL, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: CliCommand,
@@ -54,9 +52,7 @@ pub(crate) fn main() -> ExitCode {
         CliCommand::Load(command) => command.run(),
         CliCommand::Check(command) => command.run(),
         CliCommand::Config(command) => command.run(),
-        CliCommand::Bench(bench) => {
-            fawn_bench::cli::run(bench).map_err(|error| Failure::new(Exit::Failed, error.to_string()))
-        }
+        CliCommand::Bench(bench) => fawn_bench::cli::run(bench).map_err(|error| Failure::new(Exit::Failed, error)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! Command `fawn serve`.
-use super::{Failure, logs};
+use super::logs;
 use crate::config::SettingSources;
+use crate::failure::Failure;
 use crate::server::{self, Service};
 
 /// Runs one node: a complete store by itself.

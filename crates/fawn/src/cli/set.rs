@@ -1,7 +1,7 @@
 //! Command `fawn set`.
 use super::target::Target;
-use super::{Exit, Failure};
 use crate::config::TimeSpan;
+use crate::failure::{Exit, Failure};
 use fawn_types::limits::VALUE_BYTES_MAX;
 use fawn_wire::client::resp::RespReply;
 use std::ffi::OsString;
@@ -54,6 +54,6 @@ impl Set {
 fn read_value() -> Result<Vec<u8>, Failure> {
     let mut value = Vec::new();
     let read = std::io::stdin().take(2 * VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value);
-    read.map_err(|error| Failure::new(Exit::Failed, format!("standard input: {error}")))?;
+    read.map_err(Failure::of(Exit::Failed, "standard input"))?;
     Ok(value)
 }

@@ -1,7 +1,7 @@
 //! Server address of client commands.
-use super::{Exit, Failure};
-use crate::client::{CliClient, ClientError};
+use crate::client::CliClient;
 use crate::config::TimeSpan;
+use crate::failure::Failure;
 
 /// The server to use.
 #[derive(clap::Args)]
@@ -16,12 +16,6 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) fn connect(&self) -> Result<CliClient, Failure> {
-        Ok(CliClient::connect(&self.server, self.timeout.0)?)
-    }
-}
-
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Self {
-        Self::new(Exit::Server, error.to_string())
+        CliClient::connect(&self.server, self.timeout.0)
     }
 }

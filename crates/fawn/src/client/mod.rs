@@ -1,51 +1,14 @@
 //! Client of the command line: RESP over one blocking connection, every wait bounded.
+use crate::failure::{Exit, Failure};
 use fawn_wire::client::ParsedReply;
 use fawn_wire::client::resp::{ReplyParser, RespReply, encode_command};
+use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// Bytes read from the socket at once.
 const READ_BYTES: usize = 64 << 10;
-
-/// Reasons why a server could not be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ClientError {
-    /// No connection.
-    #[error("{address}: {detail}; is `fawn serve` running there? (--server ADDR:PORT chooses another)")]
-    Unreachable {
-        /// Address of the server.
-        address: String,
-        /// The system's error text.
-        detail: String,
-    },
-    /// The connection broke.
-    #[error("{address}: connection lost: {detail}")]
-    Lost {
-        /// Address of the server.
-        address: String,
-        /// The system's error text.
-        detail: String,
-    },
-    /// The server does not speak RESP.
-    #[error("{address}: not a RESP server: expected {expected} at byte {at} of its reply")]
-    Malformed {
-        /// Address of the server.
-        address: String,
-        /// The expected reply.
-        expected: &'static str,
-        /// Offset of the unexpected byte.
-        at: usize,
-    },
-    /// The server replied with an error.
-    #[error("{address}: the server answered: {message}")]
-    Refused {
-        /// Address of the server.
-        address: String,
-        /// The error reply.
-        message: String,
-    },
-}
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -60,8 +23,11 @@ pub(crate) struct CliClient {
 
 impl CliClient {
     /// Connects; `timeout` bounds this and every later wait.
-    pub(crate) fn connect(address: &str, timeout: Duration) -> Result<Self, ClientError> {
-        let fail = |detail: String| ClientError::Unreachable { address: address.to_owned(), detail };
+    pub(crate) fn connect(address: &str, timeout: Duration) -> Result<Self, Failure> {
+        let fail = |detail: String| {
+            let question = "is `fawn serve` running there? (--server ADDR:PORT chooses another)";
+            Failure::new(Exit::Server, format!("{address}: {detail}; {question}"))
+        };
         let listen_addrs = address.to_socket_addrs().map_err(|error| fail(error.to_string()))?;
         let mut last = "the name has no address".to_owned();
         for place in listen_addrs {
@@ -82,7 +48,7 @@ impl CliClient {
     }
 
     /// Sends one command and returns its reply; an error reply is an error.
-    pub(crate) fn call<R>(&mut self, args: &[&[u8]], read: impl FnOnce(RespReply<'_>) -> R) -> Result<R, ClientError> {
+    pub(crate) fn call<R>(&mut self, args: &[&[u8]], read: impl FnOnce(RespReply<'_>) -> R) -> Result<R, Failure> {
         let mut request = Vec::new();
         encode_command(args, &mut request);
         self.send(&request)?;
@@ -90,16 +56,16 @@ impl CliClient {
             RespReply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
             reply => Ok(read(reply)),
         })?;
-        outcome.map_err(|message| ClientError::Refused { address: self.address.clone(), message })
+        outcome.map_err(|message| self.failure(format_args!("the server answered: {message}")))
     }
 
     /// Sends encoded commands.
-    pub(crate) fn send(&mut self, requests: &[u8]) -> Result<(), ClientError> {
-        self.stream.write_all(requests).map_err(|error| self.lost(&error))
+    pub(crate) fn send(&mut self, requests: &[u8]) -> Result<(), Failure> {
+        self.stream.write_all(requests).map_err(|error| self.lost(error))
     }
 
     /// The next reply.
-    pub(crate) fn receive<R>(&mut self, read: impl FnOnce(RespReply<'_>) -> R) -> Result<R, ClientError> {
+    pub(crate) fn receive<R>(&mut self, read: impl FnOnce(RespReply<'_>) -> R) -> Result<R, Failure> {
         let mut parser = std::mem::take(&mut self.parser);
         loop {
             let need_bytes = match parser.parse(&self.input[self.used..]) {
@@ -109,7 +75,8 @@ impl CliClient {
                 }
                 ParsedReply::Incomplete { need_bytes } => need_bytes,
                 ParsedReply::Malformed { expected, at } => {
-                    return Err(ClientError::Malformed { address: self.address.clone(), expected, at });
+                    let found = format_args!("not a RESP server: expected {expected} at byte {at} of its reply");
+                    return Err(self.failure(found));
                 }
             };
             self.fill(need_bytes)?;
@@ -117,7 +84,7 @@ impl CliClient {
     }
 
     /// Reads until `need_bytes` are available after the consumed ones.
-    fn fill(&mut self, need_bytes: usize) -> Result<(), ClientError> {
+    fn fill(&mut self, need_bytes: usize) -> Result<(), Failure> {
         self.input.drain(..std::mem::take(&mut self.used));
         while self.input.len() < need_bytes {
             let at = self.input.len();
@@ -128,13 +95,17 @@ impl CliClient {
                 Ok(0) => return Err(self.lost("the server closed it")),
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.lost(&error)),
+                Err(error) => return Err(self.lost(error)),
             }
         }
         Ok(())
     }
 
-    fn lost(&self, detail: impl ToString) -> ClientError {
-        ClientError::Lost { address: self.address.clone(), detail: detail.to_string() }
+    fn lost(&self, detail: impl Display) -> Failure {
+        self.failure(format_args!("connection lost: {detail}"))
+    }
+
+    fn failure(&self, words: impl Display) -> Failure {
+        Failure::new(Exit::Server, format!("{}: {words}", self.address))
     }
 }

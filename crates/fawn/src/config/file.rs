@@ -1,5 +1,6 @@
 //! Configuration file: TOML whose keys are the long names of flags; an unknown key is an error.
-use super::{ConfigError, SettingFlags};
+use super::SettingFlags;
+use crate::failure::{Exit, Failure};
 use clap::{CommandFactory, Parser};
 use std::error::Error;
 use std::path::Path;
@@ -17,36 +18,36 @@ struct SettingLines {
 }
 
 /// Reads the settings of the file at `path`.
-pub(super) fn read(path: &Path) -> Result<SettingFlags, ConfigError> {
+pub(super) fn read(path: &Path) -> Result<SettingFlags, Failure> {
     let name = path.display().to_string();
-    let unreadable = |error: std::io::Error| ConfigError::Unreadable { path: name.clone(), detail: error.to_string() };
-    parse(&name, &std::fs::read_to_string(path).map_err(unreadable)?)
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let remedy = "give the path of a readable TOML file with --config or FAWN_CONFIG";
+        Failure::new(Exit::Usage, format!("{name}: {error}; {remedy}"))
+    })?;
+    parse(&name, &text)
 }
 
 /// Parses the text of the file `path`.
-pub(super) fn parse(path: &str, text: &str) -> Result<SettingFlags, ConfigError> {
+pub(super) fn parse(path: &str, text: &str) -> Result<SettingFlags, Failure> {
     let line_of = |byte: usize| text[..byte.min(text.len())].matches('\n').count() + 1;
-    let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
-        path: path.to_owned(),
-        line: line_of(error.span().map_or(0, |span| span.start)),
-        detail: error.message().to_owned(),
+    let bad = |line: usize, words: String| Failure::new(Exit::Usage, format!("{path}:{line}: {words}"));
+    let table = DeTable::parse(text).map_err(|error| {
+        bad(line_of(error.span().map_or(0, |span| span.start)), format!("not valid TOML: {}", error.message()))
     })?;
     let known = known_keys();
     let mut args = vec!["fawn".to_owned()];
     for (key, value) in table.get_ref() {
         let (line, key) = (line_of(key.span().start), key.get_ref().as_ref());
         if !known.iter().any(|name| name == key) {
-            let (path, key) = (path.to_owned(), key.to_owned());
-            return Err(ConfigError::UnknownKey { path, line, suggestion: suggestion(&key, &known), key });
+            let suggestion = suggestion(key, &known);
+            let words = format!("unknown key `{key}`{suggestion}; `fawn serve --help` lists every setting");
+            return Err(bad(line, words));
         }
         let argument = value_text(value.get_ref()).map(|value| format!("--{key}={value}"));
         let checked = argument.and_then(|argument| check(&argument).map(|()| argument));
-        args.push(checked.map_err(|detail| {
-            let (path, key) = (path.to_owned(), key.to_owned());
-            ConfigError::BadValue { path, line, key, detail }
-        })?);
+        args.push(checked.map_err(|detail| bad(line, format!("{key}: {detail}")))?);
     }
-    let lines = SettingLines::try_parse_from(args).map_err(|error| ConfigError::Refused(error.to_string()))?;
+    let lines = SettingLines::try_parse_from(args).map_err(|error| Failure::new(Exit::Usage, error))?;
     Ok(lines.flags)
 }
 

@@ -1,6 +1,7 @@
 //! List of settings: flag, variable, key of the file, and their help text.
-use super::{ConfigError, Settings, file};
 use super::{DeviceChoice, DurabilityMode, Endpoint, LogFormat, ShardCount, Size, TimeSpan};
+use super::{Settings, file};
+use crate::failure::Failure;
 use std::path::PathBuf;
 
 /// Every setting of a server, given or not. The long names are also the keys of the configuration file.
@@ -100,7 +101,7 @@ pub(crate) struct SettingSources {
 
 impl SettingSources {
     /// Combines flags, environment, file and defaults, and checks the result.
-    pub(crate) fn resolve(self) -> Result<Settings, ConfigError> {
+    pub(crate) fn resolve(self) -> Result<Settings, Failure> {
         Settings::resolve(match self.config {
             Some(path) => self.flags.or(file::read(&path)?),
             None => self.flags,

@@ -1,6 +1,7 @@
 //! Effective settings: defaults filled in, contradictions and harmful values refused.
 use super::shards::cores;
-use super::{ConfigError, Endpoint, SettingFlags, ShardCount, Size, TimeSpan, memory};
+use super::{Endpoint, SettingFlags, ShardCount, Size, TimeSpan, memory};
+use crate::failure::{Exit, Failure};
 use clap::ValueEnum;
 use fawn_types::{Durability, limits};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -70,7 +71,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Completes the settings with defaults, and checks the result.
-    pub(crate) fn resolve(given: SettingFlags) -> Result<Self, ConfigError> {
+    pub(crate) fn resolve(given: SettingFlags) -> Result<Self, Failure> {
         let settings = Self::with_defaults(given);
         settings.check()?;
         Ok(settings)
@@ -102,8 +103,7 @@ impl Settings {
         }
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
-        let refuse = |message: String| Err(ConfigError::Refused(message));
+    fn check(&self) -> Result<(), Failure> {
         for (name, endpoint) in [("resp", self.resp), ("memcached", self.memcached), ("admin", self.admin)] {
             let Some(address) = endpoint.address() else { continue };
             if !address.ip().is_loopback() && !self.allow_public {
@@ -130,37 +130,28 @@ impl Settings {
             ));
         }
         if self.stall_timeout.0.is_zero() {
-            return refuse(
-                "stall-timeout = 0s: expected more, or every client that waits a moment is cut off".to_owned(),
-            );
+            return refuse("stall-timeout = 0s: expected more, or every client that waits a moment is cut off");
         }
         if self.max_connections == 0 {
-            return refuse("max-connections = 0: expected at least 1".to_owned());
+            return refuse("max-connections = 0: expected at least 1");
         }
         Ok(())
     }
 
     /// Checks that memory and capacity suffice for this many shards.
-    pub(crate) fn check_shards(&self, shards: u16) -> Result<(), ConfigError> {
+    pub(crate) fn check_shards(&self, shards: u16) -> Result<(), Failure> {
         let least = Size(MEMORY_BYTES_MIN * u64::from(shards));
         if self.memory < least {
             let memory = self.memory;
-            return Err(ConfigError::Refused(format!(
-                "memory = {memory}: expected at least {least}{}",
-                of_each(shards)
-            )));
+            return refuse(format!("memory = {memory}: expected at least {least}{}", of_each(shards)));
         }
-        self.check_capacity(shards)
-    }
-
-    /// A store without space for a segment cannot start, and a store with one segment never gets space back.
-    fn check_capacity(&self, shards: u16) -> Result<(), ConfigError> {
+        // A store without space for a segment cannot start, and a store with one segment never gets space back.
         let least = Size(SEGMENTS_MIN * self.segment.0 * u64::from(shards));
         match self.capacity {
-            Some(capacity) if capacity < least => Err(ConfigError::Refused(format!(
+            Some(capacity) if capacity < least => refuse(format!(
                 "capacity = {capacity}: expected at least {SEGMENTS_MIN} segments, {least}{}, or a smaller segment",
                 of_each(shards)
-            ))),
+            )),
             _ => Ok(()),
         }
     }
@@ -205,6 +196,10 @@ impl Settings {
         };
         pairs.into_iter().map(line).collect()
     }
+}
+
+fn refuse(message: impl ToString) -> Result<(), Failure> {
+    Err(Failure::new(Exit::Usage, message))
 }
 
 /// Suffix of an error text for a bound that grows with the shards.

@@ -7,6 +7,7 @@ mod file;
 mod stores;
 
 use crate::config::{Settings, ShardCount};
+use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::{manifest, segment};
 use fawn_flash::DirLock;
 use fawn_node::Placement;
@@ -23,18 +24,14 @@ pub(crate) struct Layout {
     several: Option<(LayoutFile, DirLock)>,
 }
 
-/// A refused layout; the text names the remedy.
-#[derive(PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct LayoutError(String);
-
-/// A refusal that begins with the directory.
-fn refuse<T>(dir: &Path, words: impl std::fmt::Display) -> Result<T, LayoutError> {
-    Err(LayoutError(format!("{}: {words}", dir.display())))
+/// A refusal that begins with the directory; `words` name the remedy.
+pub(crate) fn refuse<T>(dir: &Path, words: impl std::fmt::Display) -> Result<T, Failure> {
+    Err(Failure::new(Exit::Data, format!("{}: {words}", dir.display())))
 }
 
-fn named(path: &Path) -> impl Fn(std::io::Error) -> LayoutError {
-    move |error| LayoutError(format!("{}: {error}; give the directory to the user that runs fawn", path.display()))
+fn named(path: &Path) -> impl Fn(std::io::Error) -> Failure {
+    let path = path.display();
+    move |error| Failure::new(Exit::Data, format!("{path}: {error}; give the directory to the user that runs fawn"))
 }
 
 impl Layout {
@@ -45,7 +42,7 @@ impl Layout {
 
     /// The layout of the directory that `settings` name. A new directory is laid out as they ask, with `secret`.
     /// Everything that can be checked without opening the stores has been checked.
-    pub(crate) fn settle(settings: &Settings, secret: HashSecret) -> Result<Self, LayoutError> {
+    pub(crate) fn settle(settings: &Settings, secret: HashSecret) -> Result<Self, Failure> {
         let dir = &settings.dir;
         let asked = settings.shards.map(|shards| match shards {
             ShardCount::Number(shards) => shards,
@@ -68,7 +65,14 @@ impl Layout {
         if let (Some(ShardCount::Number(asked)), Some(made)) = (settings.shards, made)
             && asked != made
         {
-            return Err(differs(dir, made, asked));
+            let plural = if made == 1 { "" } else { "s" };
+            return refuse(
+                dir,
+                format_args!(
+                    "was made for {made} shard{plural}, and shards = {asked} is asked for; start it without that setting, \
+                     or choose a new directory and load the data into it"
+                ),
+            );
         }
         // The value of `auto` may differ from the directory's number after a change of machine.
         let shards = made.or(asked).unwrap_or(1);
@@ -86,7 +90,7 @@ impl Layout {
     }
 
     /// The existing layout of `dir`, for a check: changes nothing. `None`: one store, or none, in the directory itself.
-    pub(crate) fn existing(dir: &Path) -> Result<Option<Self>, LayoutError> {
+    pub(crate) fn existing(dir: &Path) -> Result<Option<Self>, Failure> {
         let FoundLayout::Several(_) = find(dir)? else { return Ok(None) };
         let lock = lock(dir)?;
         let FoundLayout::Several(file) = find(dir)? else {
@@ -120,7 +124,7 @@ impl Layout {
 
     /// Records that every store exists durably: from now on a missing one is lost, not new. Call before clients are
     /// let in.
-    pub(crate) fn finish(&mut self) -> Result<(), LayoutError> {
+    pub(crate) fn finish(&mut self) -> Result<(), Failure> {
         match &mut self.several {
             Some((file, _)) if !file.is_made => {
                 file.is_made = true;
@@ -131,20 +135,12 @@ impl Layout {
     }
 }
 
-fn lock(dir: &Path) -> Result<DirLock, LayoutError> {
-    DirLock::take(dir).map_err(|error| LayoutError(error.to_string()))
-}
-
-fn differs(dir: &Path, made: u16, asked: u16) -> LayoutError {
-    let (dir, plural) = (dir.display(), if made == 1 { "" } else { "s" });
-    LayoutError(format!(
-        "{dir}: was made for {made} shard{plural}, and shards = {asked} is asked for; start it without that setting, or \
-         choose a new directory and load the data into it"
-    ))
+fn lock(dir: &Path) -> Result<DirLock, Failure> {
+    DirLock::take(dir).map_err(|error| Failure::new(Exit::Data, error))
 }
 
 /// Refuses the directory of one shard of several: it has a slice of the keys only.
-fn refuse_shard_alone(dir: &Path) -> Result<(), LayoutError> {
+fn refuse_shard_alone(dir: &Path) -> Result<(), Failure> {
     // A missing or inaccessible directory is reported elsewhere.
     let Ok(whole) = dir.canonicalize() else { return Ok(()) };
     let Some((parent, name)) = whole.parent().zip(whole.file_name()) else { return Ok(()) };
@@ -157,7 +153,7 @@ fn refuse_shard_alone(dir: &Path) -> Result<(), LayoutError> {
 }
 
 /// Refuses to create a store among other files: a wrong `--dir` is noticed at once, and `rm -r` stays safe.
-fn refuse_foreign(dir: &Path) -> Result<(), LayoutError> {
+fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
     for name in names(dir)? {
         // Files that an interrupted start leaves, files whose loss is reported elsewhere, and
         // files of a new file system.
@@ -197,17 +193,17 @@ enum FoundLayout {
     Several(LayoutFile),
 }
 
-fn has(dir: &Path, name: &str) -> Result<bool, LayoutError> {
+fn has(dir: &Path, name: &str) -> Result<bool, Failure> {
     dir.join(name).try_exists().map_err(named(&dir.join(name)))
 }
 
 /// The names in a directory.
-fn names(dir: &Path) -> Result<Vec<OsString>, LayoutError> {
+fn names(dir: &Path) -> Result<Vec<OsString>, Failure> {
     let entries = std::fs::read_dir(dir).map_err(named(dir))?;
     entries.map(|entry| Ok(entry.map_err(named(dir))?.file_name())).collect()
 }
 
-fn find(dir: &Path) -> Result<FoundLayout, LayoutError> {
+fn find(dir: &Path) -> Result<FoundLayout, Failure> {
     let is_flat = has(dir, manifest::FILE_NAME)?;
     let path = dir.join(file::NAME);
     let bytes = match std::fs::read(&path) {

@@ -1,17 +1,18 @@
 //! Inspection of the shards' stores before any is opened: missing, swapped or foreign ones. Changes nothing.
 use super::file::LayoutFile;
-use super::{LayoutError, refuse, store_dir};
+use super::{refuse, store_dir};
+use crate::failure::Failure;
 use fawn_ds::internals::format::manifest::{self, ManifestState};
 use fawn_node::Placement;
 use fawn_types::ShardId;
 use std::path::Path;
 
 /// Checks every store; the error describes the first that contradicts the layout.
-pub(super) fn look(dir: &Path, file: &LayoutFile) -> Result<(), LayoutError> {
+pub(super) fn look(dir: &Path, file: &LayoutFile) -> Result<(), Failure> {
     (0..file.shards).try_for_each(|shard| look_at(dir, file, shard))
 }
 
-fn look_at(dir: &Path, file: &LayoutFile, shard: u16) -> Result<(), LayoutError> {
+fn look_at(dir: &Path, file: &LayoutFile, shard: u16) -> Result<(), Failure> {
     let store = store_dir(dir, shard);
     let path = store.join(manifest::FILE_NAME);
     let bytes = match std::fs::read(&path) {
@@ -37,7 +38,7 @@ fn look_at(dir: &Path, file: &LayoutFile, shard: u16) -> Result<(), LayoutError>
     check_slice(&store, file, shard, &decoded.state)
 }
 
-fn check_identity(store: &Path, file: &LayoutFile, state: &ManifestState) -> Result<(), LayoutError> {
+fn check_identity(store: &Path, file: &LayoutFile, state: &ManifestState) -> Result<(), Failure> {
     if state.identity.is_some_and(|identity| identity.secret != file.secret) {
         return refuse(
             store,
@@ -48,7 +49,7 @@ fn check_identity(store: &Path, file: &LayoutFile, state: &ManifestState) -> Res
     Ok(())
 }
 
-fn check_slice(store: &Path, file: &LayoutFile, shard: u16, state: &ManifestState) -> Result<(), LayoutError> {
+fn check_slice(store: &Path, file: &LayoutFile, shard: u16, state: &ManifestState) -> Result<(), Failure> {
     let slice_of = |shard| Placement::new(ShardId(shard), file.shards).map(Placement::range);
     // A crash may come before a new store lists its range.
     for (&range, entry) in &state.ranges {

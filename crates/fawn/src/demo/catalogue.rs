@@ -1,5 +1,5 @@
 //! Catalogue of the demo: the machine's packages, a file, or the small one built into the binary.
-use crate::cli::{Exit, Failure};
+use crate::failure::{Exit, Failure};
 use crate::load::{self, BadRow, Fields, Format, LoadRow, Rows};
 use fawn_types::checksum::checksum64;
 use std::borrow::Cow;

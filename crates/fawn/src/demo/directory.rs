@@ -1,5 +1,6 @@
 //! Data directory of the demo; directories of other programs are refused.
 use crate::data_dir;
+use crate::failure::Failure;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -19,13 +20,11 @@ fn place(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     }
 }
 
-/// Reason not to use `dir`, if it is the store of a `fawn serve`.
-pub(crate) fn refuse_foreign(dir: &Path) -> Result<(), String> {
+/// Refuses `dir` if it is the store of a `fawn serve`.
+pub(crate) fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
     if data_dir::is_taken(dir) {
-        let dir = dir.display();
-        return Err(format!(
-            "{dir}: holds the store of a `fawn serve`; choose another directory for the demo with --dir"
-        ));
+        let words = "holds the store of a `fawn serve`; choose another directory for the demo with --dir";
+        return data_dir::refuse(dir, words);
     }
     Ok(())
 }

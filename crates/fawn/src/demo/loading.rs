@@ -1,8 +1,8 @@
 //! Loading the catalogue once: a complete store is left alone, an interrupted load is completed.
 use super::catalogue::Catalogue;
 use super::marker::Marker;
-use crate::cli::{Exit, Failure};
 use crate::client::CliClient;
+use crate::failure::{Exit, Failure};
 use crate::load::{self, LoadProgress, Present, Summary};
 use crate::server::ListenAddrs;
 use std::path::Path;

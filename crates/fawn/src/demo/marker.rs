@@ -1,5 +1,6 @@
 //! Marker key with the state of the demo's load, stored with the data and therefore as durable.
-use crate::client::{CliClient, ClientError};
+use crate::client::CliClient;
+use crate::failure::Failure;
 use fawn_wire::client::resp::RespReply;
 
 /// No package has this name: Debian's names have no colon.
@@ -22,7 +23,7 @@ pub(super) struct Marker {
 
 impl Marker {
     /// Reads the marker; one that does not parse counts as absent.
-    pub(super) fn fetch(client: &mut CliClient) -> Result<Option<Self>, ClientError> {
+    pub(super) fn fetch(client: &mut CliClient) -> Result<Option<Self>, Failure> {
         client.call(&[b"GET", KEY], |reply| match reply {
             RespReply::Bulk(value) => serde_json::from_slice(value).ok(),
             _ => None,
@@ -30,7 +31,7 @@ impl Marker {
     }
 
     /// Writes the marker.
-    pub(super) fn store(&self, client: &mut CliClient) -> Result<(), ClientError> {
+    pub(super) fn store(&self, client: &mut CliClient) -> Result<(), Failure> {
         let value = serde_json::json!(self).to_string();
         client.call(&[b"SET", KEY, value.as_bytes()], |_| ())
     }

@@ -7,8 +7,8 @@ mod marker;
 
 pub(crate) use directory::{default_dir, refuse_foreign};
 
-use crate::cli::Failure;
 use crate::config::Settings;
+use crate::failure::Failure;
 use crate::server::{self, ListenAddrs, Service};
 use std::path::PathBuf;
 

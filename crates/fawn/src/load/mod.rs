@@ -8,7 +8,7 @@ mod send;
 
 pub(crate) use progress::LoadProgress;
 pub(crate) use row::{BadRow, LoadRow, Rows};
-pub(crate) use send::{LoadError, Present, Summary, send};
+pub(crate) use send::{Present, Summary, send};
 
 use std::io::BufRead;
 

@@ -1,7 +1,8 @@
 //! Pipelined load: batches of SETs on one connection, two in flight, each reply matched with its row's line.
 use super::row::Rows;
 use super::{BadRow, LoadProgress, LoadRow};
-use crate::client::{CliClient, ClientError};
+use crate::client::CliClient;
+use crate::failure::{Exit, Failure};
 use fawn_wire::client::resp::{RespReply, encode_command};
 use std::time::{Duration, Instant};
 
@@ -34,22 +35,6 @@ pub(crate) struct Summary {
     pub(crate) bytes: u64,
     /// Duration.
     pub(crate) elapsed: Duration,
-}
-
-/// Reasons why a load stopped early.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadError {
-    /// The input cannot be read further.
-    #[error("{name}: {detail}")]
-    Input {
-        /// Name of the input.
-        name: String,
-        /// The system's error text.
-        detail: std::io::Error,
-    },
-    /// The connection to the server failed.
-    #[error("{0}; rows up to line {1} are stored, run the load again")]
-    Server(ClientError, u64),
 }
 
 /// Encoded SETs with the origin of each.
@@ -85,14 +70,13 @@ pub(crate) fn send(
     client: &mut CliClient,
     present: Present,
     progress: &LoadProgress,
-) -> Result<Summary, LoadError> {
+) -> Result<Summary, Failure> {
     let start = Instant::now();
     let (mut summary, mut stored_line) = (Summary::default(), 0);
     let mut under_way = LoadBatch::new(present);
     loop {
         let (batch, more) = fill(rows, name, present, progress, &mut summary)?;
-        let sent = client.send(&batch.requests);
-        sent.map_err(|error| LoadError::Server(error, stored_line))?;
+        client.send(&batch.requests).map_err(stopped_after(stored_line))?;
         // One batch is in flight while the one before is confirmed: neither side waits for the other.
         stored_line = settle(&under_way, name, client, progress, &mut summary, stored_line)?;
         under_way = batch;
@@ -115,11 +99,11 @@ fn fill(
     present: Present,
     progress: &LoadProgress,
     summary: &mut Summary,
-) -> Result<(LoadBatch, bool), LoadError> {
+) -> Result<(LoadBatch, bool), Failure> {
     let mut batch = LoadBatch::new(present);
     while !batch.is_full() {
         let next = rows.next_row();
-        match next.map_err(|detail| LoadError::Input { name: name.to_owned(), detail })? {
+        match next.map_err(Failure::of(Exit::Failed, name))? {
             None => return Ok((batch, false)),
             Some(Ok(row)) => batch.push(&row),
             Some(Err(bad)) => {
@@ -139,14 +123,14 @@ fn settle(
     progress: &LoadProgress,
     summary: &mut Summary,
     mut settled: u64,
-) -> Result<u64, LoadError> {
+) -> Result<u64, Failure> {
     for &(line, bytes) in &batch.rows {
         let reply = client.receive(|reply| match reply {
             RespReply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
             RespReply::Null => Ok(false),
             _ => Ok(true),
         });
-        match reply.map_err(|error| LoadError::Server(error, settled))? {
+        match reply.map_err(stopped_after(settled))? {
             Ok(true) => {
                 summary.rows += 1;
                 summary.bytes += bytes;
@@ -161,4 +145,9 @@ fn settle(
         settled = line;
     }
     Ok(settled)
+}
+
+/// Converts a failure of the connection after the row that ends at `line`.
+fn stopped_after(line: u64) -> impl Fn(Failure) -> Failure {
+    move |error| Failure::new(Exit::Server, format!("{error}; rows up to line {line} are stored, run the load again"))
 }

@@ -1,10 +1,10 @@
 //! Assembly of a cluster with three nodes in one thread: each shard has a directory, an engine and a share of memory.
-use super::ServeError;
 use super::limits::ShardLimits;
 use super::service::{GroupConfig, ServerGroup};
 use super::store::{self, StoreDevice};
 use crate::config::{Settings, ShardCount};
 use crate::data_dir;
+use crate::failure::{Exit, Failure};
 use fawn_ds::internals::{Engine, Options};
 use fawn_node::cluster::{NodeError, NodeLimits};
 use fawn_node::{LocalCluster, LocalOptions};
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 const NODES: u32 = 3;
 
 /// Opens or creates three nodes, whose shards have a store each.
-pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, ServeError> {
+pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, Failure> {
     let GroupConfig { settings, server_info, .. } = config;
     let settings = &settings;
     let shards = shards_of_node(settings);
@@ -27,7 +27,7 @@ pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, ServeEr
         ..NodeLimits::default()
     };
     let options = LocalOptions { shard, limits, shards, is_one_range: shards == 1 };
-    let refused = |error: NodeError| ServeError::Data(format!("{}: {error}", settings.dir.display()));
+    let refused = |error: NodeError| Failure::new(Exit::Data, format!("{}: {error}", settings.dir.display()));
     let ids = (1..=NODES).flat_map(|node| (0..shards).map(move |shard| MemberId::new(NodeId(node), ShardId(shard))));
     let mut stores: Vec<(u32, PathBuf)> = (1..).zip(ids.map(|id| settings.dir.join(dir_name(id)))).collect();
     // A lost store is created with the secret of the others, and none is created beside stores that do not fit.
@@ -64,11 +64,7 @@ pub(super) fn dir_name(id: MemberId) -> String {
 }
 
 /// The first store's hash secret. All stores share it, also after a start that was interrupted before all were created.
-fn engine_options(
-    settings: &Settings,
-    number: u32,
-    first: Option<&Engine<StoreDevice>>,
-) -> Result<Options, ServeError> {
+fn engine_options(settings: &Settings, number: u32, first: Option<&Engine<StoreDevice>>) -> Result<Options, Failure> {
     let mut options = store::engine_options(settings)?;
     options.number_if_new = number;
     options.memory_bytes = ShardLimits::store_bytes(settings) / u64::from(NODES) / u64::from(shards_of_node(settings));

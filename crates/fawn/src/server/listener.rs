@@ -1,5 +1,5 @@
 //! Listening sockets: one per shard on the same port, and the text for refused clients.
-use super::ServeError;
+use crate::failure::{Exit, Failure};
 use fawn_wire::Protocol;
 use mio::net::TcpListener;
 use socket2::{Domain, Socket, Type};
@@ -18,8 +18,8 @@ pub(super) struct Bound {
 
 impl Bound {
     /// Binds the address.
-    pub(super) fn new(protocol: Protocol, address: SocketAddr) -> Result<Self, ServeError> {
-        let fail = |detail: std::io::Error| ServeError::Listen { what: name(protocol), address, detail };
+    pub(super) fn new(protocol: Protocol, address: SocketAddr) -> Result<Self, Failure> {
+        let fail = cannot_listen(name(protocol), address);
         let socket = bind(address, false).map_err(fail)?;
         let chosen = socket.local_addr().map_err(fail)?.as_socket();
         Ok(Self { socket, protocol, address: chosen.unwrap_or(address) })
@@ -34,7 +34,7 @@ impl Bound {
     ///
     /// The first socket listens before the port is declared shared. It therefore fails if another process listens
     /// already, although the kernel would let processes of one user share the port.
-    pub(super) fn listen(self, shards: u16) -> Result<Vec<Listener>, ServeError> {
+    pub(super) fn listen(self, shards: u16) -> Result<Vec<Listener>, Failure> {
         let Self { socket, protocol, address } = self;
         let listen = || -> std::io::Result<Vec<Socket>> {
             socket.listen(BACKLOG)?;
@@ -47,9 +47,17 @@ impl Bound {
             }
             Ok(sockets)
         };
-        let sockets = listen().map_err(|detail| ServeError::Listen { what: name(protocol), address, detail })?;
+        let sockets = listen().map_err(cannot_listen(name(protocol), address))?;
         let listener = |socket: Socket| Listener { socket: TcpListener::from_std(socket.into()), protocol };
         Ok(sockets.into_iter().map(listener).collect())
+    }
+}
+
+/// Converts an error of listening on `address`; `what` is the listener, by the name of its flag.
+pub(crate) fn cannot_listen(what: &'static str, address: SocketAddr) -> impl Fn(std::io::Error) -> Failure + Copy {
+    move |error| {
+        let remedy = format!("stop the program that uses it or choose another with --{what}");
+        Failure::new(Exit::Address, format!("{what} cannot listen on {address}: {error}; {remedy}"))
     }
 }
 

@@ -7,7 +7,6 @@ mod conn;
 mod control;
 mod counters;
 mod descriptors;
-mod error;
 mod event_loop;
 mod limits;
 mod listener;
@@ -27,7 +26,7 @@ mod write;
 pub(crate) use control::ShardReport;
 #[cfg(test)]
 pub(crate) use counters::LoopCounters;
-pub(crate) use error::ServeError;
+pub(crate) use listener::cannot_listen;
 pub(crate) use run::run;
 pub(crate) use service::Service;
 pub(crate) use shard::{ListenAddrs, RunningServer, ShardHandles};

@@ -1,5 +1,6 @@
 //! Ready file: created atomically once clients are served, removed when the server ends.
-use super::{ListenAddrs, ServeError};
+use super::ListenAddrs;
+use crate::failure::{Exit, Failure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -11,20 +12,19 @@ pub(super) struct ReadyFile {
 
 impl ReadyFile {
     /// Removes a file that a killed server left behind.
-    pub(super) fn clear(path: &Path) -> Result<(), ServeError> {
+    pub(super) fn clear(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
             // The directory may be missing: report it before the data is opened.
-            Err(error) if is_nowhere(path) => Err(ServeError::ReadyFile { path: path.to_owned(), detail: error }),
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(ServeError::ReadyFile { path: path.to_owned(), detail: error })
+            Err(error) if is_nowhere(path) || error.kind() != std::io::ErrorKind::NotFound => {
+                Err(unusable(path, &error))
             }
             _ => Ok(()),
         }
     }
 
     /// Writes the process id and the addresses.
-    pub(super) fn write(path: &Path, listen_addrs: &ListenAddrs) -> Result<Self, ServeError> {
-        let fail = |detail| ServeError::ReadyFile { path: path.to_owned(), detail };
+    pub(super) fn write(path: &Path, listen_addrs: &ListenAddrs) -> Result<Self, Failure> {
+        let fail = |error| unusable(path, &error);
         let mut content = serde_json::to_value(listen_addrs).unwrap_or_default();
         content["pid"] = std::process::id().into();
         // Renamed into place, so that readers see all of it.
@@ -38,6 +38,11 @@ impl ReadyFile {
 
 fn is_nowhere(path: &Path) -> bool {
     path.parent().is_some_and(|parent| !parent.as_os_str().is_empty() && !parent.is_dir())
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> Failure {
+    let remedy = "give a path in a directory that this user may write";
+    Failure::new(Exit::Failed, format!("ready-file = {}: {error}; {remedy}", path.display()))
 }
 
 impl Drop for ReadyFile {

@@ -1,11 +1,12 @@
 //! Life of a server: start, prepare, report ready, wait for a signal, stop within a bound.
 use super::ready_file::ReadyFile;
 use super::service::Service;
+use super::shard::died;
 use super::start::start;
-use super::{ListenAddrs, RunningServer, ServeError};
+use super::{ListenAddrs, RunningServer};
 use crate::admin::Admin;
-use crate::cli::Failure;
 use crate::config::Settings;
+use crate::failure::{Exit, Failure};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ pub(crate) fn run(service: Service, settings: &Settings, prepare: Option<Prepare
     }
     // The main thread's runtime serves signals and the admin port, never a client's request.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
+    let runtime = runtime.map_err(Failure::of(Exit::Failed, "starting a runtime"))?;
     runtime.block_on(serve(service, settings, prepare))
 }
 
@@ -67,10 +68,10 @@ async fn prepared(prepare: Option<Prepare>, listen_addrs: ListenAddrs) -> Result
     let (sender, outcome) = oneshot::channel();
     let body = move || drop(sender.send(prepare(&listen_addrs)));
     let thread = std::thread::Builder::new().name("prepare".to_owned()).spawn(body);
-    thread.map_err(ServeError::system("starting a thread"))?;
+    thread.map_err(Failure::of(Exit::Failed, "starting a thread"))?;
     match outcome.await {
         Ok(outcome) => outcome,
-        Err(_) => Err(ServeError::Died("the preparation panicked".to_owned()).into()),
+        Err(_) => Err(died("the preparation panicked")),
     }
 }
 
@@ -78,7 +79,7 @@ async fn prepared(prepare: Option<Prepare>, listen_addrs: ListenAddrs) -> Result
 async fn stop(server: RunningServer, signal: Option<&'static str>) -> Result<(), Failure> {
     let Some(signal) = signal else {
         server.stop().await?;
-        return Err(ServeError::Died("a shard ended unexpectedly".to_owned()).into());
+        return Err(died("a shard ended unexpectedly"));
     };
     tracing::info!(signal, "stopping: no new connections; received requests are answered, then flushed and synced");
     server.stop().await?;
@@ -93,9 +94,9 @@ struct Signals {
 }
 
 impl Signals {
-    fn watch() -> Result<Self, ServeError> {
-        let terminate = signal(SignalKind::terminate()).map_err(ServeError::system("watching for SIGTERM"))?;
-        let interrupt = signal(SignalKind::interrupt()).map_err(ServeError::system("watching for SIGINT"))?;
+    fn watch() -> Result<Self, Failure> {
+        let terminate = signal(SignalKind::terminate()).map_err(Failure::of(Exit::Failed, "watching for SIGTERM"))?;
+        let interrupt = signal(SignalKind::interrupt()).map_err(Failure::of(Exit::Failed, "watching for SIGINT"))?;
         Ok(Self { terminate, interrupt })
     }
 

@@ -1,9 +1,9 @@
 //! Services of a process: a standalone store or a whole cluster, opened as the group of shards that a thread runs.
-use super::ServeError;
 use super::cluster;
 use super::store::{self, StoreDevice};
 use crate::config::Settings;
 use crate::data_dir::Layout;
+use crate::failure::Failure;
 use fawn_node::{Placement, ServerInfo, ShardGroup};
 use fawn_types::{HashSecret, Now};
 
@@ -33,15 +33,15 @@ pub(crate) struct GroupConfig {
 
 impl Service {
     /// The directory's division into shards; a new directory is divided as `settings` ask.
-    pub(super) fn layout(self, settings: &Settings) -> Result<Layout, ServeError> {
+    pub(super) fn layout(self, settings: &Settings) -> Result<Layout, Failure> {
         match self {
-            Self::Standalone => Ok(Layout::settle(settings, HashSecret(store::random_bytes()?))?),
+            Self::Standalone => Layout::settle(settings, HashSecret(store::random_bytes()?)),
             Self::Cluster => Ok(Layout::flat(&settings.dir)),
         }
     }
 
     /// Opens or creates the stores that `config` describes.
-    pub(super) fn open(self, config: GroupConfig, now: Now) -> Result<ServerGroup, ServeError> {
+    pub(super) fn open(self, config: GroupConfig, now: Now) -> Result<ServerGroup, Failure> {
         match self {
             Self::Standalone => store::open(config, now),
             Self::Cluster => cluster::open(config, now),

@@ -1,7 +1,7 @@
 //! The running shards of a process: detects their end, queries all, stops all.
-use super::ServeError;
 use super::control::{Control, ShardReport};
 use crate::data_dir::Layout;
+use crate::failure::{Exit, Failure};
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) struct ListenAddrs {
 #[derive(Debug)]
 pub(crate) struct RunningServer {
     pub(super) shards: ShardHandles,
-    pub(super) threads: Vec<JoinHandle<Result<(), ServeError>>>,
+    pub(super) threads: Vec<JoinHandle<Result<(), Failure>>>,
     pub(super) ended: mpsc::Receiver<()>,
     pub(super) listen_addrs: ListenAddrs,
     pub(super) layout: Layout,
@@ -44,7 +44,7 @@ impl RunningServer {
     }
 
     /// Stops every shard: received requests are answered, then everything is flushed and synced.
-    pub(crate) async fn stop(self) -> Result<(), ServeError> {
+    pub(crate) async fn stop(self) -> Result<(), Failure> {
         for control in &self.shards.controls {
             // A shard that has ended already reports its result below.
             drop(control.send(Control::Stop).await);
@@ -73,12 +73,18 @@ impl ShardHandles {
 }
 
 /// Waits for all shards to end; returns the first failure.
-pub(super) fn join_all(threads: Vec<JoinHandle<Result<(), ServeError>>>) -> Result<(), ServeError> {
+pub(super) fn join_all(threads: Vec<JoinHandle<Result<(), Failure>>>) -> Result<(), Failure> {
     let outcomes: Vec<_> = threads.into_iter().map(join).collect();
     outcomes.into_iter().collect()
 }
 
-fn join(thread: JoinHandle<Result<(), ServeError>>) -> Result<(), ServeError> {
+fn join(thread: JoinHandle<Result<(), Failure>>) -> Result<(), Failure> {
     let name = thread.thread().name().unwrap_or("a shard").to_owned();
-    thread.join().unwrap_or_else(|_| Err(ServeError::Died(format!("{name} panicked"))))
+    thread.join().unwrap_or_else(|_| Err(died(&format!("{name} panicked"))))
+}
+
+/// The failure of a server whose shard ended on its own.
+pub(super) fn died(what: &str) -> Failure {
+    let remedy = "see the log above; restart, and run `fawn check` on the data directory if it happens again";
+    Failure::new(Exit::Failed, format!("{what}; {remedy}"))
 }

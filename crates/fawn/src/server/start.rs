@@ -9,10 +9,11 @@ use super::listener::{Bound, Listener};
 use super::peer_shards::PeerShards;
 use super::process_state::ProcessState;
 use super::service::{GroupConfig, Service};
-use super::shard::join_all;
-use super::{ListenAddrs, RunningServer, ServeError, ShardHandles, descriptors, mailbox, store};
+use super::shard::{died, join_all};
+use super::{ListenAddrs, RunningServer, ShardHandles, descriptors, mailbox, store};
 use crate::config::Settings;
 use crate::data_dir::Layout;
+use crate::failure::{Exit, Failure};
 use fawn_flash::clock;
 use fawn_wire::Protocol;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ impl Drop for ThreadEnd {
 }
 
 /// Opens the stores and serves them; returns once clients can connect.
-pub(super) fn start(service: Service, settings: &Settings) -> Result<RunningServer, ServeError> {
+pub(super) fn start(service: Service, settings: &Settings) -> Result<RunningServer, Failure> {
     let (bound, listen_addrs) = bind(settings)?;
     store::create_dir(&settings.dir)?;
     let layout = service.layout(settings)?;
@@ -60,7 +61,7 @@ pub(super) fn start(service: Service, settings: &Settings) -> Result<RunningServ
     if openings.iter().take(usize::from(shards)).count() < usize::from(shards) {
         return Err(failure(server));
     }
-    let listening = server.layout.finish().map_err(ServeError::from).and_then(|()| listen(bound, shards));
+    let listening = server.layout.finish().and_then(|()| listen(bound, shards));
     match listening {
         Ok(listeners) => {
             for (control, listeners) in server.shards.controls.iter().zip(listeners) {
@@ -78,7 +79,7 @@ pub(super) fn start(service: Service, settings: &Settings) -> Result<RunningServ
 }
 
 /// Binds the addresses; no client can connect yet.
-fn bind(settings: &Settings) -> Result<(Vec<Bound>, ListenAddrs), ServeError> {
+fn bind(settings: &Settings) -> Result<(Vec<Bound>, ListenAddrs), Failure> {
     let wanted = [(Protocol::Resp, settings.resp), (Protocol::Memcached, settings.memcached)];
     let wanted = wanted.into_iter().filter_map(|(protocol, endpoint)| Some((protocol, endpoint.address()?)));
     let bound: Vec<Bound> = wanted.map(|(protocol, at)| Bound::new(protocol, at)).collect::<Result<_, _>>()?;
@@ -98,7 +99,7 @@ fn prepare(
     listen_addrs: &ListenAddrs,
     layout: &Layout,
     (opened, ending): (&std::sync::mpsc::Sender<()>, &mpsc::Sender<()>),
-) -> Result<(Vec<ShardThread>, Vec<mpsc::Sender<Control>>), ServeError> {
+) -> Result<(Vec<ShardThread>, Vec<mpsc::Sender<Control>>), Failure> {
     let shards = layout.shards();
     let connections_max = descriptors::make_room(settings.max_connections, shards);
     let shared = Arc::new(ProcessState::new(shards, connections_max as usize));
@@ -126,7 +127,7 @@ fn prepare(
 }
 
 /// Each shard's connection to the others; none for a shard that is alone.
-fn peer_shards(queues: &[mio::Poll], shared: &Arc<ProcessState>) -> Result<Vec<Option<PeerShards>>, ServeError> {
+fn peer_shards(queues: &[mio::Poll], shared: &Arc<ProcessState>) -> Result<Vec<Option<PeerShards>>, Failure> {
     if queues.len() == 1 {
         return Ok(vec![None]);
     }
@@ -136,35 +137,35 @@ fn peer_shards(queues: &[mio::Poll], shared: &Arc<ProcessState>) -> Result<Vec<O
     Ok(mailbox::connect(wakers).into_iter().enumerate().map(peers).collect())
 }
 
-fn setting_up(error: std::io::Error) -> ServeError {
-    ServeError::system("setting up the readiness queue")(error)
+fn setting_up(error: std::io::Error) -> Failure {
+    Failure::of(Exit::Failed, "setting up the readiness queue")(error)
 }
 
-fn spawn(starting: ShardThread) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
+fn spawn(starting: ShardThread) -> Result<JoinHandle<Result<(), Failure>>, Failure> {
     let name = format!("shard-{}", starting.config.placement.shard().0);
     let thread = std::thread::Builder::new().name(name).spawn(move || serve(starting));
-    thread.map_err(ServeError::system("starting a shard's thread"))
+    thread.map_err(Failure::of(Exit::Failed, "starting a shard's thread"))
 }
 
 /// A shard's thread: opens, signals, serves, closes.
-fn serve(starting: ShardThread) -> Result<(), ServeError> {
+fn serve(starting: ShardThread) -> Result<(), Failure> {
     let ShardThread { service, config, queue, shared, peers, orders, opened, ending } = starting;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
+    let runtime = runtime.map_err(Failure::of(Exit::Failed, "starting a runtime"))?;
     let limits = ShardLimits::of(&config.settings);
     let shard = service.open(config, clock::now())?;
     let mut event_loop = EventLoop::new(queue, shard, limits, shared, peers);
     // If the starter has gone, the queue of orders is closed and the shard stops at once.
     let _: Result<(), _> = opened.send(());
     drop(opened);
-    runtime.block_on(event_loop.run(orders)).map_err(ServeError::system("waiting for sockets"))?;
+    runtime.block_on(event_loop.run(orders)).map_err(Failure::of(Exit::Failed, "waiting for sockets"))?;
     let closed = store::close(event_loop.into_shard());
     drop(ending);
     closed
 }
 
 /// One listener of each protocol per shard.
-fn listen(bound: Vec<Bound>, shards: u16) -> Result<Vec<Vec<Listener>>, ServeError> {
+fn listen(bound: Vec<Bound>, shards: u16) -> Result<Vec<Vec<Listener>>, Failure> {
     let mut listeners: Vec<Vec<Listener>> = (0..shards).map(|_| Vec::new()).collect();
     for bound in bound {
         for (own, listener) in listeners.iter_mut().zip(bound.listen(shards)?) {
@@ -181,10 +182,10 @@ fn stop_all(server: &RunningServer) {
 }
 
 /// A shard did not open: ends the others and returns its error.
-fn failure(mut server: RunningServer) -> ServeError {
+fn failure(mut server: RunningServer) -> Failure {
     stop_all(&server);
     match join_all(std::mem::take(&mut server.threads)) {
         Err(error) => error,
-        Ok(()) => ServeError::Died("a shard ended while it started".to_owned()),
+        Ok(()) => died("a shard ended while it started"),
     }
 }

@@ -1,8 +1,9 @@
 //! Assembly of a shard from the settings: device, engine, node; and its orderly close.
+use super::ListenAddrs;
 use super::limits::ShardLimits;
 use super::service::{GroupConfig, ServerGroup};
-use super::{ListenAddrs, ServeError};
 use crate::config::{DeviceChoice, Settings};
+use crate::failure::{Exit, Failure};
 use fawn_ds::internals::{Engine, OpenReport, Options};
 use fawn_flash::{Device, DeviceKind, DeviceOptions, FileDevice};
 use fawn_node::{ServerInfo, Shard, ShardOptions};
@@ -14,13 +15,13 @@ use std::path::Path;
 pub(crate) type StoreDevice = FileDevice;
 
 /// Opens or creates the store of a standalone shard.
-pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, ServeError> {
+pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, Failure> {
     let GroupConfig { settings, placement, secret, server_info } = config;
     let number = u32::from(placement.shard().0);
     let options = Options { secret, number_if_new: number, ..engine_options(&settings)? };
     let engine = open_engine(&settings, &settings.dir, options, now)?;
     let opened = Shard::new(engine, placement, shard_options(&settings), server_info);
-    opened.map(ServerGroup::alone).map_err(|error| ServeError::Data(placed(&settings.dir, &error.to_string())))
+    opened.map(ServerGroup::alone).map_err(|error| Failure::new(Exit::Data, placed(&settings.dir, &error.to_string())))
 }
 
 /// Bounds of the clients' sessions.
@@ -35,9 +36,9 @@ pub(super) fn shard_options(settings: &Settings) -> ShardOptions {
 }
 
 /// Flushes and syncs everything, then releases the directories.
-pub(super) fn close(group: ServerGroup) -> Result<(), ServeError> {
+pub(super) fn close(group: ServerGroup) -> Result<(), Failure> {
     let close = |engine: Engine<StoreDevice>| engine.close().map(drop);
-    group.into_engines().into_iter().try_for_each(close).map_err(|error| ServeError::Data(error.to_string()))
+    group.into_engines().into_iter().try_for_each(close).map_err(|error| Failure::new(Exit::Data, error))
 }
 
 /// Opens or creates the engine in `dir`.
@@ -46,10 +47,10 @@ pub(super) fn open_engine(
     dir: &Path,
     options: Options,
     now: Now,
-) -> Result<Engine<StoreDevice>, ServeError> {
+) -> Result<Engine<StoreDevice>, Failure> {
     create_dir(dir)?;
     let opened = Engine::open(open_device(settings, dir)?, options, now);
-    let (engine, report) = opened.map_err(|error| ServeError::Data(placed(dir, &error.to_string())))?;
+    let (engine, report) = opened.map_err(|error| Failure::new(Exit::Data, placed(dir, &error.to_string())))?;
     tell(&engine, &report);
     Ok(engine)
 }
@@ -61,7 +62,7 @@ fn placed(dir: &Path, words: &str) -> String {
 }
 
 /// Creates the directory with mode 0700, durably in its parents.
-pub(super) fn create_dir(dir: &Path) -> Result<(), ServeError> {
+pub(super) fn create_dir(dir: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::DirBuilderExt;
     let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
     let missing: Vec<_> = dir.ancestors().take_while(is_missing).collect();
@@ -73,21 +74,21 @@ pub(super) fn create_dir(dir: &Path) -> Result<(), ServeError> {
     let synced = created.and_then(|()| missing.into_iter().try_for_each(|path| parent(path)?.sync_all()));
     synced.map_err(|error| {
         let dir = dir.display();
-        ServeError::Data(format!("{dir}: {error}; choose a directory that this user may write with --dir"))
+        Failure::new(Exit::Data, format!("{dir}: {error}; choose a directory that this user may write with --dir"))
     })
 }
 
-fn open_device(settings: &Settings, dir: &Path) -> Result<StoreDevice, ServeError> {
+fn open_device(settings: &Settings, dir: &Path) -> Result<StoreDevice, Failure> {
     let kind = match settings.device {
         DeviceChoice::Auto => DeviceKind::Auto,
         DeviceChoice::Uring => DeviceKind::Uring,
         DeviceChoice::Portable => DeviceKind::Portable,
     };
     let options = DeviceOptions { kind, ..DeviceOptions::default() };
-    FileDevice::open(dir, &options).map_err(|error| ServeError::Data(error.to_string()))
+    FileDevice::open(dir, &options).map_err(|error| Failure::new(Exit::Data, error))
 }
 
-pub(super) fn engine_options(settings: &Settings) -> Result<Options, ServeError> {
+pub(super) fn engine_options(settings: &Settings) -> Result<Options, Failure> {
     Ok(Options {
         // The settings have checked the range.
         segment_bytes: u32::try_from(settings.segment.0).unwrap_or(u32::MAX),
@@ -124,7 +125,7 @@ pub(super) fn server_info(
     listen_addrs: &ListenAddrs,
     shards: u16,
     now: TimeMs,
-) -> Result<ServerInfo, ServeError> {
+) -> Result<ServerInfo, Failure> {
     let uname = rustix::system::uname();
     let words = [uname.sysname(), uname.release(), uname.machine()];
     let system: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -142,9 +143,9 @@ pub(super) fn server_info(
     })
 }
 
-pub(super) fn random_bytes<const N: usize>() -> Result<[u8; N], ServeError> {
+pub(super) fn random_bytes<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
-    read.map_err(ServeError::system("reading /dev/urandom"))?;
+    read.map_err(Failure::of(Exit::Failed, "reading /dev/urandom"))?;
     Ok(bytes)
 }

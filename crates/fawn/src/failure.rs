@@ -1,5 +1,7 @@
-//! Exit codes, and the one place where a failure is reported to the user.
-use crate::config::ConfigError;
+//! Failures of a command: exit code and message, and the one place where they are reported to the user.
+//!
+//! Every error of this program ends here, so none has a type of its own: the code and the text are all that counts.
+use std::fmt::Display;
 use std::process::ExitCode;
 
 /// Section on exit codes in `fawn --help`; docs/guide/operations.md has the same table.
@@ -37,7 +39,8 @@ pub(crate) enum Exit {
 }
 
 /// A failed command: message and exit code.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub(crate) struct Failure {
     exit: Exit,
     message: String,
@@ -45,8 +48,13 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// A failure with a message.
-    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into() }
+    pub(crate) fn new(exit: Exit, message: impl ToString) -> Self {
+        Self { exit, message: message.to_string() }
+    }
+
+    /// Converts an error that concerns `what`.
+    pub(crate) fn of<E: Display>(exit: Exit, what: impl Display) -> impl Fn(E) -> Self {
+        move |error| Self::new(exit, format!("{what}: {error}"))
     }
 
     /// A failure without a message (`fawn get` of an absent key prints nothing).
@@ -60,11 +68,5 @@ impl Failure {
             eprintln!("fawn: {}", self.message);
         }
         ExitCode::from(self.exit as u8)
-    }
-}
-
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Self {
-        Self::new(Exit::Usage, error.to_string())
     }
 }
