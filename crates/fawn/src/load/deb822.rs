@@ -14,26 +14,11 @@ pub(super) struct Deb822<R> {
     fields: Fields,
 }
 
-/// A stanza, as far as it was read.
+/// The fields of a stanza for key and value. The key has one line, the value may be continued.
 #[derive(Default)]
-struct Stanza {
-    row: LoadRow,
-    key: Option<Vec<u8>>,
+struct StanzaFields<'a> {
+    key: Option<&'a [u8]>,
     value: Option<Vec<u8>>,
-    /// Field that the next continuation line continues.
-    open: OpenField,
-    bad: Option<BadRow>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum OpenField {
-    /// No field yet: a continuation line is an error.
-    #[default]
-    Nothing,
-    /// Another field, or the key, which has one line.
-    Other,
-    /// The value's field.
-    Value,
 }
 
 impl<R: BufRead> Deb822<R> {
@@ -41,97 +26,74 @@ impl<R: BufRead> Deb822<R> {
         Self { lines: InputLines::new(input, ROW_BYTES_MAX), fields }
     }
 
-    /// Adds one line to the stanza. After a bad line the rest of the stanza is skipped.
-    fn take(&self, stanza: &mut Stanza, at: usize) {
-        let number = self.lines.number;
-        if stanza.row.value.len() > ROW_BYTES_MAX {
-            stanza.row.value.truncate(at);
-            stanza.bad.get_or_insert_with(|| too_long(number));
-        }
-        if stanza.bad.is_some() {
-            // A bad stanza keeps no memory, however long it is.
-            stanza.row.value.clear();
-            return;
-        }
-        let line = stanza.row.value[at..].strip_suffix(b"\n").unwrap_or(&stanza.row.value[at..]);
-        if line.starts_with(b" ") || line.starts_with(b"\t") {
-            match (stanza.open, &mut stanza.value) {
-                (OpenField::Nothing, _) => {
-                    stanza.bad = Some(BadRow::new(number, "a continuation line before any field"));
+    /// The row of the stanza that begins at line `first`.
+    fn row(&self, stanza: &[u8], first: u64) -> Result<LoadRow, BadRow> {
+        let StanzaFields { key, value } = self.parse(stanza, first)?;
+        let key = key_of(&self.fields, key, first)?;
+        let value = match &self.fields.value {
+            None => stanza.strip_suffix(b"\n").unwrap_or(stanza).to_vec(),
+            Some(name) => value.ok_or_else(|| BadRow::new(first, format!("no field `{name}` for the value")))?,
+        };
+        Ok(LoadRow { key, value, line: first })
+    }
+
+    fn parse<'a>(&self, stanza: &'a [u8], first: u64) -> Result<StanzaFields<'a>, BadRow> {
+        let (mut fields, mut in_value) = (StanzaFields::default(), false);
+        for (number, line) in (first..).zip(stanza.split_inclusive(|byte| *byte == b'\n')) {
+            let line = line.strip_suffix(b"\n").unwrap_or(line);
+            if line.starts_with(b" ") || line.starts_with(b"\t") {
+                if number == first {
+                    return Err(BadRow::new(number, "a continuation line before any field"));
                 }
-                (OpenField::Value, Some(value)) => {
+                if let Some(value) = fields.value.as_mut().filter(|_| in_value) {
                     value.push(b'\n');
                     value.extend_from_slice(line);
                 }
-                _ => {}
+                continue;
             }
-            return;
+            let Some(colon) = line.iter().position(|&byte| byte == b':').filter(|&at| at > 0) else {
+                return Err(BadRow::new(number, "expected `Field: value`, found a line without a field's name"));
+            };
+            let (name, content) = (&line[..colon], line[colon + 1..].trim_ascii());
+            if name.eq_ignore_ascii_case(self.fields.key.as_bytes()) {
+                fields.key = Some(content);
+            }
+            in_value = self.fields.value.as_ref().is_some_and(|wanted| name.eq_ignore_ascii_case(wanted.as_bytes()));
+            if in_value {
+                fields.value = Some(content.to_vec());
+            }
         }
-        let Some(colon) = line.iter().position(|&byte| byte == b':').filter(|&at| at > 0) else {
-            stanza.bad = Some(BadRow::new(number, "expected `Field: value`, found a line without a field's name"));
-            return;
-        };
-        let (name, content) = (&line[..colon], line[colon + 1..].trim_ascii());
-        stanza.open = OpenField::Other;
-        if name.eq_ignore_ascii_case(self.fields.key.as_bytes()) {
-            stanza.key = Some(content.to_vec());
-        }
-        if self.fields.value.as_ref().is_some_and(|wanted| name.eq_ignore_ascii_case(wanted.as_bytes())) {
-            stanza.value = Some(content.to_vec());
-            stanza.open = OpenField::Value;
-        }
+        Ok(fields)
     }
-
-    /// The row of the complete stanza.
-    fn close(&self, stanza: Stanza) -> Result<LoadRow, BadRow> {
-        if let Some(bad) = stanza.bad {
-            return Err(bad);
-        }
-        let line = stanza.row.line;
-        let key = key_of(&self.fields, stanza.key.as_deref(), line)?;
-        let value = match &self.fields.value {
-            None => without_line_end(stanza.row.value),
-            Some(name) => stanza.value.ok_or_else(|| BadRow::new(line, format!("no field `{name}` for the value")))?,
-        };
-        Ok(LoadRow { key, value, line })
-    }
-}
-
-fn without_line_end(mut stanza: Vec<u8>) -> Vec<u8> {
-    if stanza.last() == Some(&b'\n') {
-        stanza.pop();
-    }
-    stanza
 }
 
 impl<R: BufRead> Rows for Deb822<R> {
     fn next_row(&mut self) -> std::io::Result<Option<Result<LoadRow, BadRow>>> {
-        let (mut stanza, mut begun) = (Stanza::default(), false);
+        let (mut stanza, mut first, mut bad) = (Vec::new(), None, None);
         loop {
-            let at = stanza.row.value.len();
-            let kind = self.lines.read(&mut stanza.row.value)?;
-            let is_blank = stanza.row.value[at..].iter().all(u8::is_ascii_whitespace);
-            match kind {
-                InputLine::End if !begun => return Ok(None),
-                InputLine::End => return Ok(Some(self.close(stanza))),
-                InputLine::Whole if is_blank && begun => {
-                    stanza.row.value.truncate(at);
-                    return Ok(Some(self.close(stanza)));
+            let at = stanza.len();
+            let kind = self.lines.read(&mut stanza)?;
+            if kind == InputLine::End {
+                break;
+            }
+            if kind == InputLine::Whole && stanza[at..].trim_ascii().is_empty() {
+                stanza.truncate(at);
+                if first.is_some() {
+                    break;
                 }
-                InputLine::Whole if is_blank => stanza.row.value.clear(),
-                InputLine::Whole | InputLine::TooLong => {
-                    if !begun {
-                        (begun, stanza.row.line) = (true, self.lines.number);
-                    }
-                    if kind == InputLine::TooLong {
-                        let number = self.lines.number;
-                        stanza.bad.get_or_insert_with(|| too_long(number));
-                    } else {
-                        self.take(&mut stanza, at);
-                    }
-                }
+                continue;
+            }
+            let (first, number) = (*first.get_or_insert(self.lines.number), self.lines.number);
+            if kind == InputLine::TooLong || stanza.len() > ROW_BYTES_MAX {
+                // An error in an earlier line is reported rather than the length.
+                bad.get_or_insert_with(|| self.parse(&stanza[..at], first).err().unwrap_or_else(|| too_long(number)));
+            }
+            if bad.is_some() {
+                // A bad stanza keeps no memory, however long it is.
+                stanza.clear();
             }
         }
+        Ok(first.map(|first| bad.map_or_else(|| self.row(&stanza, first), Err)))
     }
 
     fn consumed_bytes(&self) -> u64 {
