@@ -3,13 +3,13 @@ use super::conn::Conn;
 use super::event_loop::EventLoop;
 use super::limits::ACCEPT_PAUSE;
 use super::listener::{self, Listener};
-use super::process_state::ConnectionPermit;
 use fawn_node::ClientService;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use socket2::{SockRef, TcpKeepalive};
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Keep-alive time after which a dead client machine is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(300);
@@ -20,7 +20,7 @@ impl<S: ClientService> EventLoop<S> {
         while let Some(listener) = self.listeners.get(listener) {
             match listener.socket.accept() {
                 Ok((stream, _)) => {
-                    let Some(permit) = self.shared.connections.take() else {
+                    let Ok(permit) = self.shared.connections.clone().try_acquire_owned() else {
                         self.counters.refused += 1;
                         refuse(listener, stream);
                         continue;
@@ -47,7 +47,7 @@ impl<S: ClientService> EventLoop<S> {
         &mut self,
         protocol: fawn_wire::Protocol,
         mut stream: TcpStream,
-        permit: ConnectionPermit,
+        permit: OwnedSemaphorePermit,
     ) -> std::io::Result<()> {
         // Replies leave in one write per iteration; Nagle's algorithm would delay the last one.
         stream.set_nodelay(true)?;

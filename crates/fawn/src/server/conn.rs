@@ -1,10 +1,10 @@
 //! One client connection: socket, incomplete input, known readiness.
 //!
 //! An idle connection holds no buffer: it costs one slot of the slab.
-use super::process_state::ConnectionPermit;
 use fawn_node::SessionId;
 use mio::net::TcpStream;
 use std::io::{ErrorKind, Read, Write};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Phases of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub(super) enum ConnPhase {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) stream: TcpStream,
-    _permit: ConnectionPermit,
+    _permit: OwnedSemaphorePermit,
     pub(super) session: SessionId,
     /// Distinguishes the connection from earlier users of its slot.
     pub(super) serial: u64,
@@ -79,7 +79,7 @@ pub(super) enum IoResult {
 }
 
 impl Conn {
-    pub(super) fn new(stream: TcpStream, session: SessionId, serial: u64, permit: ConnectionPermit) -> Self {
+    pub(super) fn new(stream: TcpStream, session: SessionId, serial: u64, permit: OwnedSemaphorePermit) -> Self {
         let flags = ConnFlags { readable: true, ..ConnFlags::default() };
         Self {
             stream,

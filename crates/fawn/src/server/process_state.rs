@@ -4,11 +4,13 @@
 use fawn_node::{Counted, ShardStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
 
 /// State shared by the shards of a process.
 #[derive(Debug)]
 pub(super) struct ProcessState {
-    pub(super) connections: Arc<ConnectionLimit>,
+    /// Permits for connections, whichever shard accepts them.
+    pub(super) connections: Arc<Semaphore>,
     pub(super) stats: SharedStats,
     drained: AtomicUsize,
 }
@@ -16,7 +18,7 @@ pub(super) struct ProcessState {
 impl ProcessState {
     pub(super) fn new(shards: u16, connections_max: usize) -> Self {
         Self {
-            connections: Arc::new(ConnectionLimit { taken: AtomicUsize::new(0), most: connections_max }),
+            connections: Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS))),
             stats: SharedStats { slots: (0..shards).map(|_| Mutex::default()).collect() },
             drained: AtomicUsize::new(0),
         }
@@ -31,32 +33,6 @@ impl ProcessState {
     /// Whether no shard has clients any more.
     pub(super) fn are_all_drained(&self) -> bool {
         self.drained.load(Ordering::Acquire) >= self.stats.slots.len()
-    }
-}
-
-/// Connection permits of the whole process, whichever shard accepts.
-#[derive(Debug)]
-pub(super) struct ConnectionLimit {
-    taken: AtomicUsize,
-    most: usize,
-}
-
-impl ConnectionLimit {
-    /// Takes a permit, if one is left.
-    pub(super) fn take(self: &Arc<Self>) -> Option<ConnectionPermit> {
-        let is_free = |taken: usize| (taken < self.most).then_some(taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_free).ok()?;
-        Some(ConnectionPermit(Arc::clone(self)))
-    }
-}
-
-/// The right to one connection, returned when it is dropped.
-#[derive(Debug)]
-pub(super) struct ConnectionPermit(Arc<ConnectionLimit>);
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -94,15 +70,16 @@ mod tests {
     #[test]
     fn seats_are_counted_for_all_shards_together() {
         let shared = ProcessState::new(3, 100);
+        let take = || shared.connections.clone().try_acquire_owned();
         let mut takers: Vec<_> = std::thread::scope(|scope| {
-            let taker = || (0..1000).filter_map(|_| shared.connections.take()).collect::<Vec<_>>();
+            let taker = || (0..1000).filter_map(|_| take().ok()).collect::<Vec<_>>();
             let threads: Vec<_> = (0..3).map(|_| scope.spawn(taker)).collect();
             threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
         });
         assert_eq!(takers.len(), 100);
         drop(takers.pop());
-        let next = shared.connections.take();
-        assert!(next.is_some() && shared.connections.take().is_none());
+        let next = take();
+        assert!(next.is_ok() && take().is_err());
     }
 
     #[test]
