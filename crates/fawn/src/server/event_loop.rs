@@ -112,7 +112,7 @@ impl<S: ClientService> EventLoop<S> {
             let event = if self.may_park(&events) {
                 busy_iterations = 0;
                 let event = poll_fn(|cx| wake.poll(cx, &mut control, deadline)).await;
-                self.peers.iter().for_each(PeerShards::unpark);
+                self.peers.iter().for_each(|peers| peers.mailbox.unpark());
                 event
             } else {
                 busy_iterations += 1;
@@ -149,7 +149,7 @@ impl<S: ClientService> EventLoop<S> {
     fn may_park(&mut self, events: &Events) -> bool {
         // A full batch of events may hide more, whose edge is already consumed.
         let is_done = !self.needs_another_iteration && self.read_queue.is_empty() && events.iter().count() < EVENTS_MAX;
-        is_done && self.peers.as_mut().is_none_or(PeerShards::prepare_park)
+        is_done && self.peers.as_mut().is_none_or(|peers| peers.mailbox.prepare_park())
     }
 
     /// Runs one iteration; returns the time of the next one if no event arrives.
@@ -208,22 +208,12 @@ impl<S: ClientService> EventLoop<S> {
     }
 
     fn handle_output(&mut self, output: &ShardOutput) {
+        let (ShardOutput::Writable(session) | ShardOutput::Resume(session) | ShardOutput::Close(session)) = output;
+        let Some(&slot) = self.slots.get(session) else { return };
         match output {
-            ShardOutput::Writable(session) => {
-                if let Some(&slot) = self.slots.get(session) {
-                    self.schedule_write(slot);
-                }
-            }
-            ShardOutput::Resume(session) => {
-                if let Some(&slot) = self.slots.get(session) {
-                    self.schedule_read(slot);
-                }
-            }
-            ShardOutput::Close(session) => {
-                if let Some(&slot) = self.slots.get(session) {
-                    self.end(slot);
-                }
-            }
+            ShardOutput::Writable(_) => self.schedule_write(slot),
+            ShardOutput::Resume(_) => self.schedule_read(slot),
+            ShardOutput::Close(_) => self.end(slot),
         }
     }
 

@@ -17,7 +17,7 @@ const BATCHES_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct PeerShards {
     shard: usize,
-    mailbox: Mailbox<MessageBatch>,
+    pub(super) mailbox: Mailbox<MessageBatch>,
     shared: Arc<ProcessState>,
     published_at: Instant,
     /// Something has happened since the last publication.
@@ -58,16 +58,6 @@ impl PeerShards {
         let retry = self.mailbox.has_unsent().then(|| now + RETRY);
         let status = self.has_news.then(|| self.published_at + STATUS_AGE);
         [retry, status].into_iter().flatten().min()
-    }
-
-    /// See [`Mailbox::prepare_park`].
-    pub(super) fn prepare_park(&mut self) -> bool {
-        self.mailbox.prepare_park()
-    }
-
-    /// See [`Mailbox::unpark`].
-    pub(super) fn unpark(&self) {
-        self.mailbox.unpark();
     }
 
     /// Whether this shard has no clients and the others know it.

@@ -58,10 +58,11 @@ pub(super) fn start(service: Service, settings: &Settings) -> Result<RunningServ
     let threads = starting.into_iter().map(spawn).collect::<Result<_, _>>();
     let mut server =
         RunningServer { shards: ShardHandles { controls }, threads: threads?, ended, listen_addrs, layout };
-    if openings.iter().take(usize::from(shards)).count() < usize::from(shards) {
-        return Err(failure(server));
-    }
-    let listening = server.layout.finish().and_then(|()| listen(bound, shards));
+    let listening = match openings.iter().take(usize::from(shards)).count() == usize::from(shards) {
+        true => server.layout.finish().and_then(|()| listen(bound, shards)),
+        // The shard that did not open returns the reason.
+        false => Err(died("a shard ended while it started")),
+    };
     match listening {
         Ok(listeners) => {
             for (control, listeners) in server.shards.controls.iter().zip(listeners) {
@@ -71,8 +72,10 @@ pub(super) fn start(service: Service, settings: &Settings) -> Result<RunningServ
             Ok(server)
         }
         Err(error) => {
-            stop_all(&server);
-            join_all(std::mem::take(&mut server.threads))?;
+            for control in &server.shards.controls {
+                drop(control.try_send(Control::Stop));
+            }
+            join_all(server.threads)?;
             Err(error)
         }
     }
@@ -173,19 +176,4 @@ fn listen(bound: Vec<Bound>, shards: u16) -> Result<Vec<Vec<Listener>>, Failure>
         }
     }
     Ok(listeners)
-}
-
-fn stop_all(server: &RunningServer) {
-    for control in &server.shards.controls {
-        drop(control.try_send(Control::Stop));
-    }
-}
-
-/// A shard did not open: ends the others and returns its error.
-fn failure(mut server: RunningServer) -> Failure {
-    stop_all(&server);
-    match join_all(std::mem::take(&mut server.threads)) {
-        Err(error) => error,
-        Ok(()) => died("a shard ended while it started"),
-    }
 }
