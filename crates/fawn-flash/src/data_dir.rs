@@ -6,6 +6,7 @@ use crate::{AlignedBuf, Completion, DeviceError, FileId, IoClass, IoOperation, I
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ impl DataDir {
     /// Opens the directory, creating it (durably) if it is missing.
     pub(crate) fn open(path: &Path, descriptors_max: usize) -> Result<Self, DeviceError> {
         let shown = path.display().to_string();
-        create_dirs(path).map_err(|error| io_error(&shown, "create the directory", &error))?;
+        create_dirs(path, 0o777).map_err(|error| io_error(&shown, "create the directory", &error))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = fs::open(path, flags, Mode::empty()).map_err(|errno| {
             let operation = IoOperation::Metadata("open the directory");
@@ -331,12 +332,15 @@ fn io_error(path: &str, what: &'static str, error: &std::io::Error) -> DeviceErr
     classify(errno, path, IoOperation::Metadata(what), path, 0)
 }
 
-/// Creates the directory and its parents. Each new name is synced, because a power loss could otherwise remove the
-/// whole store.
-fn create_dirs(path: &Path) -> std::io::Result<()> {
+/// Creates the directory and its parents with this mode, less the process's mask. Each new name is synced, because a
+/// power loss could otherwise remove the whole store.
+///
+/// # Errors
+/// If a directory cannot be created or synced.
+pub fn create_dirs(path: &Path, mode: u32) -> std::io::Result<()> {
     let missing: Vec<PathBuf> =
         path.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists()).map(Path::to_owned).collect();
-    std::fs::create_dir_all(path)?;
+    std::fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
     for created in &missing {
         let parent = created.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::File::open(parent)?.sync_all()?;

@@ -1,5 +1,4 @@
 //! Assembly of a cluster with three nodes in one thread: each shard has a directory, an engine and a share of memory.
-use super::limits::ShardLimits;
 use super::service::{GroupConfig, ServerGroup};
 use super::store::{self, StoreDevice};
 use crate::config::{Settings, ShardCount};
@@ -65,11 +64,11 @@ pub(super) fn dir_name(id: MemberId) -> String {
 
 /// The first store's hash secret. All stores share it, also after a start that was interrupted before all were created.
 fn engine_options(settings: &Settings, number: u32, first: Option<&Engine<StoreDevice>>) -> Result<Options, Failure> {
-    let mut options = store::engine_options(settings)?;
-    options.number_if_new = number;
-    options.memory_bytes = ShardLimits::store_bytes(settings) / u64::from(NODES) / u64::from(shards_of_node(settings));
-    if let Some(first) = first {
-        options.secret_if_new = Some(*first.secret());
-    }
-    Ok(options)
+    let options = store::engine_options(settings)?;
+    Ok(Options {
+        number_if_new: number,
+        memory_bytes: options.memory_bytes / u64::from(NODES) / u64::from(shards_of_node(settings)),
+        secret_if_new: first.map(|first| *first.secret()).or(options.secret_if_new),
+        ..options
+    })
 }

@@ -63,16 +63,7 @@ fn placed(dir: &Path, words: &str) -> String {
 
 /// Creates the directory with mode 0700, durably in its parents.
 pub(super) fn create_dir(dir: &Path) -> Result<(), Failure> {
-    use std::os::unix::fs::DirBuilderExt;
-    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
-    let missing: Vec<_> = dir.ancestors().take_while(is_missing).collect();
-    let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    let parent = |path: &Path| match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => std::fs::File::open(parent),
-        _ => std::fs::File::open("."),
-    };
-    let synced = created.and_then(|()| missing.into_iter().try_for_each(|path| parent(path)?.sync_all()));
-    synced.map_err(|error| {
+    fawn_flash::create_dirs(dir, 0o700).map_err(|error| {
         let dir = dir.display();
         Failure::new(Exit::Data, format!("{dir}: {error}; choose a directory that this user may write with --dir"))
     })
