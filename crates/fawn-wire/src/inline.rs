@@ -1,4 +1,5 @@
 //! Redis's inline commands: a line of words, typed by hand or sent by a simple client.
+use crate::Decoded;
 use crate::args::{Args, Framing, is_space};
 use crate::client::resp::encode_command;
 use crate::resp::frame::{SPANS, Spans};
@@ -14,30 +15,19 @@ pub(crate) struct InlineCommand {
     pub(crate) consumed: usize,
 }
 
-/// The reason why there is no line of words without quotes.
-pub(crate) enum InlineStop {
-    /// At least this many bytes are needed, from the start of the input.
-    Need(usize),
-    /// No line end within [`LINE_BYTES_MAX`].
-    TooLong,
-    /// A quote is not closed, or the closing quote is followed by text.
-    Unbalanced { consumed: usize },
-    /// The line has quotes; `bytes` is the same request as an array.
-    Quoted { bytes: Vec<u8>, consumed: usize },
-}
-
-/// Splits the first line into words. `searched_bytes` is the length of the input already known to have no line end.
-pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<InlineCommand, InlineStop> {
-    let (line, consumed) = find_line(input, searched_bytes).ok_or(if input.len() >= LINE_BYTES_MAX {
-        InlineStop::TooLong
-    } else {
-        InlineStop::Need(input.len() + 1)
-    })?;
+/// Splits the first line into words. `searched_bytes` is the length of the input already known to have no line end. If
+/// there is no line of words without quotes, the error is the result of the decoding step.
+pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<InlineCommand, Decoded<'static>> {
+    let Some((line, consumed)) = find_line(input, searched_bytes) else {
+        return Err(no_line(input, b"-ERR Protocol error: too big inline request\r\n"));
+    };
     if line.iter().any(|byte| matches!(byte, b'"' | b'\'')) {
-        let words = unquote(line).ok_or(InlineStop::Unbalanced { consumed })?;
+        let Some(words) = unquote(line) else {
+            return Err(Decoded::fatal(&b"-ERR Protocol error: unbalanced quotes in request\r\n"[..], consumed));
+        };
         let mut bytes = Vec::with_capacity(line.len() + 16 * words.len());
         encode_command(&words, &mut bytes);
-        return Err(InlineStop::Quoted { bytes, consumed });
+        return Err(Decoded::Rewritten { bytes, consumed });
     }
     let mut spans = [(0, 0); SPANS];
     let mut count = 0;
@@ -62,6 +52,15 @@ pub(crate) fn find_line<'a>(input: &'a [u8], searched_bytes: &mut usize) -> Opti
     };
     let line = &input[..from + found];
     Some((line.strip_suffix(b"\r").unwrap_or(line), from + found + 1))
+}
+
+/// The result of a decoding step while the first line has no end; `too_long` is the error beyond [`LINE_BYTES_MAX`].
+#[cold]
+pub(crate) fn no_line(input: &[u8], too_long: &'static [u8]) -> Decoded<'static> {
+    match input.len() {
+        len if len >= LINE_BYTES_MAX => Decoded::fatal(too_long, len),
+        len => Decoded::Incomplete { need_bytes: len + 1 },
+    }
 }
 
 /// The words of a line with quotes; `None` if the quotes do not balance.

@@ -4,7 +4,6 @@ use crate::commands::{self, Parse};
 use crate::{Decoded, MemcachedState, Protocol, inline};
 use alloc::borrow::Cow;
 use fawn_types::TimeMs;
-use fawn_types::limits::LINE_BYTES_MAX;
 
 impl MemcachedState {
     /// Decodes the first request of `input`. `now` serves replies with times in them, and delays.
@@ -14,10 +13,7 @@ impl MemcachedState {
             return self.swallow(input);
         }
         let Some((line, consumed)) = inline::find_line(input, &mut self.searched_bytes) else {
-            if input.len() >= LINE_BYTES_MAX {
-                return Decoded::fatal(&b"CLIENT_ERROR line too long\r\n"[..], input.len());
-            }
-            return Decoded::Incomplete { need_bytes: input.len() + 1 };
+            return inline::no_line(input, b"CLIENT_ERROR line too long\r\n");
         };
         let mut words = Words(line);
         let Some(name) = words.next() else { return Decoded::refuse(super::ERROR, consumed) };

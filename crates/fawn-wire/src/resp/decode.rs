@@ -4,7 +4,7 @@ use super::fast_path;
 use super::frame::{self, FrameStop, RespFrame};
 use super::parse_error::{self, ParseError};
 use crate::args::Framing;
-use crate::commands::{self, Parse};
+use crate::commands::{self, CommandSpec, Parse};
 use crate::{Command, Decoded, Protocol, RespState, inline};
 use fawn_types::TimeMs;
 
@@ -59,14 +59,7 @@ impl RespState {
                 let request = CommandArgs { input, spans, count, body: 0, framing: Framing::Words, version, now };
                 dispatch(&request, consumed)
             }
-            Err(inline::InlineStop::Need(need_bytes)) => Decoded::Incomplete { need_bytes },
-            Err(inline::InlineStop::Quoted { bytes, consumed }) => Decoded::Rewritten { bytes, consumed },
-            Err(inline::InlineStop::TooLong) => {
-                Decoded::fatal(&b"-ERR Protocol error: too big inline request\r\n"[..], input.len())
-            }
-            Err(inline::InlineStop::Unbalanced { consumed }) => {
-                Decoded::fatal(&b"-ERR Protocol error: unbalanced quotes in request\r\n"[..], consumed)
-            }
+            Err(decoded) => decoded,
         }
     }
 
@@ -106,14 +99,7 @@ fn parse<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     let Some(spec) = commands::find(Protocol::Resp, name) else {
         return Err(parse_error::unknown(name, args.from(1)));
     };
-    if !spec.takes(args.count) {
-        return Err(ParseError::Arity(spec.name));
-    }
-    match spec.parse {
-        Parse::Resp(parse) => parse(args),
-        Parse::Container => parse_subcommand(spec.name, args),
-        Parse::Memcached(_) => unreachable!("the lookup is by protocol"),
-    }
+    parse_as(spec, args)
 }
 
 pub(crate) fn parse_subcommand<'a>(container: &'static str, args: &CommandArgs<'a>) -> ParseResult<'a> {
@@ -121,11 +107,17 @@ pub(crate) fn parse_subcommand<'a>(container: &'static str, args: &CommandArgs<'
     let Some(spec) = commands::find_subcommand(container, name) else {
         return Err(parse_error::unknown_subcommand(container, name));
     };
+    parse_as(spec, args)
+}
+
+#[inline]
+fn parse_as<'a>(spec: &CommandSpec, args: &CommandArgs<'a>) -> ParseResult<'a> {
     if !spec.takes(args.count) {
         return Err(ParseError::Arity(spec.name));
     }
     match spec.parse {
         Parse::Resp(parse) => parse(args),
-        Parse::Container | Parse::Memcached(_) => unreachable!("a subcommand is neither"),
+        Parse::Container => parse_subcommand(spec.name, args),
+        Parse::Memcached(_) => unreachable!("the lookup is by protocol"),
     }
 }
