@@ -1,5 +1,5 @@
 //! The name of a client connection, and replies to requests on the connection itself.
-use crate::resp::encode::{bulk, integer, map_header, null, simple};
+use crate::resp::encode::{bulk, entries, integer, map_header, null, simple};
 use crate::{Codec, ConnectionCommand, RespVersion, encode_done};
 use alloc::vec::Vec;
 
@@ -84,18 +84,12 @@ fn set(field: &mut Vec<u8>, value: &[u8], out: &mut Vec<u8>) {
 
 fn hello(version: RespVersion, id: u64, out: &mut Vec<u8>) {
     map_header(version, 7, out);
-    for (name, value) in [("server", "fawn"), ("version", REDIS_VERSION)] {
-        bulk(name.as_bytes(), out);
-        bulk(value.as_bytes(), out);
-    }
+    entries(&[("server", "fawn"), ("version", REDIS_VERSION)], out);
     bulk(b"proto", out);
     integer(version.number(), out);
     bulk(b"id", out);
     integer(id as i64, out);
-    for (name, value) in [("mode", "standalone"), ("role", "master")] {
-        bulk(name.as_bytes(), out);
-        bulk(value.as_bytes(), out);
-    }
+    entries(&[("mode", "standalone"), ("role", "master")], out);
     bulk(b"modules", out);
     out.extend_from_slice(b"*0\r\n");
 }

@@ -1,6 +1,6 @@
 //! Replies to `COMMAND` and its subcommands, in the layouts of Redis 7.
 use super::{COMMANDS, CommandFlags, CommandSpec, KeyPlaces};
-use crate::resp::encode::{array_header, bulk, integer, map_header, set_header, simple};
+use crate::resp::encode::{array_header, bulk, entries, integer, map_header, set_header, simple};
 use crate::{Args, CommandQuery, Protocol, RespVersion, glob};
 use alloc::vec::Vec;
 
@@ -123,10 +123,7 @@ fn document(spec: &'static CommandSpec, version: RespVersion, out: &mut Vec<u8>)
     bulk(spec.name.as_bytes(), out);
     let subs = if spec.container().is_none() { subcommands(spec.name).count() } else { 0 };
     map_header(version, 3 + usize::from(subs > 0), out);
-    for (field, text) in [("summary", spec.summary), ("since", spec.since), ("group", spec.group.name())] {
-        bulk(field.as_bytes(), out);
-        bulk(text.as_bytes(), out);
-    }
+    entries(&[("summary", spec.summary), ("since", spec.since), ("group", spec.group.name())], out);
     if subs > 0 {
         bulk(b"subcommands", out);
         map_header(version, subs, out);

@@ -57,24 +57,22 @@ pub(crate) fn expiry(
 
 /// The effect of a command's options on the expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum KeyTime<'a> {
+pub(crate) enum KeyTime {
     /// Keeps the expiry.
     Keep,
     /// Removes the expiry.
     Never,
-    /// Sets the expiry to the time in the text. The text is parsed last: of repeated options, only the last one counts.
-    At(TimeForm, &'a [u8]),
+    /// Sets the expiry to a time of this form.
+    At(TimeForm),
 }
 
-impl<'a> KeyTime<'a> {
-    /// Replaces the previous option in `slot`. As in Redis, an option may be repeated and the last one counts, but two
-    /// different options are an error.
-    pub(crate) fn replace(self, slot: &mut Option<KeyTime<'a>>) -> Result<(), ParseError> {
-        match (slot.replace(self), self) {
-            (None, _) => Ok(()),
-            (Some(KeyTime::At(before, _)), KeyTime::At(form, _)) if before == form => Ok(()),
-            (Some(before), now) if before == now => Ok(()),
-            _ => Err(SYNTAX),
+/// Sets an option. As in Redis, an option may be repeated, but two different ones are an error.
+pub(crate) fn only<T: PartialEq>(slot: &mut Option<T>, option: T) -> Result<(), ParseError> {
+    match slot {
+        Some(other) if *other != option => Err(SYNTAX),
+        _ => {
+            *slot = Some(option);
+            Ok(())
         }
     }
 }

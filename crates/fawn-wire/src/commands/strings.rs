@@ -1,5 +1,5 @@
 //! Parsers of Redis's string commands: values and counters.
-use super::options::{KeyTime, TimeForm, expiry};
+use super::options::{KeyTime, TimeForm, expiry, only};
 use crate::command::{EachKey, unconditional_set};
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
@@ -32,13 +32,14 @@ pub(super) fn set<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
         return update(args, unconditional_set(value), RespFormat::OkOrNull);
     }
     let (mut time, mut condition, mut return_previous) = (None, None, false);
-    let mut options = args.from(3);
+    // Parsed last: of repeated options, only the last amount counts.
+    let (mut options, mut amount) = (args.from(3), &b""[..]);
     while let Some(word) = options.next() {
         if let Some(form) = TimeForm::of_word(word) {
-            let amount = options.next().ok_or(SYNTAX)?;
-            KeyTime::At(form, amount).replace(&mut time)?;
+            amount = options.next().ok_or(SYNTAX)?;
+            only(&mut time, KeyTime::At(form))?;
         } else if word.eq_ignore_ascii_case(b"KEEPTTL") {
-            KeyTime::Keep.replace(&mut time)?;
+            only(&mut time, KeyTime::Keep)?;
         } else if word.eq_ignore_ascii_case(b"NX") {
             only(&mut condition, Condition::Absent)?;
         } else if word.eq_ignore_ascii_case(b"XX") {
@@ -53,19 +54,11 @@ pub(super) fn set<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
         None => Expiry::Never,
         Some(KeyTime::Keep) => Expiry::Keep,
         Some(KeyTime::Never) => unreachable!("no word of SET says so"),
-        Some(KeyTime::At(form, amount)) => expiry("set", amount, form, args)?,
+        Some(KeyTime::At(form)) => expiry("set", amount, form, args)?,
     };
     let condition = condition.unwrap_or_default();
     let format = if return_previous { RespFormat::Bulk } else { RespFormat::OkOrNull };
     update(args, Update::Set { value, flags: 0, expiry, condition, return_previous }, format)
-}
-
-/// Sets the condition. As in Redis, a condition may be repeated, but two different ones are an error.
-fn only(slot: &mut Option<Condition>, condition: Condition) -> Result<(), ParseError> {
-    match slot.replace(condition) {
-        Some(other) if other != condition => Err(SYNTAX),
-        _ => Ok(()),
-    }
 }
 
 pub(super) fn setnx<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
@@ -86,19 +79,20 @@ pub(super) fn getset<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 }
 
 pub(super) fn getex<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    let (mut time, mut options) = (None, args.from(2));
+    let (mut time, mut options, mut amount) = (None, args.from(2), &b""[..]);
     while let Some(word) = options.next() {
         if word.eq_ignore_ascii_case(b"PERSIST") {
-            KeyTime::Never.replace(&mut time)?;
+            only(&mut time, KeyTime::Never)?;
         } else {
             let form = TimeForm::of_word(word).ok_or(SYNTAX)?;
-            KeyTime::At(form, options.next().ok_or(SYNTAX)?).replace(&mut time)?;
+            amount = options.next().ok_or(SYNTAX)?;
+            only(&mut time, KeyTime::At(form))?;
         }
     }
     let expiry = match time {
         None | Some(KeyTime::Keep) => return read(args, RespFormat::Bulk),
         Some(KeyTime::Never) => Expiry::Never,
-        Some(KeyTime::At(form, amount)) => expiry("getex", amount, form, args)?,
+        Some(KeyTime::At(form)) => expiry("getex", amount, form, args)?,
     };
     let condition = ExpiryCondition::Always;
     update(args, Update::Touch { expiry, condition, return_value: true }, RespFormat::Bulk)

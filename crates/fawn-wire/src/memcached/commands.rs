@@ -96,15 +96,6 @@ pub(crate) enum Storage {
     Prepend,
 }
 
-/// The parsed line of a storage command.
-struct StorageHeader<'a> {
-    key: &'a [u8],
-    flags: u32,
-    expiry: Expiry,
-    condition: Condition,
-    silent: bool,
-}
-
 pub(crate) fn store<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>, storage: Storage) -> Decoded<'a> {
     let mut words = line.words;
     let (Some(key), Some(flags), Some(exptime), Some(bytes)) = (words.next(), words.next(), words.next(), words.next())
@@ -119,19 +110,31 @@ pub(crate) fn store<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>, st
     let Some(value_bytes) = parse_u64(bytes).filter(|bytes| *bytes <= u64::from(u32::MAX)) else {
         return refuse(BAD_FORMAT, line);
     };
-    let header = header(key, flags, exptime, words, storage, version);
-    let Some(StorageHeader { key, flags, expiry, condition, silent }) = header else {
+    let header = || {
+        let flags = u32::try_from(parse_u64(flags)?).ok()?;
+        let expiry = expiry(exptime)?;
+        let condition = match (storage, version) {
+            (Storage::Set(condition), _) => condition,
+            (_, Some(version)) => Condition::VersionIs(Version::from_u64(parse_u64(version)?)),
+            (_, None) => Condition::Always,
+        };
+        let silent = noreply(words)?;
+        is_key(key).then_some((flags, expiry, condition, silent))
+    };
+    let Some((flags, expiry, condition, silent)) = header() else {
         return state.refuse_block(BAD_FORMAT, line, value_bytes + 2);
     };
+    let unless_silent = |message: &'static [u8]| if silent { b"" } else { message };
     if value_bytes > state.limits.value_bytes_max as u64 {
-        let message = if silent { &b""[..] } else { TOO_LARGE };
-        return state.refuse_block(message, line, value_bytes + 2);
+        return state.refuse_block(unless_silent(TOO_LARGE), line, value_bytes + 2);
     }
     let (start, consumed) = (line.consumed, line.consumed + value_bytes as usize + 2);
     let value = match line.input.get(start..consumed) {
         None => return Decoded::Incomplete { need_bytes: consumed },
         Some([value @ .., b'\r', b'\n']) => value,
-        Some(_) => return bad_chunk(consumed, silent),
+        // No line end at the announced length. Exactly the announced length is dropped, as in memcached, so that the
+        // position of the next command does not depend on how the bytes arrived.
+        Some(_) => return Decoded::refuse(unless_silent(BAD_CHUNK), consumed),
     };
     let update = match storage {
         Storage::Set(_) | Storage::Cas => Update::Set { value, flags, expiry, condition, return_previous: false },
@@ -140,32 +143,6 @@ pub(crate) fn store<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>, st
     };
     let format = format(MemcachedFormat::Stored, silent);
     Decoded::Command { command: Command::Single { request: Request::Update { key, update }, format }, consumed }
-}
-
-fn header<'a>(
-    key: &'a [u8],
-    flags: &[u8],
-    exptime: &[u8],
-    rest: Words<'_>,
-    storage: Storage,
-    version: Option<&[u8]>,
-) -> Option<StorageHeader<'a>> {
-    let flags = u32::try_from(parse_u64(flags)?).ok()?;
-    let expiry = expiry(exptime)?;
-    let condition = match (storage, version) {
-        (Storage::Set(condition), _) => condition,
-        (_, Some(version)) => Condition::VersionIs(Version::from_u64(parse_u64(version)?)),
-        (_, None) => Condition::Always,
-    };
-    let silent = noreply(rest)?;
-    is_key(key).then_some(StorageHeader { key, flags, expiry, condition, silent })
-}
-
-/// Rejects a data block without a line end at its announced length. Exactly the announced length is dropped, as in
-/// memcached, so that the position of the next command does not depend on how the bytes arrived.
-#[cold]
-fn bad_chunk<'a>(consumed: usize, silent: bool) -> Decoded<'a> {
-    Decoded::refuse(if silent { &b""[..] } else { BAD_CHUNK }, consumed)
 }
 
 pub(crate) fn delete<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {

@@ -26,8 +26,9 @@ fn rarer(format: RespFormat, reply: &Reply<'_>, out: &mut Vec<u8>) {
         RespFormat::Flag => integer(i64::from(is_hit(reply)), out),
         RespFormat::Length => integer(entry.map_or(0, |entry| entry.value.len() as i64), out),
         RespFormat::TypeName => simple(if entry.is_some() { "string" } else { "none" }, out),
-        RespFormat::Remaining { now, seconds } => integer(remaining(entry, now, seconds), out),
-        RespFormat::ExpiresAt { seconds } => integer(expires_at(entry, seconds), out),
+        // The entry was not expired when it was read, so at least 1 ms is left, unless the clocks differ.
+        RespFormat::Remaining { now, seconds } => integer(expiry(entry, seconds, |at| at.ms_since(now)), out),
+        RespFormat::ExpiresAt { seconds } => integer(expiry(entry, seconds, |at| at.0), out),
         RespFormat::LengthWritten => match reply {
             Reply::Stored { value_bytes, .. } => integer(i64::from(*value_bytes), out),
             _ => integer(0, out),
@@ -63,27 +64,16 @@ pub(crate) const fn is_hit(reply: &Reply<'_>) -> bool {
     }
 }
 
-fn remaining(entry: Option<&EntryRef<'_>>, now: TimeMs, seconds: bool) -> i64 {
+/// The expiry, converted to milliseconds by `to_ms`; seconds are rounded to the nearest, as in Redis.
+fn expiry(entry: Option<&EntryRef<'_>>, seconds: bool, to_ms: impl FnOnce(TimeMs) -> u64) -> i64 {
     match entry {
         None => -2,
         Some(entry) if entry.expires_at_ms == 0 => -1,
-        // The entry was not expired when it was read, so at least 1 ms is left, unless the clocks differ.
-        Some(entry) => in_unit(TimeMs(entry.expires_at_ms).ms_since(now), seconds),
+        Some(entry) => {
+            let ms = to_ms(TimeMs(entry.expires_at_ms));
+            i64::try_from(if seconds { ms.saturating_add(500) / 1000 } else { ms }).unwrap_or(i64::MAX)
+        }
     }
-}
-
-fn expires_at(entry: Option<&EntryRef<'_>>, seconds: bool) -> i64 {
-    match entry {
-        None => -2,
-        Some(entry) if entry.expires_at_ms == 0 => -1,
-        Some(entry) => in_unit(entry.expires_at_ms, seconds),
-    }
-}
-
-/// Converts to the unit of the reply; seconds are rounded to the nearest, as in Redis.
-fn in_unit(ms: u64, seconds: bool) -> i64 {
-    let value = if seconds { ms.saturating_add(500) / 1000 } else { ms };
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Appends `$…`: a string of arbitrary bytes.
@@ -163,6 +153,11 @@ pub fn text(version: RespVersion, text: &[u8], out: &mut Vec<u8>) {
 /// Appends names with values (`CONFIG GET`).
 pub fn pairs(version: RespVersion, pairs: &[(&str, &str)], out: &mut Vec<u8>) {
     map_header(version, pairs.len(), out);
+    entries(pairs, out);
+}
+
+/// Appends entries of a map.
+pub(crate) fn entries(pairs: &[(&str, &str)], out: &mut Vec<u8>) {
     for (name, value) in pairs {
         bulk(name.as_bytes(), out);
         bulk(value.as_bytes(), out);

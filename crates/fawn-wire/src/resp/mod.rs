@@ -13,19 +13,16 @@ use crate::CodecLimits;
 pub enum RespVersion {
     /// The initial version of every connection.
     #[default]
-    V2,
+    V2 = 2,
     /// The version after `HELLO 3`.
-    V3,
+    V3 = 3,
 }
 
 impl RespVersion {
     /// The version's number: 2 or 3.
     #[must_use]
     pub const fn number(self) -> i64 {
-        match self {
-            RespVersion::V2 => 2,
-            RespVersion::V3 => 3,
-        }
+        self as i64
     }
 }
 
