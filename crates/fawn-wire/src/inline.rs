@@ -100,7 +100,8 @@ fn quoted(line: &[u8], mut at: usize, quote: u8, word: &mut Vec<u8>) -> Option<u
                 at += 2;
             }
             [b'\\', b'x', high, low, ..] if quote == b'"' && high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                word.push(hex(*high) << 4 | hex(*low));
+                let digit = |byte: &u8| char::from(*byte).to_digit(16).unwrap_or(0) as u8;
+                word.push(digit(high) << 4 | digit(low));
                 at += 4;
             }
             [b'\\', escaped, ..] if quote == b'"' => {
@@ -120,12 +121,5 @@ fn quoted(line: &[u8], mut at: usize, quote: u8, word: &mut Vec<u8>) -> Option<u
             }
             [] => return None,
         }
-    }
-}
-
-fn hex(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20) - b'a' + 10,
     }
 }

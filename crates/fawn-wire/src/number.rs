@@ -20,14 +20,9 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
 /// Parses a signed decimal in Redis's canonical form: no `+`, no leading zero, no `-0`, no space.
 #[must_use]
 pub fn parse_i64_strict(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        digits => (false, digits),
-    };
-    match digits {
-        [b'0'] if negative => None,
-        [b'0', _, ..] => None,
-        _ => signed(negative, parse_u64(digits)?),
+    match text {
+        [b'-', b'0', ..] | [b'0', _, ..] => None,
+        _ => parse_i64(text),
     }
 }
 
@@ -35,13 +30,9 @@ pub fn parse_i64_strict(text: &[u8]) -> Option<i64> {
 #[must_use]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     match text {
-        [b'-', digits @ ..] => signed(true, parse_u64(digits)?),
-        digits => signed(false, parse_u64(digits)?),
+        [b'-', digits @ ..] => 0i64.checked_sub_unsigned(parse_u64(digits)?),
+        digits => i64::try_from(parse_u64(digits)?).ok(),
     }
-}
-
-fn signed(negative: bool, magnitude: u64) -> Option<i64> {
-    if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
 /// Appends `value` in decimal.

@@ -35,13 +35,10 @@ pub(super) fn exists<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 
 pub(super) fn flushall<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     let known = |word: &[u8]| word.eq_ignore_ascii_case(b"SYNC") || word.eq_ignore_ascii_case(b"ASYNC");
-    match (args.get(1), args.count) {
-        (Some(word), 2) if !known(word) => Err(SYNTAX),
-        (_, 1 | 2) => {
-            Ok(Command::Keyspace(KeyspaceCommand::FlushAll { at_ms: 0, format: args.format(RespFormat::OkOrNull) }))
-        }
-        _ => Err(SYNTAX),
+    if args.count > 2 || args.get(1).is_some_and(|word| !known(word)) {
+        return Err(SYNTAX);
     }
+    Ok(Command::Keyspace(KeyspaceCommand::FlushAll { at_ms: 0, format: args.format(RespFormat::OkOrNull) }))
 }
 
 pub(super) fn scan<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {

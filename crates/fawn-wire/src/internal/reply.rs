@@ -104,25 +104,15 @@ fn put_error(out: &mut Vec<u8>, error: OperationError) {
 pub fn read_result(result: &[u8], version: Version) -> Result<Reply<'_>, DecodeError> {
     let mut reader = FrameReader::new(result);
     let form = reader.u8("reply kind")?;
-    let own = form & OWN_VERSION != 0;
-    let version_of = |reader: &mut FrameReader<'_>| {
-        if own { Ok(version) } else { reader.u64("version").map(Version::from_u64) }
-    };
+    let own = (form & OWN_VERSION != 0).then_some(version);
     let reply = match form & !OWN_VERSION {
-        1 => {
-            let version = version_of(&mut reader)?;
-            Reply::Value(read_entry(&mut reader, version)?)
-        }
-        3 => {
-            let version = version_of(&mut reader)?;
-            Reply::Stored { version, value_bytes: reader.u32("value length")? }
-        }
+        1 => Reply::Value(read_entry(&mut reader, own)?),
+        3 => Reply::Stored { version: read_version(&mut reader, own)?, value_bytes: reader.u32("value length")? },
         with if with == HAS_ENTRY | 12 || with == HAS_ENTRY | 13 => {
-            let version = version_of(&mut reader)?;
-            let entry = Some(read_entry(&mut reader, version)?);
+            let entry = Some(read_entry(&mut reader, own)?);
             Reply::Previous { entry, applied: with == HAS_ENTRY | 13 }
         }
-        plain if !own => read_plain(&mut reader, plain)?,
+        plain if own.is_none() => read_plain(&mut reader, plain)?,
         found => return Err(DecodeError::Value { what: "reply kind", found: u64::from(found) }),
     };
     reader.finish("reply")?;
@@ -147,7 +137,12 @@ fn read_plain<'a>(reader: &mut FrameReader<'a>, form: u8) -> Result<Reply<'a>, D
     })
 }
 
-fn read_entry<'a>(reader: &mut FrameReader<'a>, version: Version) -> Result<EntryRef<'a>, DecodeError> {
+fn read_version(reader: &mut FrameReader<'_>, own: Option<Version>) -> Result<Version, DecodeError> {
+    own.map_or_else(|| reader.u64("version").map(Version::from_u64), Ok)
+}
+
+fn read_entry<'a>(reader: &mut FrameReader<'a>, own: Option<Version>) -> Result<EntryRef<'a>, DecodeError> {
+    let version = read_version(reader, own)?;
     let flags = reader.u32("flags")?;
     let expires_at_ms = reader.u64("expiry time")?;
     Ok(EntryRef { value: reader.rest(), flags, expires_at_ms, version })

@@ -152,14 +152,10 @@ pub(crate) fn delete<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
         return refuse(BAD_FORMAT, line);
     }
     // Old clients send a time of 0, which has no effect.
-    let rest = match words.clone().next() {
-        Some(b"0") => {
-            words.next();
-            words
-        }
-        _ => words,
-    };
-    let Some(silent) = noreply(rest) else { return refuse(BAD_DELETE, line) };
+    if words.clone().next() == Some(b"0") {
+        words.next();
+    }
+    let Some(silent) = noreply(words) else { return refuse(BAD_DELETE, line) };
     let condition = Condition::Always;
     update(line, key, Update::Delete { condition, return_previous: false }, format(MemcachedFormat::Deleted, silent))
 }
