@@ -38,20 +38,16 @@ pub(crate) struct Summary {
 }
 
 /// Encoded SETs with the origin of each.
+#[derive(Default)]
 struct LoadBatch {
-    present: Present,
     requests: Vec<u8>,
     /// Line and bytes of each row.
     rows: Vec<(u64, u64)>,
 }
 
 impl LoadBatch {
-    const fn new(present: Present) -> Self {
-        Self { present, requests: Vec::new(), rows: Vec::new() }
-    }
-
-    fn push(&mut self, row: &LoadRow) {
-        match self.present {
+    fn push(&mut self, row: &LoadRow, present: Present) {
+        match present {
             Present::Replaced => encode_command(&[&b"SET"[..], &row.key, &row.value], &mut self.requests),
             Present::Kept => encode_command(&[&b"SET"[..], &row.key, &row.value, b"NX"], &mut self.requests),
         }
@@ -63,6 +59,17 @@ impl LoadBatch {
     }
 }
 
+/// A load in progress.
+struct LoadRun<'a> {
+    name: &'a str,
+    client: &'a mut CliClient,
+    present: Present,
+    progress: &'a LoadProgress,
+    summary: Summary,
+    /// Line up to which all rows are done.
+    done_line: u64,
+}
+
 /// Loads all of `rows`; `name` is the input's name in messages.
 pub(crate) fn send(
     rows: &mut dyn Rows,
@@ -72,82 +79,72 @@ pub(crate) fn send(
     progress: &LoadProgress,
 ) -> Result<Summary, Failure> {
     let start = Instant::now();
-    let (mut summary, mut stored_line) = (Summary::default(), 0);
-    let mut under_way = LoadBatch::new(present);
+    let mut run = LoadRun { name, client, present, progress, summary: Summary::default(), done_line: 0 };
+    let mut under_way = LoadBatch::default();
     loop {
-        let (batch, more) = fill(rows, name, present, progress, &mut summary)?;
-        client.send(&batch.requests).map_err(stopped_after(stored_line))?;
+        let (batch, more) = run.fill(rows)?;
+        let sent = run.client.send(&batch.requests);
+        sent.map_err(|error| run.stopped(&error))?;
         // One batch is in flight while the one before is confirmed: neither side waits for the other.
-        stored_line = settle(&under_way, name, client, progress, &mut summary, stored_line)?;
+        run.settle(&under_way)?;
         under_way = batch;
         if !more {
-            settle(&under_way, name, client, progress, &mut summary, stored_line)?;
+            run.settle(&under_way)?;
         }
-        progress.show(rows.consumed_bytes(), summary.rows + summary.kept);
+        progress.show(rows.consumed_bytes(), run.summary.rows + run.summary.kept);
         if !more {
             progress.finish();
-            summary.elapsed = start.elapsed();
-            return Ok(summary);
+            return Ok(Summary { elapsed: start.elapsed(), ..run.summary });
         }
     }
 }
 
-/// Gathers a batch; returns whether the input continues.
-fn fill(
-    rows: &mut dyn Rows,
-    name: &str,
-    present: Present,
-    progress: &LoadProgress,
-    summary: &mut Summary,
-) -> Result<(LoadBatch, bool), Failure> {
-    let mut batch = LoadBatch::new(present);
-    while !batch.is_full() {
-        let next = rows.next_row();
-        match next.map_err(Failure::of(Exit::Failed, name))? {
-            None => return Ok((batch, false)),
-            Some(Ok(row)) => batch.push(&row),
-            Some(Err(bad)) => {
-                summary.bad_rows += 1;
-                progress.bad_row(name, &bad);
+impl LoadRun<'_> {
+    /// Gathers a batch; returns whether the input continues.
+    fn fill(&mut self, rows: &mut dyn Rows) -> Result<(LoadBatch, bool), Failure> {
+        let mut batch = LoadBatch::default();
+        while !batch.is_full() {
+            match rows.next_row().map_err(Failure::of(Exit::Failed, self.name))? {
+                None => return Ok((batch, false)),
+                Some(Ok(row)) => batch.push(&row, self.present),
+                Some(Err(bad)) => self.bad_row(&bad),
             }
         }
+        Ok((batch, true))
     }
-    Ok((batch, true))
-}
 
-/// Receives a batch's replies; returns the line up to which all rows are done.
-fn settle(
-    batch: &LoadBatch,
-    name: &str,
-    client: &mut CliClient,
-    progress: &LoadProgress,
-    summary: &mut Summary,
-    mut settled: u64,
-) -> Result<u64, Failure> {
-    for &(line, bytes) in &batch.rows {
-        let reply = client.receive(|reply| match reply {
-            RespReply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
-            RespReply::Null => Ok(false),
-            _ => Ok(true),
-        });
-        match reply.map_err(stopped_after(settled))? {
-            Ok(true) => {
-                summary.rows += 1;
-                summary.bytes += bytes;
+    /// Receives a batch's replies.
+    fn settle(&mut self, batch: &LoadBatch) -> Result<(), Failure> {
+        for &(line, bytes) in &batch.rows {
+            let reply = self.client.receive(|reply| match reply {
+                RespReply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
+                RespReply::Null => Ok(false),
+                _ => Ok(true),
+            });
+            match reply.map_err(|error| self.stopped(&error))? {
+                Ok(true) => {
+                    self.summary.rows += 1;
+                    self.summary.bytes += bytes;
+                }
+                Ok(false) => self.summary.kept += 1,
+                Err(message) => {
+                    self.summary.refused += 1;
+                    self.bad_row(&BadRow { line, reason: format!("the server refused it: {message}") });
+                }
             }
-            Ok(false) => summary.kept += 1,
-            Err(message) => {
-                summary.bad_rows += 1;
-                summary.refused += 1;
-                progress.bad_row(name, &BadRow { line, reason: format!("the server refused it: {message}") });
-            }
+            self.done_line = line;
         }
-        settled = line;
+        Ok(())
     }
-    Ok(settled)
-}
 
-/// Converts a failure of the connection after the row that ends at `line`.
-fn stopped_after(line: u64) -> impl Fn(Failure) -> Failure {
-    move |error| Failure::new(Exit::Server, format!("{error}; rows up to line {line} are stored, run the load again"))
+    fn bad_row(&mut self, bad: &BadRow) {
+        self.summary.bad_rows += 1;
+        self.progress.bad_row(self.name, bad);
+    }
+
+    /// The failure of a load whose connection failed.
+    fn stopped(&self, error: &Failure) -> Failure {
+        let remedy = format!("rows up to line {} are stored, run the load again", self.done_line);
+        Failure::new(Exit::Server, format!("{error}; {remedy}"))
+    }
 }
