@@ -10,11 +10,21 @@ use toml::de::{DeTable, DeValue};
 const SUGGESTION_LIKENESS_MIN: f64 = 0.75;
 
 /// A command line of settings alone: the flags' parsers also parse the file's values.
-#[derive(Parser)]
+#[derive(Parser, Default)]
 #[command(disable_help_flag = true)]
 struct SettingLines {
     #[command(flatten)]
     flags: SettingFlags,
+}
+
+impl SettingLines {
+    /// Parses one setting; returns its parser's error.
+    fn set(&mut self, argument: &str) -> Result<(), String> {
+        self.try_update_from(["fawn", argument]).map_err(|error| match error.source() {
+            Some(source) => source.to_string(),
+            None => error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+        })
+    }
 }
 
 /// Reads the settings of the file at `path`.
@@ -35,7 +45,7 @@ pub(super) fn parse(path: &str, text: &str) -> Result<SettingFlags, Failure> {
         bad(line_of(error.span().map_or(0, |span| span.start)), format!("not valid TOML: {}", error.message()))
     })?;
     let known = known_keys();
-    let mut args = vec!["fawn".to_owned()];
+    let mut lines = SettingLines::default();
     for (key, value) in table.get_ref() {
         let (line, key) = (line_of(key.span().start), key.get_ref().as_ref());
         if !known.iter().any(|name| name == key) {
@@ -43,28 +53,15 @@ pub(super) fn parse(path: &str, text: &str) -> Result<SettingFlags, Failure> {
             let words = format!("unknown key `{key}`{suggestion}; `fawn serve --help` lists every setting");
             return Err(bad(line, words));
         }
-        let argument = value_text(value.get_ref()).map(|value| format!("--{key}={value}"));
-        let checked = argument.and_then(|argument| check(&argument).map(|()| argument));
-        args.push(checked.map_err(|detail| bad(line, format!("{key}: {detail}")))?);
+        let read = value_text(value.get_ref()).and_then(|value| lines.set(&format!("--{key}={value}")));
+        read.map_err(|detail| bad(line, format!("{key}: {detail}")))?;
     }
-    let lines = SettingLines::try_parse_from(args).map_err(|error| Failure::new(Exit::Usage, error))?;
     Ok(lines.flags)
 }
 
 /// The long names of all flags.
 fn known_keys() -> Vec<String> {
     SettingLines::command().get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
-}
-
-/// Parses one setting; returns its parser's error.
-fn check(argument: &str) -> Result<(), String> {
-    match SettingLines::try_parse_from(["fawn", argument]) {
-        Ok(_) => Ok(()),
-        Err(error) => match error.source() {
-            Some(source) => Err(source.to_string()),
-            None => Err(error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()),
-        },
-    }
 }
 
 /// A value in the syntax of a flag.
