@@ -88,7 +88,7 @@ impl<S: ClientService> EventLoop<S> {
         let Some(peers) = &mut self.peers else { return };
         if self.instant.duration_since(peers.read_at) >= STATUS_AGE {
             peers.read_at = self.instant;
-            self.shard.set_peer_stats(peers.shared.stats.others(peers.shard));
+            self.shard.set_peer_stats(peers.shared.stats_of_others(peers.shard));
         }
         for _ in 0..BATCHES_MAX {
             let Some((from, batch)) = peers.mailbox.take() else { break };
@@ -111,7 +111,7 @@ impl<S: ClientService> EventLoop<S> {
         peers.has_news |= news;
         if peers.has_news && self.instant.duration_since(peers.published_at) >= STATUS_AGE {
             (peers.published_at, peers.has_news) = (self.instant, false);
-            peers.shared.stats.publish(peers.shard, self.shard.status());
+            peers.shared.publish_stats(peers.shard, self.shard.status());
         }
     }
 

@@ -11,7 +11,8 @@ use tokio::sync::Semaphore;
 pub(super) struct ProcessState {
     /// Permits for connections, whichever shard accepts them.
     pub(super) connections: Arc<Semaphore>,
-    pub(super) stats: SharedStats,
+    /// Last published statistics of each shard.
+    stats: Vec<Mutex<ShardStatus>>,
     drained: AtomicUsize,
 }
 
@@ -19,7 +20,7 @@ impl ProcessState {
     pub(super) fn new(shards: u16, connections_max: usize) -> Self {
         Self {
             connections: Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS))),
-            stats: SharedStats { slots: (0..shards).map(|_| Mutex::default()).collect() },
+            stats: (0..shards).map(|_| Mutex::default()).collect(),
             drained: AtomicUsize::new(0),
         }
     }
@@ -27,39 +28,31 @@ impl ProcessState {
     /// Counts one more shard without clients, or ended. Returns `true` for the last.
     pub(super) fn count_drained(&self) -> bool {
         // Release here, acquire below: batches sent before a shard counted itself are visible when all are counted.
-        self.drained.fetch_add(1, Ordering::AcqRel) + 1 >= self.stats.slots.len()
+        self.drained.fetch_add(1, Ordering::AcqRel) + 1 >= self.stats.len()
     }
 
     /// Whether no shard has clients any more.
     pub(super) fn are_all_drained(&self) -> bool {
-        self.drained.load(Ordering::Acquire) >= self.stats.slots.len()
+        self.drained.load(Ordering::Acquire) >= self.stats.len()
     }
-}
 
-/// Last published statistics of each shard.
-#[derive(Debug)]
-pub(super) struct SharedStats {
-    slots: Vec<Mutex<ShardStatus>>,
-}
-
-impl SharedStats {
     /// Publishes this shard's statistics.
-    pub(super) fn publish(&self, shard: usize, status: ShardStatus) {
-        *self.slot(shard) = status;
+    pub(super) fn publish_stats(&self, shard: usize, status: ShardStatus) {
+        *self.stats(shard) = status;
     }
 
     /// The sum of all but this shard.
-    pub(super) fn others(&self, shard: usize) -> ShardStatus {
+    pub(super) fn stats_of_others(&self, shard: usize) -> ShardStatus {
         let mut sum = ShardStatus::default();
-        for other in (0..self.slots.len()).filter(|other| *other != shard) {
-            sum.add(&self.slot(other));
+        for other in (0..self.stats.len()).filter(|other| *other != shard) {
+            sum.add(&self.stats(other));
         }
         sum
     }
 
     /// Statistics are stored whole, so a thread that panicked left the previous ones.
-    fn slot(&self, shard: usize) -> MutexGuard<'_, ShardStatus> {
-        self.slots[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    fn stats(&self, shard: usize) -> MutexGuard<'_, ShardStatus> {
+        self.stats[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,9 +79,9 @@ mod tests {
     fn the_board_sums_the_others() {
         let shared = ProcessState::new(3, 1);
         for shard in 0..3 {
-            shared.stats.publish(shard, ShardStatus { sessions: 10_usize.pow(shard as u32), ..ShardStatus::default() });
+            shared.publish_stats(shard, ShardStatus { sessions: 10_usize.pow(shard as u32), ..ShardStatus::default() });
         }
-        assert_eq!([0, 1, 2].map(|shard| shared.stats.others(shard).sessions), [110, 101, 11]);
+        assert_eq!([0, 1, 2].map(|shard| shared.stats_of_others(shard).sessions), [110, 101, 11]);
         assert!(!shared.count_drained() && !shared.count_drained() && !shared.are_all_drained());
         assert!(shared.count_drained() && shared.are_all_drained());
     }

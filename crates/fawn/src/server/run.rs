@@ -39,27 +39,28 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
         tokio::spawn(admin.serve(server.shards.clone(), is_prepared.clone()));
     }
     let prepared = tokio::select! {
-        outcome = prepared(prepare, listen_addrs) => Ok(outcome),
-        signal = signals.next() => Err(Some(signal)),
-        () = server.ended() => Err(None),
+        outcome = prepared(prepare, listen_addrs) => outcome,
+        ended = ended(&mut signals, &mut server) => return stop(server, ended).await,
     };
-    match prepared {
-        Ok(Ok(())) => {}
-        Ok(Err(failure)) => {
-            server.stop().await?;
-            return Err(failure);
-        }
-        Err(ended) => return stop(server, ended).await,
+    if let Err(failure) = prepared {
+        server.stop().await?;
+        return Err(failure);
     }
     is_prepared.store(true, Ordering::Release);
     let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &listen_addrs)).transpose()?;
     log_serving(settings, &listen_addrs, server.layout.shards());
-    let ended = tokio::select! {
-        signal = signals.next() => Some(signal),
-        () = server.ended() => None,
-    };
+    let ended = ended(&mut signals, &mut server).await;
     drop(ready);
     stop(server, ended).await
+}
+
+/// Waits for a signal; `None`: a shard has ended, which happens unasked only after a failure.
+async fn ended(signals: &mut Signals, server: &mut RunningServer) -> Option<&'static str> {
+    tokio::select! {
+        _ = signals.terminate.recv() => Some("SIGTERM"),
+        _ = signals.interrupt.recv() => Some("SIGINT"),
+        _ = server.ended.recv() => None,
+    }
 }
 
 /// Runs `prepare` where it may block. If the server stops first, it finds closed connections and ends.
@@ -98,14 +99,6 @@ impl Signals {
         let terminate = signal(SignalKind::terminate()).map_err(Failure::of(Exit::Failed, "watching for SIGTERM"))?;
         let interrupt = signal(SignalKind::interrupt()).map_err(Failure::of(Exit::Failed, "watching for SIGINT"))?;
         Ok(Self { terminate, interrupt })
-    }
-
-    /// Waits for the next signal; returns its name.
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
     }
 }
 

@@ -38,11 +38,6 @@ pub(crate) struct ShardHandles {
 }
 
 impl RunningServer {
-    /// Returns when a shard has ended, which happens unasked only after a failure.
-    pub(crate) async fn ended(&mut self) {
-        let _: Option<()> = self.ended.recv().await;
-    }
-
     /// Stops every shard: received requests are answered, then everything is flushed and synced.
     pub(crate) async fn stop(self) -> Result<(), Failure> {
         for control in &self.shards.controls {
