@@ -5,7 +5,6 @@ use fawn_node::cluster::MemberStatus;
 use fawn_node::counters::{Counted, CounterNames};
 use fawn_node::status::{DeviceCounters, StoreStatus};
 use fawn_node::{BackEndStatus, ClusterStatus, counters};
-use std::fmt::Write;
 use std::time::Duration;
 
 counters! {
@@ -53,9 +52,9 @@ impl From<&MemberStatus> for CopyValues {
 pub(super) fn text(uptime: Duration, reports: &[ShardReport]) -> String {
     let mut text = String::with_capacity(16 << 10);
     head(&mut text, "fawn_build_info", "The version that runs; always 1.");
-    line(&mut text, format_args!("fawn_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
+    text += concat!("fawn_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n");
     head(&mut text, "fawn_uptime_seconds", "Time since the start.");
-    line(&mut text, format_args!("fawn_uptime_seconds {}", uptime.as_secs()));
+    text += &format!("fawn_uptime_seconds {}\n", uptime.as_secs());
     let shards = || reports.iter().enumerate().map(|(shard, report)| (format!("shard=\"{shard}\""), report));
     families(&mut text, shards().map(|(labels, report)| (labels, rows(&report.server))).collect());
     families(&mut text, shards().map(|(labels, report)| (labels, rows(&report.node))).collect());
@@ -92,7 +91,7 @@ fn families(text: &mut String, tables: Vec<(String, MetricRows)>) {
     for (row, (names, _)) in names.iter().enumerate() {
         head(text, names.prometheus, names.help);
         for (labels, rows) in &tables {
-            line(text, format_args!("{}{{{labels}}} {}", names.prometheus, rows[row].1));
+            *text += &format!("{}{{{labels}}} {}\n", names.prometheus, rows[row].1);
         }
     }
 }
@@ -122,12 +121,7 @@ fn stores(reports: &[ShardReport]) -> impl Iterator<Item = (String, &StoreStatus
 
 fn head(text: &mut String, name: &str, help: &str) {
     let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-    line(text, format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
-}
-
-fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
-    // Writing to a String cannot fail.
-    let _: std::fmt::Result = writeln!(text, "{words}");
+    *text += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
 }
 
 #[cfg(test)]

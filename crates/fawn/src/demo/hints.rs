@@ -1,7 +1,6 @@
 //! Text for the user once the demo serves: addresses, and three commands for the installed tools.
 use super::marker::Marker;
 use crate::server::ListenAddrs;
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -10,27 +9,17 @@ const COMMANDS: usize = 3;
 
 /// The whole text.
 pub(super) fn text(listen_addrs: &ListenAddrs, held: &Marker, dir: &Path) -> String {
-    let mut text = String::from("\nserving");
+    let mut lines = vec!["\nserving".to_owned()];
     for (name, place) in [("Redis clients on", listen_addrs.resp), ("memcached clients on", listen_addrs.memcached)] {
-        if let Some(place) = place {
-            line(&mut text, format_args!("  {name:<21} {place}"));
-        }
+        lines.extend(place.map(|place| format!("  {name:<21} {place}")));
     }
-    if let Some(place) = listen_addrs.admin {
-        line(&mut text, format_args!("  {:<21} http://{place}", "operators at"));
-    }
-    line(&mut text, format_args!("\ntry next, in another terminal"));
-    for command in commands(listen_addrs, &held.example, &InstalledTools::found()) {
-        line(&mut text, format_args!("  {command}"));
-    }
+    lines.extend(listen_addrs.admin.map(|place| format!("  {:<21} http://{place}", "operators at")));
+    lines.push("\ntry next, in another terminal".to_owned());
+    let commands = commands(listen_addrs, &held.example, &InstalledTools::found());
+    lines.extend(commands.iter().map(|command| format!("  {command}")));
     let dir = quoted(&dir.display().to_string());
-    line(&mut text, format_args!("\nCtrl-C stops it; started again it finds its data; `rm -r {dir}` removes them"));
-    text
-}
-
-fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
-    // Writing to a String cannot fail.
-    let _: std::fmt::Result = write!(text, "\n{words}");
+    lines.push(format!("\nCtrl-C stops it; started again it finds its data; `rm -r {dir}` removes them"));
+    lines.join("\n")
 }
 
 /// Installed tools.
