@@ -1,7 +1,7 @@
 //! Command `fawn load`.
 use super::target::Target;
 use crate::failure::{Exit, Failure};
-use crate::load::{self, Fields, Format, LoadProgress, Present, Summary};
+use crate::load::{self, Fields, Format, InputRows, LoadProgress, Present, Summary};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -42,9 +42,9 @@ impl Load {
         let Input { reader, name, total_bytes } = open(file.as_deref())?;
         let fields = Fields { key: self.key, value: self.value, prefix: self.prefix };
         let mut client = self.target.connect()?;
-        let mut rows = load::rows(self.format, reader, fields);
+        let mut rows = InputRows::new(self.format, reader, fields);
         let progress = LoadProgress::new(total_bytes);
-        let summary = load::send(rows.as_mut(), &name, &mut client, Present::Replaced, &progress)?;
+        let summary = load::send(&mut rows, &name, &mut client, Present::Replaced, &progress)?;
         report(&summary);
         match summary.bad_rows {
             0 => Ok(()),

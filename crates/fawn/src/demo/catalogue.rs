@@ -1,6 +1,6 @@
 //! Catalogue of the demo: the machine's packages, a file, or the small one built into the binary.
 use crate::failure::{Exit, Failure};
-use crate::load::{self, BadRow, Fields, Format, LoadRow, Rows};
+use crate::load::{Fields, Format, InputRows, NextRow, Rows};
 use fawn_types::checksum::checksum64;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -60,7 +60,6 @@ impl Catalogue {
                 last_lines.insert(row.key, row.line);
             }
         }
-        drop(rows);
         Some(Self { source, digest, bytes, last_lines, first: first? })
     }
 
@@ -88,12 +87,12 @@ impl Catalogue {
 
 /// The last stanza of each name.
 pub(super) struct Packages<'a> {
-    rows: Box<dyn Rows + 'a>,
+    rows: InputRows<&'a [u8]>,
     last_lines: &'a HashMap<Vec<u8>, u64>,
 }
 
 impl Rows for Packages<'_> {
-    fn next_row(&mut self) -> std::io::Result<Option<Result<LoadRow, BadRow>>> {
+    fn next_row(&mut self) -> NextRow {
         loop {
             match self.rows.next_row()? {
                 Some(Ok(row)) if self.last_lines.get(&row.key) != Some(&row.line) => {}
@@ -107,8 +106,8 @@ impl Rows for Packages<'_> {
     }
 }
 
-fn parse(bytes: &[u8]) -> Box<dyn Rows + '_> {
-    load::rows(Format::Deb822, bytes, Fields { key: "Package".to_owned(), value: None, prefix: String::new() })
+fn parse(bytes: &[u8]) -> InputRows<&[u8]> {
+    InputRows::new(Format::Deb822, bytes, Fields { key: "Package".to_owned(), value: None, prefix: String::new() })
 }
 
 /// The output of `apt-cache dumpavail`, or the reason why there is none.

@@ -2,17 +2,10 @@
 //!
 //! The value is the stanza byte for byte, without its last line end and the blank line. The last stanza of a file
 //! is therefore the same with or without a final line end.
-use super::lines::{InputLine, InputLines};
-use super::row::{ROW_BYTES_MAX, Rows, key_of, too_long};
-use super::{BadRow, Fields, LoadRow};
+use super::lines::InputLine;
+use super::row::{ROW_BYTES_MAX, key_of, too_long};
+use super::{BadRow, InputRows, LoadRow, NextRow};
 use std::io::BufRead;
-
-/// Rows of an input in control format.
-#[derive(Debug)]
-pub(super) struct Deb822<R> {
-    lines: InputLines<R>,
-    fields: Fields,
-}
 
 /// The fields of a stanza for key and value. The key has one line, the value may be continued.
 #[derive(Default)]
@@ -21,14 +14,41 @@ struct StanzaFields<'a> {
     value: Option<Vec<u8>>,
 }
 
-impl<R: BufRead> Deb822<R> {
-    pub(super) const fn new(input: R, fields: Fields) -> Self {
-        Self { lines: InputLines::new(input, ROW_BYTES_MAX), fields }
+impl<R: BufRead> InputRows<R> {
+    /// The next stanza.
+    pub(super) fn next_stanza(&mut self) -> NextRow {
+        let (mut stanza, mut first, mut bad) = (Vec::new(), None, None);
+        loop {
+            let at = stanza.len();
+            let kind = self.lines.read(&mut stanza)?;
+            if kind == InputLine::End {
+                break;
+            }
+            if kind == InputLine::Whole && stanza[at..].trim_ascii().is_empty() {
+                stanza.truncate(at);
+                if first.is_some() {
+                    break;
+                }
+                continue;
+            }
+            let (first, number) = (*first.get_or_insert(self.lines.number), self.lines.number);
+            if kind == InputLine::TooLong || stanza.len() > ROW_BYTES_MAX {
+                // An error in an earlier line is reported rather than the length.
+                bad.get_or_insert_with(|| {
+                    self.fields_of(&stanza[..at], first).err().unwrap_or_else(|| too_long(number))
+                });
+            }
+            if bad.is_some() {
+                // A bad stanza keeps no memory, however long it is.
+                stanza.clear();
+            }
+        }
+        Ok(first.map(|first| bad.map_or_else(|| self.stanza_row(&stanza, first), Err)))
     }
 
     /// The row of the stanza that begins at line `first`.
-    fn row(&self, stanza: &[u8], first: u64) -> Result<LoadRow, BadRow> {
-        let StanzaFields { key, value } = self.parse(stanza, first)?;
+    fn stanza_row(&self, stanza: &[u8], first: u64) -> Result<LoadRow, BadRow> {
+        let StanzaFields { key, value } = self.fields_of(stanza, first)?;
         let key = key_of(&self.fields, key, first)?;
         let value = match &self.fields.value {
             None => stanza.strip_suffix(b"\n").unwrap_or(stanza).to_vec(),
@@ -37,7 +57,7 @@ impl<R: BufRead> Deb822<R> {
         Ok(LoadRow { key, value, line: first })
     }
 
-    fn parse<'a>(&self, stanza: &'a [u8], first: u64) -> Result<StanzaFields<'a>, BadRow> {
+    fn fields_of<'a>(&self, stanza: &'a [u8], first: u64) -> Result<StanzaFields<'a>, BadRow> {
         let (mut fields, mut in_value) = (StanzaFields::default(), false);
         for (number, line) in (first..).zip(stanza.split_inclusive(|byte| *byte == b'\n')) {
             let line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -67,47 +87,13 @@ impl<R: BufRead> Deb822<R> {
     }
 }
 
-impl<R: BufRead> Rows for Deb822<R> {
-    fn next_row(&mut self) -> std::io::Result<Option<Result<LoadRow, BadRow>>> {
-        let (mut stanza, mut first, mut bad) = (Vec::new(), None, None);
-        loop {
-            let at = stanza.len();
-            let kind = self.lines.read(&mut stanza)?;
-            if kind == InputLine::End {
-                break;
-            }
-            if kind == InputLine::Whole && stanza[at..].trim_ascii().is_empty() {
-                stanza.truncate(at);
-                if first.is_some() {
-                    break;
-                }
-                continue;
-            }
-            let (first, number) = (*first.get_or_insert(self.lines.number), self.lines.number);
-            if kind == InputLine::TooLong || stanza.len() > ROW_BYTES_MAX {
-                // An error in an earlier line is reported rather than the length.
-                bad.get_or_insert_with(|| self.parse(&stanza[..at], first).err().unwrap_or_else(|| too_long(number)));
-            }
-            if bad.is_some() {
-                // A bad stanza keeps no memory, however long it is.
-                stanza.clear();
-            }
-        }
-        Ok(first.map(|first| bad.map_or_else(|| self.row(&stanza, first), Err)))
-    }
-
-    fn consumed_bytes(&self) -> u64 {
-        self.lines.consumed_bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Deb822, Fields, Rows};
+    use crate::load::{Fields, Format, InputRows, Rows};
 
     fn all(text: &str, value: Option<&str>) -> Vec<String> {
         let (key, value) = ("Package".to_owned(), value.map(str::to_owned));
-        let mut rows = Deb822::new(text.as_bytes(), Fields { key, value, prefix: String::new() });
+        let mut rows = InputRows::new(Format::Deb822, text.as_bytes(), Fields { key, value, prefix: String::new() });
         let mut found = Vec::new();
         while let Some(row) = rows.next_row().expect("a slice reads") {
             found.push(match row {

@@ -1,23 +1,26 @@
 //! JSON lines: an object per line; the key is one of its fields, the value the line or another field.
-use super::lines::{InputLine, InputLines};
-use super::row::{ROW_BYTES_MAX, Rows, key_of, too_long};
-use super::{BadRow, Fields, LoadRow};
+use super::lines::InputLine;
+use super::row::{key_of, too_long};
+use super::{BadRow, InputRows, LoadRow, NextRow};
 use serde_json::Value;
 use std::io::BufRead;
 
-/// Rows of an input in JSON lines.
-#[derive(Debug)]
-pub(super) struct Jsonl<R> {
-    lines: InputLines<R>,
-    fields: Fields,
-}
-
-impl<R: BufRead> Jsonl<R> {
-    pub(super) const fn new(input: R, fields: Fields) -> Self {
-        Self { lines: InputLines::new(input, ROW_BYTES_MAX), fields }
+impl<R: BufRead> InputRows<R> {
+    /// The next object.
+    pub(super) fn next_object(&mut self) -> NextRow {
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            match self.lines.read(&mut text)? {
+                InputLine::End => return Ok(None),
+                InputLine::TooLong => return Ok(Some(Err(too_long(self.lines.number)))),
+                InputLine::Whole if text.trim_ascii().is_empty() => {}
+                InputLine::Whole => return Ok(Some(self.object_row(text.trim_ascii()))),
+            }
+        }
     }
 
-    fn parse(&self, text: &[u8]) -> Result<LoadRow, BadRow> {
+    fn object_row(&self, text: &[u8]) -> Result<LoadRow, BadRow> {
         let line = self.lines.number;
         let object: Value =
             serde_json::from_slice(text).map_err(|error| BadRow::new(line, format!("not JSON: {error}")))?;
@@ -47,34 +50,15 @@ fn scalar(value: &Value, name: &str, line: u64) -> Result<Vec<u8>, BadRow> {
     }
 }
 
-impl<R: BufRead> Rows for Jsonl<R> {
-    fn next_row(&mut self) -> std::io::Result<Option<Result<LoadRow, BadRow>>> {
-        let mut text = Vec::new();
-        loop {
-            text.clear();
-            match self.lines.read(&mut text)? {
-                InputLine::End => return Ok(None),
-                InputLine::TooLong => return Ok(Some(Err(too_long(self.lines.number)))),
-                InputLine::Whole if text.trim_ascii().is_empty() => {}
-                InputLine::Whole => return Ok(Some(self.parse(text.trim_ascii()))),
-            }
-        }
-    }
-
-    fn consumed_bytes(&self) -> u64 {
-        self.lines.consumed_bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Fields, Jsonl, Rows};
+    use crate::load::{Fields, Format, InputRows, Rows};
 
     #[test]
     fn keys_and_values_are_fields_and_bad_lines_have_numbers() {
         let text = "{\"id\":1,\"v\":\"x\"}\n\nnope\n[1]\n{\"id\":null,\"v\":2}\n{\"v\":2}\n{\"id\":\"b\",\"v\":[1, 2]}";
         let fields = Fields { key: "id".to_owned(), value: Some("v".to_owned()), prefix: "p:".to_owned() };
-        let mut rows = Jsonl::new(text.as_bytes(), fields);
+        let mut rows = InputRows::new(Format::Jsonl, text.as_bytes(), fields);
         let mut found = Vec::new();
         while let Some(row) = rows.next_row().expect("a slice reads") {
             found.push(row.map(|row| (row.line, row.key, row.value)).map_err(|bad| bad.line));
@@ -96,7 +80,7 @@ mod tests {
     #[test]
     fn without_a_value_field_the_value_is_the_line() {
         let fields = Fields { key: "id".to_owned(), value: None, prefix: String::new() };
-        let mut rows = Jsonl::new(&b"{ \"id\": \"a\" }\r\n"[..], fields);
+        let mut rows = InputRows::new(Format::Jsonl, &b"{ \"id\": \"a\" }\r\n"[..], fields);
         let row = rows.next_row().expect("reads").expect("a row").expect("good");
         assert_eq!(row.value, b"{ \"id\": \"a\" }");
     }

@@ -7,9 +7,10 @@ mod row;
 mod send;
 
 pub(crate) use progress::LoadProgress;
-pub(crate) use row::{BadRow, LoadRow, Rows};
+pub(crate) use row::{BadRow, LoadRow, NextRow, Rows};
 pub(crate) use send::{Present, Summary, send};
 
+use lines::InputLines;
 use std::io::BufRead;
 
 /// Format of the input.
@@ -33,10 +34,29 @@ pub(crate) struct Fields {
     pub(crate) prefix: String,
 }
 
-/// The rows of `input`.
-pub(crate) fn rows<'a, R: BufRead + 'a>(format: Format, input: R, fields: Fields) -> Box<dyn Rows + 'a> {
-    match format {
-        Format::Deb822 => Box::new(deb822::Deb822::new(input, fields)),
-        Format::Jsonl => Box::new(jsonl::Jsonl::new(input, fields)),
+/// The rows of an input.
+#[derive(Debug)]
+pub(crate) struct InputRows<R> {
+    format: Format,
+    lines: InputLines<R>,
+    fields: Fields,
+}
+
+impl<R: BufRead> InputRows<R> {
+    pub(crate) const fn new(format: Format, input: R, fields: Fields) -> Self {
+        Self { format, lines: InputLines::new(input), fields }
+    }
+}
+
+impl<R: BufRead> Rows for InputRows<R> {
+    fn next_row(&mut self) -> NextRow {
+        match self.format {
+            Format::Deb822 => self.next_stanza(),
+            Format::Jsonl => self.next_object(),
+        }
+    }
+
+    fn consumed_bytes(&self) -> u64 {
+        self.lines.consumed_bytes
     }
 }

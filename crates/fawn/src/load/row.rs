@@ -31,13 +31,16 @@ impl BadRow {
     }
 }
 
+/// A row, good or bad; `None` at the end.
+pub(crate) type NextRow = std::io::Result<Option<Result<LoadRow, BadRow>>>;
+
 /// A stream of rows.
 pub(crate) trait Rows {
-    /// The next row, good or bad; `None` at the end.
+    /// The next row.
     ///
     /// # Errors
     /// If the input itself cannot be read further.
-    fn next_row(&mut self) -> std::io::Result<Option<Result<LoadRow, BadRow>>>;
+    fn next_row(&mut self) -> NextRow;
 
     /// Bytes of the input consumed so far.
     fn consumed_bytes(&self) -> u64;
