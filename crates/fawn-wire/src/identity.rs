@@ -1,6 +1,8 @@
 //! The name of a client connection, and replies to requests on the connection itself.
 use crate::resp::encode::{bulk, entries, integer, map_header, null, simple};
 use crate::{Codec, ConnectionCommand, RespVersion, encode_done};
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The Redis version that this server's commands follow; clients may select features by it.
@@ -95,17 +97,10 @@ fn hello(version: RespVersion, id: u64, out: &mut Vec<u8>) {
 }
 
 fn client_info(version: RespVersion, identity: &ClientIdentity, out: &mut Vec<u8>) {
-    let mut text = Vec::with_capacity(64 + identity.name.len());
-    text.extend_from_slice(b"id=");
-    crate::number::push(identity.id, &mut text);
-    for (field, value) in
-        [(" name=", &identity.name), (" lib-name=", &identity.lib_name), (" lib-ver=", &identity.lib_version)]
-    {
-        text.extend_from_slice(field.as_bytes());
-        text.extend_from_slice(value);
-    }
-    text.extend_from_slice(b" db=0 resp=");
-    crate::number::push(version.number(), &mut text);
-    text.push(b'\n');
-    crate::resp::encode::text(version, &text, out);
+    let ClientIdentity { id, name, lib_name, lib_version } = identity;
+    // The decoder has checked that names are printable.
+    let [name, lib_name, lib_version] = [name, lib_name, lib_version].map(|name| String::from_utf8_lossy(name));
+    let resp = version.number();
+    let text = format!("id={id} name={name} lib-name={lib_name} lib-ver={lib_version} db=0 resp={resp}\n");
+    crate::resp::encode::text(version, text.as_bytes(), out);
 }

@@ -98,13 +98,6 @@ enum ReplyStop {
     Malformed(&'static str, usize),
 }
 
-/// The header line of an element.
-struct ReplyHead {
-    end: usize,
-    /// Number of elements inside.
-    children: u64,
-}
-
 impl ReplyParser {
     /// A parser at the start of a reply.
     #[must_use]
@@ -120,7 +113,7 @@ impl ReplyParser {
         // No stack is needed: the end of a reply depends on the number of elements still to parse, not on their depth.
         while left > 0 {
             match head(input, at) {
-                Ok(ReplyHead { end, children }) => (at, left) = (end, left - 1 + children),
+                Ok((end, children)) => (at, left) = (end, left - 1 + children),
                 Err(ReplyStop::Need(need_bytes)) => {
                     (self.at, self.left) = (at, left);
                     return ParsedReply::Incomplete { need_bytes };
@@ -149,8 +142,8 @@ fn line(input: &[u8], at: usize) -> Result<(&[u8], usize), ReplyStop> {
     }
 }
 
-/// Verifies the element at `at`, but not the elements inside it.
-fn head(input: &[u8], at: usize) -> Result<ReplyHead, ReplyStop> {
+/// Verifies the element at `at`, but not the elements inside it; returns its end and their number.
+fn head(input: &[u8], at: usize) -> Result<(usize, u64), ReplyStop> {
     let Some(&kind) = input.get(at) else { return Err(ReplyStop::Need(at + 1)) };
     let (text, start) = line(input, at + 1)?;
     let len = || -> Result<Option<u64>, ReplyStop> {
@@ -162,22 +155,22 @@ fn head(input: &[u8], at: usize) -> Result<ReplyHead, ReplyStop> {
     };
     match kind {
         b'$' | b'=' | b'!' => match len()? {
-            None => Ok(ReplyHead { end: start, children: 0 }),
+            None => Ok((start, 0)),
             Some(len) => {
                 let end = start + len as usize + 2;
                 match input.get(end - 2..end) {
                     None => Err(ReplyStop::Need(end)),
-                    Some(b"\r\n") => Ok(ReplyHead { end, children: 0 }),
+                    Some(b"\r\n") => Ok((end, 0)),
                     Some(_) => Err(ReplyStop::Malformed("a line end", end - 2)),
                 }
             }
         },
-        b'*' | b'~' | b'>' => Ok(ReplyHead { end: start, children: len()?.unwrap_or(0) }),
-        b'%' => Ok(ReplyHead { end: start, children: len()?.unwrap_or(0) * 2 }),
+        b'*' | b'~' | b'>' => Ok((start, len()?.unwrap_or(0))),
+        b'%' => Ok((start, len()?.unwrap_or(0) * 2)),
         b':' if parse_i64(text.strip_prefix(b"+").unwrap_or(text)).is_none() => {
             Err(ReplyStop::Malformed("an integer", at + 1))
         }
-        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => Ok(ReplyHead { end: start, children: 0 }),
+        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => Ok((start, 0)),
         _ => Err(ReplyStop::Malformed("a RESP type", at)),
     }
 }
