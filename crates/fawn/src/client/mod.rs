@@ -18,7 +18,6 @@ pub(crate) struct CliClient {
     input: Vec<u8>,
     /// Bytes of `input` already consumed.
     used: usize,
-    parser: ReplyParser,
 }
 
 impl CliClient {
@@ -38,8 +37,7 @@ impl CliClient {
                         .and_then(|()| stream.set_read_timeout(Some(timeout)))
                         .and_then(|()| stream.set_write_timeout(Some(timeout)));
                     set_up.map_err(|error| fail(error.to_string()))?;
-                    let (address, parser) = (address.to_owned(), ReplyParser::new());
-                    return Ok(Self { stream, address, input: Vec::new(), used: 0, parser });
+                    return Ok(Self { stream, address: address.to_owned(), input: Vec::new(), used: 0 });
                 }
                 Err(error) => last = error.to_string(),
             }
@@ -66,7 +64,7 @@ impl CliClient {
 
     /// The next reply.
     pub(crate) fn receive<R>(&mut self, read: impl FnOnce(RespReply<'_>) -> R) -> Result<R, Failure> {
-        let mut parser = std::mem::take(&mut self.parser);
+        let mut parser = ReplyParser::new();
         loop {
             let need_bytes = match parser.parse(&self.input[self.used..]) {
                 ParsedReply::Reply { reply, consumed } => {

@@ -113,10 +113,7 @@ impl Settings {
                 ));
             }
         }
-        self.check_shards(match self.shards {
-            Some(ShardCount::Number(shards)) => shards,
-            Some(ShardCount::Auto) | None => 1,
-        })?;
+        self.check_shards(self.shards_given())?;
         let segment_bytes = self.segment.0;
         if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
             return refuse(format!("segment = {}: expected a power of two from 64K to 1G", self.segment));
@@ -153,6 +150,14 @@ impl Settings {
                 of_each(shards)
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// The number of shards if one is given, else 1.
+    pub(crate) fn shards_given(&self) -> u16 {
+        match self.shards {
+            Some(ShardCount::Number(shards)) => shards,
+            Some(ShardCount::Auto) | None => 1,
         }
     }
 

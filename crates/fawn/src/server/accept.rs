@@ -4,6 +4,7 @@ use super::event_loop::EventLoop;
 use super::limits::ACCEPT_PAUSE;
 use super::listener::{self, Listener};
 use fawn_node::ClientService;
+use fawn_wire::Protocol;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use socket2::{SockRef, TcpKeepalive};
@@ -43,12 +44,7 @@ impl<S: ClientService> EventLoop<S> {
         }
     }
 
-    fn open(
-        &mut self,
-        protocol: fawn_wire::Protocol,
-        mut stream: TcpStream,
-        permit: OwnedSemaphorePermit,
-    ) -> std::io::Result<()> {
+    fn open(&mut self, protocol: Protocol, mut stream: TcpStream, permit: OwnedSemaphorePermit) -> std::io::Result<()> {
         // Replies leave in one write per iteration; Nagle's algorithm would delay the last one.
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;

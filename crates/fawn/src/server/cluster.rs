@@ -1,7 +1,7 @@
 //! Assembly of a cluster with three nodes in one thread: each shard has a directory, an engine and a share of memory.
 use super::service::{GroupConfig, ServerGroup};
 use super::store::{self, StoreDevice};
-use crate::config::{Settings, ShardCount};
+use crate::config::Settings;
 use crate::data_dir;
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::{Engine, Options};
@@ -17,7 +17,8 @@ const NODES: u32 = 3;
 pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, Failure> {
     let GroupConfig { settings, server_info, .. } = config;
     let settings = &settings;
-    let shards = shards_of_node(settings);
+    // Of each node: the nodes share one thread, so more than one are for trying them out.
+    let shards = settings.shards_given();
     let shard = store::shard_options(settings);
     let limits = NodeLimits {
         value_bytes_max: shard.value_bytes_max,
@@ -46,14 +47,6 @@ pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, Failure
     started.map(|(_, group)| group).map_err(refused)
 }
 
-/// Shards of each node, as given: the nodes share one thread, so more than one are for trying them out.
-fn shards_of_node(settings: &Settings) -> u16 {
-    match settings.shards {
-        Some(ShardCount::Number(shards)) => shards,
-        Some(ShardCount::Auto) | None => 1,
-    }
-}
-
 /// Directory of a shard's store, under the data directory.
 pub(super) fn dir_name(id: MemberId) -> String {
     match (id.node().0, id.shard().0) {
@@ -67,7 +60,7 @@ fn engine_options(settings: &Settings, number: u32, first: Option<&Engine<StoreD
     let options = store::engine_options(settings)?;
     Ok(Options {
         number_if_new: number,
-        memory_bytes: options.memory_bytes / u64::from(NODES) / u64::from(shards_of_node(settings)),
+        memory_bytes: options.memory_bytes / u64::from(NODES) / u64::from(settings.shards_given()),
         secret_if_new: first.map(|first| *first.secret()).or(options.secret_if_new),
         ..options
     })

@@ -47,22 +47,17 @@ impl ShardLimits {
         }
     }
 
-    /// Budget for replies of all connections, and likewise for requests in progress.
+    /// Bytes that all connections together may hold, per direction: a sixteenth of the budget. Small budgets give up to
+    /// an eighth, so that one maximum value passes.
     pub(super) fn held_bytes(settings: &Settings) -> usize {
-        usize::try_from(held_bytes_max(settings)).unwrap_or(usize::MAX)
+        let (share, one_value) = (settings.memory.0 / 16, settings.value_max.0 + VALUE_ROOM_BYTES);
+        let wanted = share.max(one_value.min(settings.memory.0 / 8));
+        wanted.clamp(HELD_BYTES_MIN, 4 * REQUEST_BYTES_MAX as u64) as usize
     }
 
     /// The part of the budget that is left for stores when all these buffers are full.
     pub(super) fn store_bytes(settings: &Settings) -> u64 {
         // Of a tiny budget the stores keep most: their minimum precedes a crowd of large requests.
-        settings.memory.0 - (2 * held_bytes_max(settings)).min(settings.memory.0 / 4)
+        settings.memory.0 - (2 * Self::held_bytes(settings) as u64).min(settings.memory.0 / 4)
     }
-}
-
-/// Bytes that all connections together may hold, per direction: a sixteenth of the budget. Small budgets give up to an
-/// eighth, so that one maximum value passes.
-fn held_bytes_max(settings: &Settings) -> u64 {
-    let (share, one_value) = (settings.memory.0 / 16, settings.value_max.0 + VALUE_ROOM_BYTES);
-    let wanted = share.max(one_value.min(settings.memory.0 / 8));
-    wanted.clamp(HELD_BYTES_MIN, 4 * REQUEST_BYTES_MAX as u64)
 }
