@@ -106,7 +106,7 @@ impl Demo {
             ready_file: self.ready_file,
             ..SettingFlags::default()
         };
-        let mut settings = Settings::resolve(flags)?;
+        let mut settings = Settings::resolve(flags, SettingFlags::default())?;
         if !is_given {
             settings.memory = settings.memory.min(MEMORY_DEFAULT.max(memory_min));
         }

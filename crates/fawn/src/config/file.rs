@@ -60,7 +60,7 @@ pub(super) fn parse(path: &str, text: &str) -> Result<SettingFlags, Failure> {
 }
 
 /// The long names of all flags.
-fn known_keys() -> Vec<String> {
+pub(super) fn known_keys() -> Vec<String> {
     SettingLines::command().get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }
 

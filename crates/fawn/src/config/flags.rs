@@ -63,32 +63,6 @@ pub(crate) struct SettingFlags {
     pub(crate) log_format: Option<LogFormat>,
 }
 
-impl SettingFlags {
-    /// These settings, completed from `fallback`.
-    fn or(self, fallback: Self) -> Self {
-        // Every field on purpose: a forgotten setting does not compile.
-        Self {
-            dir: self.dir.or(fallback.dir),
-            resp: self.resp.or(fallback.resp),
-            memcached: self.memcached.or(fallback.memcached),
-            admin: self.admin.or(fallback.admin),
-            memory: self.memory.or(fallback.memory),
-            shards: self.shards.or(fallback.shards),
-            durability: self.durability.or(fallback.durability),
-            capacity: self.capacity.or(fallback.capacity),
-            segment: self.segment.or(fallback.segment),
-            value_max: self.value_max.or(fallback.value_max),
-            device: self.device.or(fallback.device),
-            max_connections: self.max_connections.or(fallback.max_connections),
-            stall_timeout: self.stall_timeout.or(fallback.stall_timeout),
-            shutdown_timeout: self.shutdown_timeout.or(fallback.shutdown_timeout),
-            allow_public: self.allow_public.or(fallback.allow_public),
-            ready_file: self.ready_file.or(fallback.ready_file),
-            log_format: self.log_format.or(fallback.log_format),
-        }
-    }
-}
-
 /// The sources of a server's settings.
 #[derive(clap::Args)]
 pub(crate) struct SettingSources {
@@ -102,9 +76,7 @@ pub(crate) struct SettingSources {
 impl SettingSources {
     /// Combines flags, environment, file and defaults, and checks the result.
     pub(crate) fn resolve(self) -> Result<Settings, Failure> {
-        Settings::resolve(match self.config {
-            Some(path) => self.flags.or(file::read(&path)?),
-            None => self.flags,
-        })
+        let file = self.config.map(|path| file::read(&path)).transpose()?;
+        Settings::resolve(self.flags, file.unwrap_or_default())
     }
 }

@@ -70,36 +70,36 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Completes the settings with defaults, and checks the result.
-    pub(crate) fn resolve(given: SettingFlags) -> Result<Self, Failure> {
-        let settings = Self::with_defaults(given);
+    /// Completes the given settings with those of the file and with defaults, and checks the result.
+    pub(crate) fn resolve(given: SettingFlags, file: SettingFlags) -> Result<Self, Failure> {
+        let settings = Self::with_defaults(given, file);
         settings.check()?;
         Ok(settings)
     }
 
-    fn with_defaults(given: SettingFlags) -> Self {
+    fn with_defaults(given: SettingFlags, file: SettingFlags) -> Self {
         let local = |port| Endpoint::At(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let seconds = |count| TimeSpan(Duration::from_secs(count));
-        let segment = given.segment.unwrap_or(Size(64 << 20));
-        let value_bytes_max = segment.0 / limits::RECORD_SEGMENT_SHARE as u64;
+        let segment = given.segment.or(file.segment).unwrap_or(Size(64 << 20));
+        let value_bytes_max = (limits::VALUE_BYTES_MAX as u64).min(segment.0 / limits::RECORD_SEGMENT_SHARE as u64);
         Self {
-            dir: given.dir.unwrap_or_else(|| PathBuf::from("fawn-data")),
-            resp: given.resp.unwrap_or_else(|| local(6380)),
-            memcached: given.memcached.unwrap_or_else(|| local(11212)),
-            admin: given.admin.unwrap_or_else(|| local(8380)),
-            memory: given.memory.unwrap_or_else(memory::default_budget),
-            shards: given.shards,
-            durability: given.durability.unwrap_or(DurabilityMode::Sync),
-            capacity: given.capacity,
+            dir: given.dir.or(file.dir).unwrap_or_else(|| PathBuf::from("fawn-data")),
+            resp: given.resp.or(file.resp).unwrap_or_else(|| local(6380)),
+            memcached: given.memcached.or(file.memcached).unwrap_or_else(|| local(11212)),
+            admin: given.admin.or(file.admin).unwrap_or_else(|| local(8380)),
+            memory: given.memory.or(file.memory).unwrap_or_else(memory::default_budget),
+            shards: given.shards.or(file.shards),
+            durability: given.durability.or(file.durability).unwrap_or(DurabilityMode::Sync),
+            capacity: given.capacity.or(file.capacity),
             segment,
-            value_max: given.value_max.unwrap_or(Size(value_bytes_max.min(limits::VALUE_BYTES_MAX as u64))),
-            device: given.device.unwrap_or(DeviceChoice::Auto),
-            max_connections: given.max_connections.unwrap_or(16_384),
-            stall_timeout: given.stall_timeout.unwrap_or_else(|| seconds(60)),
-            shutdown_timeout: given.shutdown_timeout.unwrap_or_else(|| seconds(5)),
-            allow_public: given.allow_public.unwrap_or(false),
-            ready_file: given.ready_file,
-            log_format: given.log_format.unwrap_or(LogFormat::Human),
+            value_max: given.value_max.or(file.value_max).unwrap_or(Size(value_bytes_max)),
+            device: given.device.or(file.device).unwrap_or(DeviceChoice::Auto),
+            max_connections: given.max_connections.or(file.max_connections).unwrap_or(16_384),
+            stall_timeout: given.stall_timeout.or(file.stall_timeout).unwrap_or_else(|| seconds(60)),
+            shutdown_timeout: given.shutdown_timeout.or(file.shutdown_timeout).unwrap_or_else(|| seconds(5)),
+            allow_public: given.allow_public.or(file.allow_public).unwrap_or(false),
+            ready_file: given.ready_file.or(file.ready_file),
+            log_format: given.log_format.or(file.log_format).unwrap_or(LogFormat::Human),
         }
     }
 
@@ -232,14 +232,18 @@ mod tests {
     use super::Settings;
     use crate::config::{Endpoint, SettingFlags, ShardCount, Size, file};
 
+    fn resolve(given: SettingFlags) -> Settings {
+        Settings::resolve(given, SettingFlags::default()).expect("sound")
+    }
+
     fn refused(text: &str) -> String {
-        let flags = file::parse("f", text).expect("valid values");
-        Settings::resolve(flags).expect_err(text).to_string()
+        let file = file::parse("f", text).expect("valid values");
+        Settings::resolve(SettingFlags::default(), file).expect_err(text).to_string()
     }
 
     #[test]
     fn defaults_are_local_and_pass_their_own_check() {
-        let settings = Settings::resolve(SettingFlags::default()).expect("defaults are sound");
+        let settings = resolve(SettingFlags::default());
         for endpoint in [settings.resp, settings.memcached, settings.admin] {
             assert!(endpoint.address().is_some_and(|address| address.ip().is_loopback()));
         }
@@ -254,9 +258,9 @@ mod tests {
                 shards: Some(shards),
                 ..SettingFlags::default()
             };
-            let printed = Settings::resolve(flags).expect("sound").to_toml();
+            let printed = resolve(flags).to_toml();
             let again = file::parse("f", &printed).expect("what is printed parses");
-            assert_eq!(Settings::resolve(again).expect("sound").to_toml(), printed);
+            assert_eq!(resolve(again).to_toml(), printed);
         }
     }
 
@@ -277,6 +281,38 @@ mod tests {
             assert!(refused(text).contains(expected), "{text}: {}", refused(text));
         }
         let allowed = file::parse("f", "resp = '0.0.0.0:6380'\nallow-public = true").expect("valid");
-        assert!(Settings::resolve(allowed).is_ok());
+        assert!(Settings::resolve(SettingFlags::default(), allowed).is_ok());
+    }
+
+    /// No default, each setting of the file once, as it is printed.
+    const FILE: &str = r#"dir = "elsewhere"
+resp = "127.0.0.1:1"
+memcached = "off"
+admin = "0.0.0.0:3"
+memory = "300M"
+durability = "everysec"
+segment = "1M"
+value-max = "100K"
+device = "portable"
+max-connections = 7
+stall-timeout = "8s"
+shutdown-timeout = "9s"
+allow-public = true
+log-format = "json"
+shards = 3
+capacity = "50M"
+ready-file = "ready"
+"#;
+
+    #[test]
+    fn each_setting_comes_from_the_file_unless_it_is_given() {
+        assert_eq!(FILE.lines().count(), file::known_keys().len());
+        let file = || file::parse("f", FILE).expect("valid");
+        let from_file = Settings::resolve(SettingFlags::default(), file()).expect("sound");
+        assert_eq!(from_file.to_toml(), FILE);
+        let defaults = resolve(SettingFlags::default()).to_toml();
+        assert!(defaults.lines().all(|line| !FILE.contains(line)), "{defaults}");
+        let other = file::parse("f", &defaults).expect("valid");
+        assert_eq!(Settings::resolve(file(), other).expect("sound").to_toml(), FILE);
     }
 }

@@ -8,7 +8,7 @@ use crate::server::service::{GroupConfig, Service};
 fn completions_of_each_store_wake_the_loop() {
     let dir = tempfile::tempdir().expect("a directory");
     let flags = SettingFlags { dir: Some(dir.path().to_owned()), ..SettingFlags::default() };
-    let settings = Settings::resolve(flags).expect("settings");
+    let settings = Settings::resolve(flags, SettingFlags::default()).expect("settings");
     let limits = ShardLimits::of(&settings);
     let config =
         GroupConfig { settings, placement: Placement::ALONE, secret: None, server_info: ServerInfo::default() };
