@@ -71,7 +71,7 @@ impl BenchConnection {
     pub fn queue_get(&mut self, key: &[u8]) {
         match self.protocol {
             ClientProtocol::Resp => resp::encode_command(&[b"GET", key], &mut self.out),
-            ClientProtocol::Memcached => memcached::encode_get(key, &mut self.out),
+            ClientProtocol::Memcached => memcached::encode_words(&[b"get", key], &mut self.out),
         }
     }
 

@@ -19,11 +19,6 @@ pub fn encode_words<W: AsRef<[u8]>>(words: &[W], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends `get <key>`.
-pub fn encode_get(key: &[u8], out: &mut Vec<u8>) {
-    encode_words(&[b"get", key], out);
-}
-
 /// A storage command's line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreCommand<'a> {

@@ -37,7 +37,7 @@ fn malformed_replies_are_named() {
 #[test]
 fn memcached_requests_and_replies() {
     let mut out = Vec::new();
-    memcached::encode_get(b"k", &mut out);
+    memcached::encode_words(&["get", "k"], &mut out);
     memcached::encode_set(b"k", b"v", &mut out);
     let store =
         memcached::StoreCommand { verb: "cas", key: b"k", flags: 1, exptime: -1, version: Some(9), noreply: true };
