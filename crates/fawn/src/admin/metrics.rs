@@ -130,7 +130,7 @@ mod tests {
     use crate::server::LoopCounters;
     use fawn_ds::internals::{EngineStats, LogReport, MemoryReport};
     use fawn_node::{ChainStatus, OpenGeneration, RepliesStatus, ShardCounters, ShardStatus};
-    use fawn_types::{Durability, Epoch, MemberId, NodeId, Now, RangeId, ShardId, Version};
+    use fawn_types::{Durability, Epoch, MemberId, MonoMs, NodeId, RangeId, ShardId, Version};
 
     #[test]
     fn names_follow_the_conventions() {
@@ -176,7 +176,7 @@ mod tests {
             possible_losses: 0,
         };
         let status = ShardStatus { cluster: Some(cluster), ..ShardStatus::default() };
-        ShardReport::new(Default::default(), status, Now::default())
+        ShardReport { server: LoopCounters::default(), node: status, now: MonoMs::default() }
     }
 
     /// A single store whose values all differ: a value under another's name changes the page.
@@ -234,7 +234,7 @@ mod tests {
             store: store(),
             cluster: None,
         };
-        ShardReport::new(server, status, Now::default())
+        ShardReport { server, node: status, now: MonoMs::default() }
     }
 
     fn store() -> StoreStatus {

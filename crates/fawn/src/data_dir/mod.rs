@@ -13,7 +13,7 @@ use fawn_flash::DirLock;
 use fawn_node::Placement;
 use fawn_types::{HashSecret, ShardId};
 use file::{LayoutFile, LayoutFileError};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// The layout of a data directory; with several shards it holds the directory's lock.
@@ -144,8 +144,7 @@ fn refuse_shard_alone(dir: &Path) -> Result<(), Failure> {
     // A missing or inaccessible directory is reported elsewhere.
     let Ok(whole) = dir.canonicalize() else { return Ok(()) };
     let Some((parent, name)) = whole.parent().zip(whole.file_name()) else { return Ok(()) };
-    let is_shard = name.to_str().is_some_and(|name| name.starts_with("shard-"));
-    if is_shard && parent.join(file::NAME).exists() {
+    if is_of_shard(name) && parent.join(file::NAME).exists() {
         let words = format_args!("is one shard of the data directory {}: give that one", parent.display());
         return refuse(dir, words);
     }
@@ -178,7 +177,7 @@ pub(crate) fn is_taken(dir: &Path) -> bool {
 }
 
 /// Whether it is the name of a shard's directory.
-fn is_of_shard(name: &OsString) -> bool {
+fn is_of_shard(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| name.starts_with("shard-"))
 }
 
@@ -211,7 +210,7 @@ fn find(dir: &Path) -> Result<FoundLayout, Failure> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(named(&path)(error)),
         Err(_) if is_flat => return Ok(FoundLayout::Flat),
         // The layout file is created before the first of them.
-        Err(_) if names(dir)?.iter().any(is_of_shard) => {
+        Err(_) if names(dir)?.iter().any(|name| is_of_shard(name)) => {
             return refuse(
                 &path,
                 "missing, though stores of shards are here; restore it from a copy of the directory, nothing was changed",

@@ -3,7 +3,7 @@ use super::cluster_report::{cluster_json, trouble};
 use super::counters::{LoopCounters, object, store_json};
 use super::listener::Listener;
 use fawn_node::{BackEndStatus, ShardStatus, StoreStatus};
-use fawn_types::{MonoMs, Now};
+use fawn_types::MonoMs;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -28,14 +28,11 @@ pub(crate) struct ShardReport {
     pub(crate) server: LoopCounters,
     /// Sessions, requests and stores; in a cluster, the requests of the node that serves the clients.
     pub(crate) node: ShardStatus,
-    now: MonoMs,
+    /// When it was made.
+    pub(crate) now: MonoMs,
 }
 
 impl ShardReport {
-    pub(crate) const fn new(server: LoopCounters, node: ShardStatus, now: Now) -> Self {
-        Self { server, node, now: now.mono }
-    }
-
     /// The report for `/status`.
     pub(crate) fn json(&self) -> Value {
         let cluster = self.node.cluster.as_ref();

@@ -224,7 +224,8 @@ impl<S: ClientService> EventLoop<S> {
                 self.counters.connections = self.conns.len() as u64;
                 self.counters.input_waiting = self.admission.waiting() as u64;
                 // The requester may have stopped waiting.
-                drop(answer.send(ShardReport::new(self.counters, self.shard.status(), clock::now())));
+                let (server, node, now) = (self.counters, self.shard.status(), clock::now().mono);
+                drop(answer.send(ShardReport { server, node, now }));
             }
             Control::Stop => self.stop(),
         }

@@ -12,8 +12,9 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug)]
 pub(super) struct Bound {
     socket: Socket,
-    protocol: Protocol,
-    address: SocketAddr,
+    pub(super) protocol: Protocol,
+    /// Port 0 is replaced by the chosen port.
+    pub(super) address: SocketAddr,
 }
 
 impl Bound {
@@ -23,11 +24,6 @@ impl Bound {
         let socket = bind(address, false).map_err(fail)?;
         let chosen = socket.local_addr().map_err(fail)?.as_socket();
         Ok(Self { socket, protocol, address: chosen.unwrap_or(address) })
-    }
-
-    /// Protocol and address; port 0 is replaced by the chosen port.
-    pub(super) const fn place(&self) -> (Protocol, SocketAddr) {
-        (self.protocol, self.address)
     }
 
     /// Starts listening: a listener per shard on one port, among which the kernel distributes connections.

@@ -29,7 +29,8 @@ pub(crate) fn run(service: Service, settings: &Settings, prepare: Option<Prepare
 
 async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     // Before anything is opened: a signal during the start must not kill the process half way.
-    let mut signals = Signals::watch()?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of(Exit::Failed, "watching for SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of(Exit::Failed, "watching for SIGINT"))?;
     let admin = settings.admin.address().map(Admin::bind).transpose()?;
     let mut server = start(service, settings)?;
     let mut listen_addrs = server.listen_addrs;
@@ -40,7 +41,7 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
     }
     let prepared = tokio::select! {
         outcome = prepared(prepare, listen_addrs) => outcome,
-        ended = ended(&mut signals, &mut server) => return stop(server, ended).await,
+        ended = ended(&mut terminate, &mut interrupt, &mut server) => return stop(server, ended).await,
     };
     if let Err(failure) = prepared {
         server.stop().await?;
@@ -49,16 +50,16 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
     is_prepared.store(true, Ordering::Release);
     let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &listen_addrs)).transpose()?;
     log_serving(settings, &listen_addrs, server.layout.shards());
-    let ended = ended(&mut signals, &mut server).await;
+    let ended = ended(&mut terminate, &mut interrupt, &mut server).await;
     drop(ready);
     stop(server, ended).await
 }
 
 /// Waits for a signal; `None`: a shard has ended, which happens unasked only after a failure.
-async fn ended(signals: &mut Signals, server: &mut RunningServer) -> Option<&'static str> {
+async fn ended(terminate: &mut Signal, interrupt: &mut Signal, server: &mut RunningServer) -> Option<&'static str> {
     tokio::select! {
-        _ = signals.terminate.recv() => Some("SIGTERM"),
-        _ = signals.interrupt.recv() => Some("SIGINT"),
+        _ = terminate.recv() => Some("SIGTERM"),
+        _ = interrupt.recv() => Some("SIGINT"),
         _ = server.ended.recv() => None,
     }
 }
@@ -86,20 +87,6 @@ async fn stop(server: RunningServer, signal: Option<&'static str>) -> Result<(),
     server.stop().await?;
     tracing::info!("stopped");
     Ok(())
-}
-
-/// Signals that stop a server gracefully.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn watch() -> Result<Self, Failure> {
-        let terminate = signal(SignalKind::terminate()).map_err(Failure::of(Exit::Failed, "watching for SIGTERM"))?;
-        let interrupt = signal(SignalKind::interrupt()).map_err(Failure::of(Exit::Failed, "watching for SIGINT"))?;
-        Ok(Self { terminate, interrupt })
-    }
 }
 
 fn log_serving(settings: &Settings, listen_addrs: &ListenAddrs, shards: u16) {

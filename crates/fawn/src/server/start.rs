@@ -87,10 +87,10 @@ fn bind(settings: &Settings) -> Result<(Vec<Bound>, ListenAddrs), Failure> {
     let wanted = wanted.into_iter().filter_map(|(protocol, endpoint)| Some((protocol, endpoint.address()?)));
     let bound: Vec<Bound> = wanted.map(|(protocol, at)| Bound::new(protocol, at)).collect::<Result<_, _>>()?;
     let mut listen_addrs = ListenAddrs::default();
-    for (protocol, address) in bound.iter().map(Bound::place) {
+    for Bound { protocol, address, .. } in &bound {
         match protocol {
-            Protocol::Resp => listen_addrs.resp = Some(address),
-            Protocol::Memcached => listen_addrs.memcached = Some(address),
+            Protocol::Resp => listen_addrs.resp = Some(*address),
+            Protocol::Memcached => listen_addrs.memcached = Some(*address),
         }
     }
     Ok((bound, listen_addrs))
@@ -152,7 +152,7 @@ fn spawn(starting: ShardThread) -> Result<JoinHandle<Result<(), Failure>>, Failu
 
 /// A shard's thread: opens, signals, serves, closes.
 fn serve(starting: ShardThread) -> Result<(), Failure> {
-    let ShardThread { service, config, queue, shared, peers, orders, opened, ending } = starting;
+    let ShardThread { service, config, queue, shared, peers, orders, opened, ending: _ending } = starting;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::of(Exit::Failed, "starting a runtime"))?;
     let limits = ShardLimits::of(&config.settings);
@@ -162,9 +162,7 @@ fn serve(starting: ShardThread) -> Result<(), Failure> {
     let _: Result<(), _> = opened.send(());
     drop(opened);
     runtime.block_on(event_loop.run(orders)).map_err(Failure::of(Exit::Failed, "waiting for sockets"))?;
-    let closed = store::close(event_loop.into_shard());
-    drop(ending);
-    closed
+    store::close(event_loop.into_shard())
 }
 
 /// One listener of each protocol per shard.
