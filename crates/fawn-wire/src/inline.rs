@@ -2,22 +2,13 @@
 use crate::Decoded;
 use crate::args::{Args, Framing, is_space};
 use crate::client::resp::encode_command;
-use crate::resp::frame::{SPANS, Spans};
+use crate::resp::frame::{RespFrame, SPANS};
 use alloc::vec::Vec;
 use fawn_types::limits::LINE_BYTES_MAX;
 
-/// A line of words without quotes.
-pub(crate) struct InlineCommand {
-    pub(crate) spans: Spans,
-    pub(crate) count: usize,
-    /// Length without the line end.
-    pub(crate) line_bytes: usize,
-    pub(crate) consumed: usize,
-}
-
 /// Splits the first line into words. `searched_bytes` is the length of the input already known to have no line end. If
 /// there is no line of words without quotes, the error is the result of the decoding step.
-pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<InlineCommand, Decoded<'static>> {
+pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<RespFrame, Decoded<'static>> {
     let Some((line, consumed)) = find_line(input, searched_bytes) else {
         return Err(no_line(input, b"-ERR Protocol error: too big inline request\r\n"));
     };
@@ -40,7 +31,7 @@ pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<InlineCo
         count += 1;
     }
     debug_assert_eq!(Args::new(line, count, Framing::Words).count(), count);
-    Ok(InlineCommand { spans, count, line_bytes: line.len(), consumed })
+    Ok(RespFrame { spans, count, body: 0, consumed })
 }
 
 /// The first line without its end, and its length including the end.

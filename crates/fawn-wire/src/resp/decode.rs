@@ -42,24 +42,27 @@ impl RespState {
 
     fn decode_array<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match frame::scan(input, &self.limits, &mut self.resume) {
-            Ok(RespFrame { spans, count, body, consumed }) => {
-                let (input, version) = (&input[..consumed], self.version);
-                let request = CommandArgs { input, spans, count, body, framing: Framing::Bulk, version, now };
-                dispatch(&request, consumed)
-            }
+            Ok(frame) => self.parsed(input, frame, Framing::Bulk, now),
             Err(stop) => self.stopped(stop, input.len()),
         }
     }
 
     fn decode_inline<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match inline::split(input, &mut self.searched_bytes) {
-            Ok(inline::InlineCommand { count: 0, consumed, .. }) => Decoded::Skip { consumed },
-            Ok(inline::InlineCommand { spans, count, line_bytes, consumed }) => {
-                let (input, version) = (&input[..line_bytes], self.version);
-                let request = CommandArgs { input, spans, count, body: 0, framing: Framing::Words, version, now };
-                dispatch(&request, consumed)
-            }
+            Ok(RespFrame { count: 0, consumed, .. }) => Decoded::Skip { consumed },
+            Ok(frame) => self.parsed(input, frame, Framing::Words, now),
             Err(decoded) => decoded,
+        }
+    }
+
+    // Not always inlined by itself, and then each request copies its frame.
+    #[inline(always)]
+    fn parsed<'a>(&self, input: &'a [u8], frame: RespFrame, framing: Framing, now: TimeMs) -> Decoded<'a> {
+        let RespFrame { spans, count, body, consumed } = frame;
+        let (input, version) = (&input[..consumed], self.version);
+        match parse(&CommandArgs { input, spans, count, body, framing, version, now }) {
+            Ok(command) => Decoded::Command { command, consumed },
+            Err(error) => Decoded::refuse(error.message(), consumed),
         }
     }
 
@@ -82,14 +85,6 @@ impl RespState {
             Ok(consumed) => Decoded::Skip { consumed },
             Err(stop) => self.stopped(stop, input.len()),
         }
-    }
-}
-
-#[inline]
-fn dispatch<'a>(request: &CommandArgs<'a>, consumed: usize) -> Decoded<'a> {
-    match parse(request) {
-        Ok(command) => Decoded::Command { command, consumed },
-        Err(error) => Decoded::refuse(error.message(), consumed),
     }
 }
 
