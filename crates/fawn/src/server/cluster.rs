@@ -8,6 +8,7 @@ use fawn_ds::internals::{Engine, Options};
 use fawn_node::cluster::{NodeError, NodeLimits};
 use fawn_node::{LocalCluster, LocalOptions};
 use fawn_types::{MemberId, NodeId, Now, ShardId};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Number of nodes, and copies of every key.
@@ -32,18 +33,15 @@ pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, Failure
     let mut stores: Vec<(u32, PathBuf)> = (1..).zip(ids.map(|id| settings.dir.join(dir_name(id)))).collect();
     // A lost store is created with the secret of the others, and none is created beside stores that do not fit.
     stores.sort_by_key(|(number, dir)| (!data_dir::is_taken(dir), *number));
-    let mut engines: Vec<(u32, Engine<StoreDevice>)> = Vec::new();
+    let mut engines: BTreeMap<u32, Engine<StoreDevice>> = BTreeMap::new();
     for (number, dir) in stores {
         if !data_dir::is_taken(&dir) {
-            LocalCluster::check_stores(engines.iter().map(|(_, engine)| engine), &options).map_err(refused)?;
+            LocalCluster::check_stores(engines.values(), &options).map_err(refused)?;
         }
-        let first = engines.first().map(|(_, engine)| engine);
-        let engine = store::open_engine(settings, &dir, engine_options(settings, number, first)?, now)?;
-        engines.push((number, engine));
+        let of_store = engine_options(settings, number, engines.values().next())?;
+        engines.insert(number, store::open_engine(settings, &dir, of_store, now)?);
     }
-    engines.sort_by_key(|(number, _)| *number);
-    let engines = engines.into_iter().map(|(_, engine)| engine).collect();
-    let started = LocalCluster::start(engines, options, server_info, now);
+    let started = LocalCluster::start(engines.into_values().collect(), options, server_info, now);
     started.map(|(_, group)| group).map_err(refused)
 }
 
@@ -55,13 +53,14 @@ pub(super) fn dir_name(id: MemberId) -> String {
     }
 }
 
-/// The first store's hash secret. All stores share it, also after a start that was interrupted before all were created.
-fn engine_options(settings: &Settings, number: u32, first: Option<&Engine<StoreDevice>>) -> Result<Options, Failure> {
+/// With the hash secret of a store that is open: all stores share it, also after a start that was interrupted before
+/// all were created.
+fn engine_options(settings: &Settings, number: u32, opened: Option<&Engine<StoreDevice>>) -> Result<Options, Failure> {
     let options = store::engine_options(settings)?;
     Ok(Options {
         number_if_new: number,
         memory_bytes: options.memory_bytes / u64::from(NODES) / u64::from(settings.shards_given()),
-        secret_if_new: first.map(|first| *first.secret()).or(options.secret_if_new),
+        secret_if_new: opened.map(|engine| *engine.secret()).or(options.secret_if_new),
         ..options
     })
 }
