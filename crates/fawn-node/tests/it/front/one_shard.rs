@@ -1,6 +1,7 @@
 //! Faults of one shard's disk, while the other shards of its node are well.
 use super::harness::{ClusterHarness, MEMBERS};
 use crate::harness::resp;
+use crate::member;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_node::ClientService;
@@ -116,6 +117,43 @@ fn a_disk_that_hangs_is_not_sent_the_same_records_all_the_time() {
         disk.release_hung();
         heal(&mut harness, &format!("{node}.{shard} hung"));
         assert_eq!(harness.assert_three_equal_copies(), 300, "{node}.{shard}");
+    }
+}
+
+/// The pause before rejected records are requested again grows with the age of the hang. A completed write ends it.
+#[test]
+fn a_log_that_has_buffers_again_requests_the_rejected_records_at_once() {
+    let mut harness = ClusterHarness::new(true);
+    assert_eq!(write_all(&mut harness, 60, 500, "before"), 60);
+    let rejected =
+        |harness: &ClusterHarness, node| harness.host.shard(member(node)).unwrap().node_status().counters.frames_cut;
+    let phase = |node| harness.host.shard(member(node)).unwrap().node_status().members[0].phase;
+    let after_the_head: Vec<u32> = (1..=MEMBERS).filter(|node| phase(*node) != "head").collect();
+    for node in after_the_head {
+        let disk = harness.disks[node as usize - 1].clone();
+        disk.fail_every(OpKind::Write, DeviceFault::Hang);
+        let ids: Vec<_> = (0..120).map(|_| harness.connect(Protocol::Resp)).collect();
+        for (key, id) in ids.iter().enumerate() {
+            harness.send(*id, &resp(&format!("SET k{key} {}", "x".repeat(50_000))));
+        }
+        harness.run(500);
+        // The pause that begins with this rejection is as long as the hang until now.
+        let before = rejected(&harness, node);
+        let is_rejected = (0..450).any(|_| {
+            harness.run(1);
+            rejected(&harness, node) > before
+        });
+        assert!(is_rejected, "node {node} requested no records after half a second");
+        disk.end_faults(OpKind::Write);
+        disk.release_hung();
+        harness.run(200);
+        let acked = ids.iter().filter(|id| harness.clients[id].received == b"+OK\r\n").count();
+        assert_eq!(acked, 120, "node {node}: {:#?}", harness.statuses().collect::<Vec<_>>());
+        assert!(is_whole(&harness), "node {node} left its chain");
+        for id in ids {
+            harness.host.close_session(id);
+            harness.clients.remove(&id);
+        }
     }
 }
 
