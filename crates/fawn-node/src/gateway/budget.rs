@@ -395,3 +395,32 @@ impl Budget {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::ShardOptions;
+    use fawn_wire::Protocol;
+
+    fn session(serial: u64) -> Session {
+        Session::new(SessionId::new(serial as u32, serial), Protocol::Resp, &ShardOptions::default())
+    }
+
+    /// The reply of `INFO` is not granted, so its session may be above the limit while another one exceeds it.
+    #[test]
+    fn an_ended_session_without_replies_to_come_delays_no_other() {
+        let mut budget = Budget::new(1_000);
+        let (mut ended, mut unread, mut next) = (session(1), session(2), session(3));
+        let slot = ended.replies.reserve(0);
+        assert!(budget.grant(&mut ended, slot, 2_000), "one session at a time exceeds the limit");
+        unread.replies.respond(|out| out.resize(1_500, b'i'));
+        budget.update(&mut unread);
+        budget.leave(&mut ended, 2_000);
+        let slot = next.replies.reserve(0);
+        assert!(!budget.grant(&mut next, slot, 800), "both replies of the ended session are to come");
+        budget.release(700);
+        assert!(!budget.grant(&mut next, slot, 800), "one is to come");
+        budget.release(1_300);
+        assert!(budget.grant(&mut next, slot, 800), "nothing is freed before the unread reply leaves");
+    }
+}
