@@ -1,6 +1,7 @@
 //! Healthy cluster: a put is on three disks, a get costs at most one device read, all copies agree.
 use super::commands::{Answer, append_if_present, get, increment, redis, set, set_if_absent, set_if_version};
 use super::world::{BACK_ENDS, FRONT_END, TestWorld};
+use fawn_flash::sim::OpKind;
 use fawn_types::{Durability, Version};
 
 #[test]
@@ -129,6 +130,40 @@ fn parked_requests_are_bounded() {
     }
     assert_eq!(most, PARKED_MAX);
     assert!(ops.iter().all(|op| world.done.get(op).is_some_and(|answer| answer.value().is_some())));
+}
+
+/// While no disk reads, a member parks no more requests of front-ends than it may, on many keys or on one. The others
+/// are refused and sent again: each has its reply once the disks work.
+#[test]
+fn parked_requests_are_bounded_while_disks_hang() {
+    const PARKED_MAX: usize = 4;
+    let mut world = cold_world(11);
+    world.limits.parked_max = PARKED_MAX;
+    (1..=BACK_ENDS).for_each(|node| world.close(node));
+    (1..=BACK_ENDS).for_each(|node| world.start(node));
+    assert_eq!(world.get(b"cold:0").value(), Some(&[0; 1000][..]));
+    let disks: Vec<_> = (1..=BACK_ENDS).map(|node| world.disks[&node].clone()).collect();
+    disks.iter().for_each(|disk| disk.hang(OpKind::Read));
+    let reads: Vec<_> = (1..40).map(|key| world.submit(&get(format!("cold:{key}").as_bytes())).unwrap()).collect();
+    // The first of them reads; the others wait behind it.
+    let updates: Vec<_> = (0..40).map(|i| world.submit(&append_if_present(b"cold:100", &[i])).unwrap()).collect();
+    for _ in 0..1_000 {
+        world.run(1);
+        let parked: Vec<usize> = world.statuses().iter().map(|(_, status)| status.parked).collect();
+        assert!(parked.iter().all(|parked| *parked <= PARKED_MAX), "{parked:?}");
+    }
+    let refused: u64 = world.statuses().iter().map(|(_, status)| status.counters.refused).sum();
+    assert!(refused > 0 && world.status(FRONT_END).outstanding > 40, "{:#?}", world.statuses());
+    for disk in disks {
+        disk.end_faults(OpKind::Read);
+        disk.release_hung();
+    }
+    world.run(2_000);
+    assert!(reads.iter().all(|op| world.done.get(op).is_some_and(|answer| answer.value().is_some())));
+    assert!(updates.iter().all(|op| world.done.get(op) == Some(&Answer::Stored)));
+    let mut appended = world.get(b"cold:100").value().unwrap()[1000..].to_vec();
+    appended.sort_unstable();
+    assert_eq!(appended, (0..40).collect::<Vec<u8>>(), "each once");
 }
 
 /// A node that starts again routes by the entries of its own members, which its store holds: they are newer than the
