@@ -142,7 +142,9 @@ impl ClientService for Scripted {
         true
     }
     fn status(&self) -> ShardStatus {
-        ShardStatus::default()
+        let mut status = ShardStatus::default();
+        status.counters.commands = self.sessions.values().map(|session| session.executed as u64).sum();
+        status
     }
     fn handle_batch(&mut self, _now: Now, _from: ShardId, _batch: MessageBatch) {
         self.batches_received += 1;

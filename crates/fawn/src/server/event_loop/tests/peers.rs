@@ -1,6 +1,8 @@
 //! Two shards in one thread: their batches, their statistics, and their common end.
 use super::*;
+use crate::config::{SettingFlags, Settings};
 use crate::server::mailbox;
+use crate::server::service::{GroupConfig, Service};
 
 /// Two event loops that know each other.
 fn pair() -> [Rig; 2] {
@@ -81,4 +83,52 @@ fn statistics_are_published_after_other_shards_requests() {
     first.step_without_events();
     assert_eq!(first.event_loop.shard.batches_received, 1);
     assert!(first.due.is_some());
+}
+
+/// The counters of the last request reach the other shards although nothing follows it.
+#[test]
+fn statistics_are_published_although_nothing_follows_the_last_request() {
+    let [first, mut second] = pair();
+    second.step_without_events();
+    let (mut client, _) = second.connect();
+    second.send(&mut client, &part(8, 8));
+    let shared = &first.event_loop.shared;
+    while shared.stats_of_others(0).counters.commands == 0 {
+        let due = second.due.expect("the statistics are due");
+        assert!(due <= Instant::now() + Duration::from_millis(100), "they are due within 100 ms");
+        while Instant::now() < due {
+            std::thread::yield_now();
+        }
+        second.step_without_events();
+    }
+}
+
+/// A completion of the device is no event of the loop's queue, and may be the last thing that happens.
+#[test]
+fn statistics_are_published_after_the_last_completion() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let flags = SettingFlags { dir: Some(dir.path().to_owned()), ..SettingFlags::default() };
+    let settings = Settings::resolve(flags, SettingFlags::default()).expect("settings");
+    let limits = ShardLimits::of(&settings);
+    let placement = Placement::new(ShardId(0), 1).expect("one shard");
+    let config = GroupConfig { settings, placement, secret: None, server_info: ServerInfo::default() };
+    let group = Service::Standalone.open(config, clock::now()).expect("a store");
+    let shared = Arc::new(ProcessState::new(2, 100));
+    let queue = mio::Poll::new().expect("a queue");
+    let waker = mio::Waker::new(queue.registry(), WAKER_TOKEN).expect("a waker");
+    let mailbox = mailbox::connect(vec![waker]).into_iter().next().expect("one each");
+    let peers = PeerShards::new(0, mailbox, Arc::clone(&shared));
+    let mut event_loop = EventLoop::new(queue, group, limits, Arc::clone(&shared), Some(peers));
+    let id = event_loop.shard.open_session(Protocol::Resp);
+    let set = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n";
+    assert_eq!(event_loop.shard.handle_input(clock::now(), id, set), set.len());
+    let events = Events::with_capacity(1);
+    event_loop.run_once(&events);
+    let published = || shared.stats_of_others(1);
+    assert_eq!((published().counters.writes, published().uncommitted), (1, 1), "it is published, not committed");
+    let start = Instant::now();
+    while published().uncommitted > 0 {
+        assert!(start.elapsed() < PATIENCE, "the published statistics remain those before the completion");
+        event_loop.run_once(&events);
+    }
 }
