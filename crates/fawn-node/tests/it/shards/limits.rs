@@ -32,6 +32,16 @@ fn remote_keys(harness: &mut ShardsBed, id: SessionId, count: usize) -> Vec<Stri
     (0..).map(|number| format!("key:{number}")).filter(is_remote).take(count).collect()
 }
 
+/// A key of the session's shard.
+fn local_key(harness: &mut ShardsBed, id: SessionId) -> String {
+    let is_local = |key: &String| {
+        let before = forwarded(harness);
+        harness.redis(id, &format!("GET {key}"));
+        forwarded(harness) == before
+    };
+    (0..).map(|number| format!("key:{number}")).find(is_local).unwrap()
+}
+
 /// Grants of ended sessions count until the replies have arrived: their memory is at the other shard until then.
 #[test]
 fn grants_of_ended_sessions_count_until_their_replies_arrive() {
@@ -124,6 +134,56 @@ fn a_slow_reader_does_not_hold_back_other_clients_updates() {
     harness.run(50);
     assert!(!harness.host.output(slow).is_empty());
     assert_eq!(harness.host.output(other), b"+OK\r\n", "{:#?}", harness.host.status());
+}
+
+/// Queued reads that end with their session make room for another session, although nothing else happens.
+#[test]
+fn reads_of_an_ended_session_hold_back_no_other_client() {
+    let options = ShardOptions { pending_max: 4, replies_bytes_max: 20_000, ..shard_options(Durability::Memory) };
+    let mut bed = harness(2, SimOptions::instant(4), options);
+    let id = connect_at_one_shard(&mut bed);
+    let remote = remote_keys(&mut bed, id, 2);
+    let local = local_key(&mut bed, id);
+    for (key, bytes) in [(&local, 30_000), (&remote[0], 15_000), (&remote[1], 5)] {
+        assert_eq!(bed.redis(id, &format!("SET {key} {}", "v".repeat(bytes))), "+OK");
+    }
+    let [slow, kept, leaving, other] = [(); 4].map(|()| connect_at_one_shard(&mut bed));
+    bed.reads_replies = false;
+    // The first client exceeds the reply limit. The first reads of the next two wait for it, the others behind them.
+    bed.send(slow, &resp(&format!("GET {local}")));
+    bed.send(kept, &resp(&format!("GET {}", remote[0])));
+    bed.send(leaving, &resp(&format!("GET {}", remote[0])).repeat(3));
+    bed.run(50);
+    bed.send(other, &resp(&format!("GET {}", remote[1])));
+    bed.run(50);
+    assert!(!bed.clients[&other].input.is_empty(), "the limit is reached");
+    bed.host.close_session(leaving);
+    bed.clients.remove(&leaving);
+    bed.run(50);
+    assert_eq!(bed.host.output(other), b"$5\r\nvvvvv\r\n", "{:#?}", bed.host.status());
+}
+
+/// An item that came back is not read for a list that is too long already.
+#[test]
+fn values_beyond_the_longest_list_are_not_sent() {
+    let options = ShardOptions { reply_bytes_max: 100_000, ..shard_options(Durability::Memory) };
+    let mut bed = harness(2, SimOptions::instant(4), options);
+    let id = connect_at_one_shard(&mut bed);
+    let remote = remote_keys(&mut bed, id, 1).remove(0);
+    let local = local_key(&mut bed, id);
+    for key in [&local, &remote] {
+        assert_eq!(bed.redis(id, &format!("SET {key} {}", "v".repeat(60_000))), "+OK");
+    }
+    let executed = |bed: &ShardsBed| -> u64 {
+        bed.host.shards.iter().map(|shard| shard.status().counters.executed_for_peers).sum()
+    };
+    let before = executed(&bed);
+    assert_eq!(bed.redis(id, &format!("MGET {remote}")).len(), "*1|$60000|".len() + 60_000);
+    assert_eq!(executed(&bed), before + 2, "once more, for its length");
+    let refused = bed.redis(id, &format!("MGET {local} {remote}"));
+    assert_eq!(refused, "-ERR reply longer than 100000 bytes; ask for fewer keys at once");
+    assert_eq!(executed(&bed), before + 3, "its length is enough");
+    bed.host.check_empty();
 }
 
 /// A batch runs when all of its keys are loaded, and the later updates of each key follow it.
