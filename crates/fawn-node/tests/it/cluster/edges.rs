@@ -384,3 +384,32 @@ fn refusals_for_a_longer_value_harm_no_operation() {
         assert_eq!((node.status().pending, node.status().replies.reserved_bytes), (0, 0));
     }
 }
+
+/// A front-end without replies sends its requests again. For all of them it requests a range's entry once.
+#[test]
+fn an_entry_is_requested_once_for_all_operations_of_its_range() {
+    const OPS: usize = 300;
+    /// As long as the test runs, ms.
+    const FOR_MS: usize = 1_000;
+    let mut world = TestWorld::new(60);
+    world.put(b"k", b"v");
+    let ranges = world.manager_map().ranges.len();
+    for i in 0..OPS {
+        world.submit(&set(format!("k{i}").as_bytes(), b"v")).unwrap();
+    }
+    let (mut now, front_end) = (world.now, world.nodes.get_mut(&FRONT_END).unwrap());
+    let mut wanted = 0;
+    for _ in 0..FOR_MS {
+        now = now.plus_ms(1);
+        front_end.run_once(now);
+        while let Some(NodeOutput::Send { bytes, .. }) = front_end.poll_node_output() {
+            let mut stream = FrameStream::new();
+            stream.push(&bytes);
+            while let Some(frame) = stream.next_frame().unwrap() {
+                wanted += usize::from(matches!(frame.body, Body::EntryWanted));
+            }
+        }
+    }
+    // At most every 50 ms.
+    assert!((1..=ranges * FOR_MS / 50).contains(&wanted), "{wanted} for {OPS} operations on {ranges} ranges");
+}
