@@ -53,11 +53,13 @@ pub enum Canary {
     SizeTooLow,
     /// Requests are sent and queued without regard to the budget for them.
     RequestsUnbounded,
+    /// Requests that no chain answers never fail, so clients of a process without a place in any chain wait for ever.
+    RequestsKept,
 }
 
 impl Canary {
     /// All planted bugs, each with the number of seeds within which it must be detected.
-    pub const ALL: [(Self, u64); 23] = [
+    pub const ALL: [(Self, u64); 24] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
         (Self::SequenceReused, 20),
@@ -81,6 +83,7 @@ impl Canary {
         (Self::BatchTorn, 20),
         (Self::SizeTooLow, 20),
         (Self::RequestsUnbounded, 5),
+        (Self::RequestsKept, 5),
     ];
 
     /// Whether this bug explains a finding. A finding of another oracle would mean that the plant broke something else.
@@ -101,6 +104,7 @@ impl Canary {
             Self::BatchTorn | Self::ExpiryGuessed => &["not linearizable"],
             Self::SizeTooLow => &["DBSIZE counts"],
             Self::RequestsUnbounded => &["waiting requests"],
+            Self::RequestsKept => &["clients of the process that serves nothing"],
             Self::RepliesSwapped => &["not linearizable", "was answered"],
             Self::WriteOvertakesRead | Self::SecondKeyLost => &["not linearizable"],
             Self::ScanSkipsRange => &["not linearizable", "SCAN returns", "a scan finds"],
@@ -135,6 +139,7 @@ impl Canary {
             Self::BatchTorn => "batch-torn",
             Self::SizeTooLow => "size-too-low",
             Self::RequestsUnbounded => "requests-unbounded",
+            Self::RequestsKept => "requests-kept",
         }
     }
 

@@ -358,6 +358,10 @@ impl Scenario {
         if canary == Some(Canary::RequestsUnbounded) {
             (self.is_narrow, self.pipeline_max) = (true, PIPELINE_MAX_DEEP);
         }
+        if canary == Some(Canary::RequestsKept) && self.backends > 1 {
+            let is_newer = self.replication > 1;
+            self.twin = Some(Twin { machine: 1, is_newer, after_us: 1_000, for_us: 1_000_000 });
+        }
         self
     }
 

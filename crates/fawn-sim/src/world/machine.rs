@@ -273,12 +273,13 @@ impl Machine {
         }
         let shard_options = shard_options(map, scenario, canary);
         if scenario.is_local() && self.disks.len() > usize::from(scenario.shards) {
-            self.process = Some(start_local(engines, (boot, map), shard_options, scenario, now)?);
+            self.process =
+                Some(start_local(engines, (boot, map), (shard_options, limits(scenario, canary)), scenario, now)?);
             return Ok(());
         }
         let mut process = Process::new(self.disks[0].id);
         for (engine, disk) in engines.into_iter().zip(&self.disks) {
-            let config = config(disk.id, boot, map, scenario);
+            let config = config(disk.id, (boot, map), scenario, canary);
             let started = Shard::in_cluster(engine, config, shard_options, ServerInfo::default(), now);
             process.insert(started.map_err(|error| format!("shard {} does not start: {error}", disk.id))?);
         }
@@ -446,11 +447,11 @@ fn shard_options(map: &ClusterMap, scenario: &Scenario, canary: Option<Canary>) 
 fn start_local(
     engines: Vec<Engine<SimDevice>>,
     (boot, map): (BootId, &ClusterMap),
-    shard: ShardOptions,
+    (shard, limits): (ShardOptions, NodeLimits),
     scenario: &Scenario,
     now: Now,
 ) -> Result<Process, String> {
-    let (limits, shards, is_one_range) = (limits(scenario), scenario.shards, scenario.is_one_range());
+    let (shards, is_one_range) = (scenario.shards, scenario.is_one_range());
     let options = LocalOptions { shard, limits, shards, is_one_range };
     let server_info = ServerInfo { run_id: format!("{:08x}", boot.0 as u32), ..ServerInfo::default() };
     let started = LocalCluster::start(engines, options, server_info, now);
@@ -462,13 +463,13 @@ fn start_local(
     Ok(process)
 }
 
-fn config(id: MemberId, boot: BootId, map: &ClusterMap, scenario: &Scenario) -> NodeConfig {
-    let (limits, durability, map_place) = (limits(scenario), map.durability, MapPlace::OwnStore);
+fn config(id: MemberId, (boot, map): (BootId, &ClusterMap), scenario: &Scenario, canary: Option<Canary>) -> NodeConfig {
+    let (limits, durability, map_place) = (limits(scenario, canary), map.durability, MapPlace::OwnStore);
     NodeConfig { id, boot, durability, map: map.clone(), manager: Some(scenario.manager(map)), map_place, limits }
 }
 
 /// The limits of nodes, with the manager's and front-ends' options.
-fn limits(scenario: &Scenario) -> NodeLimits {
+fn limits(scenario: &Scenario, canary: Option<Canary>) -> NodeLimits {
     let limits = scenario.limits();
     let report_wait_ms = crate::faults::REPORT_WAIT_MS;
     let manager = ManagerOptions {
@@ -477,6 +478,7 @@ fn limits(scenario: &Scenario) -> NodeLimits {
         hold_off_ms_max: HOLD_OFF_MS_MAX,
         ..ManagerOptions::default()
     };
-    let router = RouterOptions { timeout_ms: TIMEOUT_MS, ..limits.router };
+    let timeout_ms = if canary == Some(Canary::RequestsKept) { u64::MAX / 2 } else { TIMEOUT_MS };
+    let router = RouterOptions { timeout_ms, ..limits.router };
     NodeLimits { manager, router, ..limits }
 }

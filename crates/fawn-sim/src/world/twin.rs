@@ -70,7 +70,8 @@ impl World {
         }
         self.run_until(self.now_us + LOSER_SERVES_US)?;
         self.quiet = true;
-        self.run_while_waiting(LOSER_ANSWERS_US_MAX)?;
+        let answered = self.run_while_waiting(LOSER_ANSWERS_US_MAX);
+        answered.map_err(|error| format!("clients of the process that serves nothing: {error}"))?;
         self.quiet = false;
         let Some(loser) = self.twin.as_mut() else { return Ok(()) };
         let connected = loser.connected();
