@@ -186,6 +186,25 @@ fn values_beyond_the_longest_list_are_not_sent() {
     bed.host.check_empty();
 }
 
+/// An item that came back no longer has its first grant.
+#[test]
+fn a_list_reserves_the_lengths_of_its_values() {
+    let mut bed = harness(2, SimOptions::instant(4), shard_options(Durability::Memory));
+    let id = connect_at_one_shard(&mut bed);
+    let keys = remote_keys(&mut bed, id, 2);
+    for key in &keys {
+        assert_eq!(bed.redis(id, &format!("SET {key} {}", "v".repeat(60_000))), "+OK");
+    }
+    bed.send(id, &resp(&format!("MGET {} {}", keys[0], keys[1])));
+    let mut most = 0;
+    while bed.clients[&id].received.is_empty() {
+        bed.run_once();
+        let reserved = bed.host.shards.iter().map(|shard| shard.status().replies.reserved_bytes);
+        most = reserved.fold(most, usize::max);
+    }
+    assert!((120_000..121_000).contains(&most), "{most} bytes are reserved for two values of 60,000 bytes");
+}
+
 /// A batch runs when all of its keys are loaded, and the later updates of each key follow it.
 #[test]
 fn batches_of_another_shard_wait_for_each_of_their_keys() {
