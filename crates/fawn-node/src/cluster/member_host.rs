@@ -198,7 +198,8 @@ impl<D: Device> MemberHost<D> {
             let fawn_ds::internals::RangeProgress { appended, flushed, synced, .. } = self.engine.progress(id);
             let member = &mut self.members[at];
             let replica = &mut member.replica;
-            if is_poisoned || member.broken.is_some() {
+            if is_poisoned && links.has_manager() || member.broken.is_some() {
+                // The manager replaces it. Without one it is the only copy, and still serves reads.
                 replica.fail(now);
             } else if self.config.durability > replica.durability() && synced < appended {
                 // The store was opened in a weaker mode than the chain's. It lasts until the

@@ -73,6 +73,10 @@ impl PeerLinks {
         }
     }
 
+    pub(crate) const fn has_manager(&self) -> bool {
+        self.manager.is_some()
+    }
+
     /// Whether frames of this shard to itself wait.
     pub(crate) fn has_own(&self) -> bool {
         self.peers.get(&self.id).is_some_and(|own| !own.outbound.is_empty())

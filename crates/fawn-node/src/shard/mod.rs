@@ -24,16 +24,16 @@ pub(crate) use state::{ShardContext, ShardState};
 
 use self::activation::{activate, host_config};
 use crate::cluster::{MemberHost, NodeControl, PeerLinks};
-use crate::exec::{SCRATCH_BYTES_KEPT, handle_commit};
+use crate::exec::SCRATCH_BYTES_KEPT;
 use crate::forward::{ClusterOps, Forwarder};
 use crate::gateway::{Sessions, consume};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::output::ShardOutput;
 use crate::placement::Placement;
-use crate::replica::{HostedMember, RangeSlot};
+use crate::replica::HostedMember;
 use crate::request::SessionId;
 use crate::status::{ShardCounters, ShardStatus};
-use fawn_chain::{Completions, LogProgress, ReplicaOutput as ChainOutput};
+use fawn_chain::Completions;
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::{MemberId, MonoMs, Now, TimeMs};
@@ -204,10 +204,14 @@ impl<D: Device> Shard<D> {
     /// Ends an iteration: submits all of its reads and appends at once, then emits replies.
     pub(crate) fn finish_iteration(&mut self) -> Option<MonoMs> {
         let now = self.state.host.now;
+        let before = self.state.committed();
         self.state.host.submit(now);
-        let has_committed = self.state.control.is_none() && self.commit();
-        let has_moved = std::mem::take(&mut self.state.forward.has_moved);
-        self.settle_sessions(self.has_moved || has_committed || has_moved);
+        if !self.is_in_cluster() {
+            // In a cluster in `exchange`, because of the frames that follow from it.
+            self.state.host.advance(now, &mut self.state.links);
+        }
+        let has_moved = std::mem::take(&mut self.state.forward.has_moved) || self.state.committed() > before;
+        self.settle_sessions(self.has_moved || has_moved);
         let is_due = self.has_rounds_left();
         if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
             self.state.multi_reply = Vec::new();
@@ -300,23 +304,6 @@ impl<D: Device> Shard<D> {
         events.drain(..).for_each(|event| host.handle_event(event));
         self.state.host.events = events;
         had_events
-    }
-
-    /// Returns whether the committed version moved.
-    fn commit(&mut self) -> bool {
-        let MemberHost { engine, members, now, .. } = &mut self.state.host;
-        let member = &mut members[RangeSlot::ONLY];
-        let fawn_ds::internals::RangeProgress { appended, flushed, synced, .. } = engine.progress(member.id);
-        member.replica.handle_progress(*now, LogProgress { appended, flushed, synced });
-        let mut has_moved = false;
-        while let Some(output) = member.replica.poll_output() {
-            // All other outputs are for peers and a manager. The only member of a range has neither.
-            if let ChainOutput::Commit { through } = output {
-                handle_commit(engine, member, through, |_, _| {});
-                has_moved = true;
-            }
-        }
-        has_moved
     }
 
     /// Moves due replies to the outputs and emits the effects that follow.
