@@ -1,4 +1,4 @@
-//! Ownership of keys by the shards of a node: equal slices of the ring, fixed when the directory is created.
+//! Slices of the ring of a standalone node's shards: equal, fixed when the directory is created.
 use fawn_types::{KeyRange, RangeId, RingKey, ShardId};
 
 /// A shard's index among those of its node.
