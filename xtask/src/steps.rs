@@ -30,7 +30,9 @@ impl<'a> Steps<'a> {
         println!("── {name}");
         let started = Instant::now();
         run().map_err(|error| format!("{name}: {error}"))?;
-        self.times.push((name.to_owned(), started.elapsed()));
+        let time = started.elapsed();
+        println!("   {:.1} s", time.as_secs_f64());
+        self.times.push((name.to_owned(), time));
         Ok(())
     }
 
