@@ -79,7 +79,7 @@ impl Canary {
         (Self::ScanSkipsRange, 10),
         (Self::FlushMissesRange, 10),
         (Self::ExpiryByOwnClock, 60),
-        (Self::ExpiryGuessed, 60),
+        (Self::ExpiryGuessed, 150),
         (Self::BatchTorn, 20),
         (Self::SizeTooLow, 20),
         (Self::RequestsUnbounded, 5),

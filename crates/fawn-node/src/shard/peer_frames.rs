@@ -90,7 +90,7 @@ impl<D: Device> Shard<D> {
             self.state.forward.note_end(&op);
             let mut host = self.host();
             host.handle_reply(&op, &Reply::Error(error));
-            host.fail_queue((op.target.session, op.hash));
+            host.fail_queue((op.target.session, op.hash), error);
         }
         if let Some(control) = &mut self.state.control {
             control.drain_manager(&mut self.state.host, &mut self.state.links);

@@ -55,14 +55,14 @@ impl<D: Device> ShardContext<'_, D> {
 
     /// A request at a chain had no reply in time: those that have waited behind it as long fail too. Sent one after the
     /// other, a pipeline on one key would wait for a timeout each.
-    pub(super) fn fail_queue(&mut self, name: SessionQueueName) {
+    pub(super) fn fail_queue(&mut self, name: SessionQueueName, error: OperationError) {
         let (Some(cluster), now) = (&self.state.forward.cluster, self.state.host.now.mono) else { return };
         let timeout_ms = cluster.timeout_ms();
         let is_late = |next: &QueuedRequest| now.ms_since(next.queued_at) >= timeout_ms;
         while self.state.forward.key_queues.front(name).is_some_and(is_late)
             && let Some(QueuedRequest { target, request, .. }) = self.pop(name)
         {
-            self.deliver(&target, request.request().key(), &Reply::Error(OperationError::Unavailable));
+            self.deliver(&target, request.request().key(), &Reply::Error(error));
         }
         self.sessions.update_budget(name.0);
     }
