@@ -193,3 +193,152 @@ fn a_list_beyond_the_bound_precedes_the_sessions_next_requests() {
         harness.check_empty();
     }
 }
+
+/// A list under a tiny budget gets its reply, whatever precedes it: also requests whose replies have no bytes.
+#[test]
+fn lists_behind_silent_requests_get_their_grants() {
+    let seeds = std::env::var("FAWN_SEEDS").map_or(60, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
+        println!("seed {seed}");
+        let mut rng = SplitMix64::new(seed);
+        let options = ShardOptions {
+            replies_bytes_max: [2 << 10, 8 << 10, 24 << 10][(seed % 3) as usize],
+            session_pending_max: 2 + (seed % 3) as usize,
+            uncommitted_max: 3 + seed % 20,
+            reads_in_flight_max: 1 + (seed % 5) as usize,
+            session_output_bytes_max: if seed % 2 == 0 { 3_000 } else { 1 << 20 },
+            ..shard_options(Durability::Sync)
+        };
+        let sim = SimOptions { seed, latency_ticks: 0..=9, ..SimOptions::default() };
+        let mut harness = cold(20, 300 << (seed % 6), sim, options);
+        for _ in 0..4 {
+            let ids: Vec<_> = (0..1 + rng.below(3)).map(|_| harness.connect(Protocol::Memcached)).collect();
+            for _ in 0..1 + rng.below(4) {
+                for id in &ids {
+                    let key = rng.below(20);
+                    let list: Vec<String> = (0..1 + rng.below(12)).map(|_| format!("key:{}", rng.below(20))).collect();
+                    let list = list.join(" ");
+                    let lines = [
+                        format!("append key:{key} 0 0 3 noreply\r\nabc\r\nget {list}\r\n"),
+                        format!("append key:{key} 0 0 3 noreply\r\nabc\r\ngat 100 {list}\r\n"),
+                        format!("incr key:{key} 1 noreply\r\nget {list}\r\n"),
+                        format!("get {list}\r\n"),
+                    ];
+                    harness.send(*id, lines[rng.below(4) as usize].as_bytes());
+                }
+                harness.run(rng.below(3) as usize);
+            }
+            harness.settle();
+            harness.check_empty();
+            harness = harness.reopen();
+        }
+    }
+}
+
+/// A reply that is not granted because a request without a reply precedes it is granted once that request ends.
+#[test]
+fn a_reply_behind_a_silent_request_is_granted_once_that_ends() {
+    let list: Vec<String> = (1..30).map(|at| format!("key:{at}")).collect();
+    let (list, touched) = (format!("get {}", list.join(" ")), format!("gat 1000 {}", list.join(" ")));
+    // Each reply is more than half of the budget, so it is granted only as its session's next.
+    let cases = [
+        (60_000, 64 << 10, "get key:1"),
+        (60_000, 64 << 10, "gat 1000 key:1"),
+        (1_200, 24 << 10, list.as_str()),
+        (700, 24 << 10, list.as_str()),
+        (1_200, 24 << 10, touched.as_str()),
+    ];
+    let mut wedged = Vec::new();
+    for (value_bytes, replies_bytes_max, get) in cases {
+        let options = ShardOptions { replies_bytes_max, session_pending_max: 4, ..shard_options(Durability::Sync) };
+        let mut harness = cold(40, value_bytes, SimOptions::instant(1), options);
+        let id = harness.connect(Protocol::Memcached);
+        harness.disks[0].fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+        harness.send(id, b"append key:0 0 0 1 noreply\r\ny\r\n");
+        harness.run(1);
+        assert_eq!(harness.disks[0].hung(), 1);
+        harness.send(id, format!("{get}\r\n").as_bytes());
+        harness.run(20);
+        let waiting = harness.host.status().replies.waiting;
+        harness.disks[0].release_hung();
+        harness.run(200);
+        let received = harness.clients[&id].received.len();
+        assert_eq!(waiting, 1, "the reply is more than half of the budget, and not its session's next");
+        if received < value_bytes {
+            wedged.push(get);
+        }
+    }
+    assert!(wedged.is_empty(), "without a reply: {wedged:?}");
+}
+
+/// A reply that fits is sent, however many of its items begin later, whose lengths are not known before.
+#[test]
+fn a_list_whose_reply_fits_is_not_refused() {
+    for session_pending_max in [1024, 4, 1] {
+        let options = ShardOptions { session_pending_max, reply_bytes_max: 10_000, ..shard_options(Durability::Sync) };
+        let mut harness = cold(6, 1_500, SimOptions::instant(1), options);
+        let id = harness.connect(Protocol::Resp);
+        let reply = harness.redis(id, "MGET key:0 key:1 key:2 key:3 key:4 key:5");
+        assert!(reply.starts_with("*6|$1500|"), "bound {session_pending_max}: {reply}");
+    }
+}
+
+/// Items that begin later are no dearer than the first: they reserve what the budget was asked for, and come back for no
+/// larger grant than their values need.
+#[test]
+fn later_items_of_a_list_of_short_values_reserve_little() {
+    const KEYS: usize = 3000;
+    let mut harness = cold(KEYS, 100, SimOptions::instant(1), shard_options(Durability::Sync));
+    let id = harness.connect(Protocol::Resp);
+    let names: Vec<String> = (0..KEYS).map(|at| format!("key:{at}")).collect();
+    harness.send(id, &resp(&format!("MGET {}", names.join(" "))));
+    let mut reserved = 0;
+    while harness.clients[&id].received.is_empty() {
+        harness.run_once();
+        reserved = reserved.max(harness.host.status().replies.reserved_bytes);
+    }
+    let rereads = harness.host.status().counters.rereads;
+    assert!(
+        reserved <= 3 << 20 && rereads == 0,
+        "{reserved} bytes are reserved, {rereads} values were requested again"
+    );
+}
+
+/// A session that ends in the middle of a list: nothing is left, and others use what it had.
+#[test]
+fn sessions_behind_a_list_of_an_ended_one_continue() {
+    let options = ShardOptions {
+        session_pending_max: 2,
+        requests_bytes_max: 500,
+        replies_bytes_max: 8 << 10,
+        ..shard_options(Durability::Sync)
+    };
+    for hung in [true, false] {
+        let mut harness = cold(40, 3_000, SimOptions::instant(1), options);
+        let (reader, id, other) =
+            (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+        harness.reads_replies = false;
+        harness.send(reader, &resp("MGET key:30 key:31 key:32 key:33"));
+        harness.run(30);
+        if hung {
+            harness.disks[0].fail_nth(OpKind::Read, 2, DeviceFault::Hang);
+        }
+        let names: Vec<String> = (0..30).map(|at| format!("key:{at}")).collect();
+        harness.send(id, &resp(&format!("MGET {}", names.join(" "))));
+        harness.send(id, &resp("GET key:1"));
+        harness.run(20);
+        harness.send(other, &resp("STRLEN key:39"));
+        harness.run(20);
+        assert!(harness.clients[&other].received.is_empty(), "the list's keys use the bytes of requests");
+        harness.host.close_session(id);
+        harness.clients.remove(&id);
+        harness.run(20);
+        harness.reads_replies = true;
+        harness.take(reader);
+        harness.disks[0].release_hung();
+        harness.take(other);
+        harness.settle();
+        assert_eq!(harness.clients[&other].received, b":3000\r\n", "{hung}");
+        harness.check_empty();
+    }
+}

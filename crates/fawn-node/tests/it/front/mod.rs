@@ -7,6 +7,7 @@ mod host;
 mod iterations;
 mod limits;
 mod log_space;
+mod long_lists;
 mod one_shard;
 mod pipelines;
 mod restarts;
