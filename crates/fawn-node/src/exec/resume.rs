@@ -21,6 +21,10 @@ pub(crate) struct Resumption<'a, D: Device, S> {
     pub(crate) sink: S,
 }
 
+/// A device read up to this length needs no grant: such reads are bounded by their number, and the reply has the value
+/// only, which may be much shorter than its pages.
+const UNGRANTED_BYTES: usize = 8 << 10;
+
 impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
     /// Executes a request of another shard or node. It is parked if it must wait.
     pub(crate) fn begin(&mut self, message: &RequestMessage<'_>, origin: Origin) {
@@ -40,7 +44,7 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
             Execution::Replied => return,
             Execution::Refused(rejection) => return self.sink.refuse(&head, &rejection),
             Execution::Larger { bytes } => return self.give_back(&head, bytes, &message.body),
-            Execution::Park(Parking::Read(plan)) if plan.read_bytes() > head.grant_bytes => {
+            Execution::Park(Parking::Read(plan)) if plan.read_bytes() > head.grant_bytes.max(UNGRANTED_BYTES) => {
                 return self.give_back(&head, plan.read_bytes(), &message.body);
             }
             Execution::Park(parking) if !is_of_node || self.exec.has_capacity() => parking,

@@ -65,6 +65,8 @@ pub(crate) struct SessionGrants {
     /// Granted from the queue, until the session's input is offered again.
     granted_bytes: usize,
     is_queued: bool,
+    /// Number of its next reply.
+    next_slot: u64,
     bytes_max: usize,
 }
 
@@ -274,6 +276,9 @@ impl Budget {
     pub(crate) fn update(&mut self, session: &mut Session) {
         let mut usage = session.replies.usage();
         usage.reserved_bytes += session.grants.granted_bytes;
+        // A session's next reply may be granted more, also if the one before it freed nothing: it had no bytes.
+        let next_slot = session.replies.next_slot();
+        self.is_due |= std::mem::replace(&mut session.grants.next_slot, next_slot) != next_slot;
         self.set_usage(session, usage);
     }
 

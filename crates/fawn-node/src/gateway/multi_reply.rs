@@ -1,6 +1,6 @@
 //! Requests on several keys: replies gathered in the order of the keys, in whatever order they arrive.
 use crate::request::{LargerItem, OutstandingOp, RequestBody, SessionId, StoredRequest};
-use fawn_types::{Reply, Version};
+use fawn_types::{OperationError, Reply, Version};
 use fawn_wire::internal::EncodedReply;
 use fawn_wire::{EachKey, MultiReplyEncoder, ReplyFold};
 use std::collections::VecDeque;
@@ -175,6 +175,9 @@ pub(crate) struct PendingMulti {
     pub(crate) waits_for_grant: bool,
     /// Memory of its keys.
     pub(crate) keys_bytes: usize,
+    /// An item had no reply in time: those that have not begun fail with it. Each further bound of items could wait as
+    /// long.
+    pub(crate) failed: Option<OperationError>,
 }
 
 impl PendingMulti {
@@ -191,6 +194,7 @@ impl PendingMulti {
             larger: VecDeque::new(),
             waits_for_grant: false,
             keys_bytes: 0,
+            failed: None,
         }
     }
 

@@ -105,6 +105,11 @@ impl Replies {
         number == self.first && self.out.is_empty()
     }
 
+    /// Number of the next reply that has a slot.
+    pub(crate) const fn next_slot(&self) -> u64 {
+        self.first
+    }
+
     /// Whether its next reply may be one that waits for a grant.
     pub(crate) fn waits_for_grant(&self) -> bool {
         let next = self.slots.front().filter(|_| self.out.is_empty());

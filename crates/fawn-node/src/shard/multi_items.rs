@@ -1,6 +1,7 @@
 //! Items of requests on several keys that are sent later: of long lists, and those whose values are longer than their
 //! grants.
 use super::ShardContext;
+use crate::gateway::MultiReply;
 use crate::request::{LargerItem, OutstandingOp, ReplyPlace, ReplyTarget};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply};
@@ -43,6 +44,9 @@ impl<D: Device> ShardContext<'_, D> {
             let wanted_bytes = multi_reply.held_bytes() + pending.outstanding_bytes + next.bytes;
             let (id, slot) = (pending.session, pending.slot);
             let is_wanted = match self.sessions.get_with_pool(id) {
+                _ if pending.failed.is_some() => false,
+                // An update runs although its session has ended.
+                None => next.bytes == 0,
                 Some((session, _, budget)) if !is_too_long => {
                     if !budget.grant(session, slot, wanted_bytes) {
                         budget.queue_slot(session, slot, wanted_bytes);
@@ -72,7 +76,10 @@ impl<D: Device> ShardContext<'_, D> {
         let Some((item, request)) = pending.start_next() else { return };
         let place = ReplyPlace::Item { multi, item };
         let target = ReplyTarget { session: pending.session, place, format: ReplyFormat::Silent };
-        let bytes = if request.request().returns_value() { pending.item_bytes } else { 0 };
+        // Its length is not known yet: a grant of more than fits would make the whole reply too long.
+        let held_bytes = pending.multi_reply.as_ref().map_or(0, MultiReply::held_bytes);
+        let left_bytes = self.state.options.reply_bytes_max.saturating_sub(held_bytes).max(1);
+        let bytes = if request.request().returns_value() { pending.item_bytes.min(left_bytes) } else { 0 };
         let key = request.request().key();
         let (hash, to) = (self.state.hash(key), self.state.forward.destination(key));
         let op = OutstandingOp::new(to, target, hash, &request.body(), bytes);
@@ -99,7 +106,8 @@ impl<D: Device> ShardContext<'_, D> {
             multi_reply.set_too_long();
         }
         let ReplyPlace::Item { .. } = larger.op.target.place else { unreachable!("only items are repeated here") };
-        self.deliver(&larger.op.target, &[], &Reply::Error(OperationError::Unavailable));
+        let error = pending.failed.unwrap_or(OperationError::Unavailable);
+        self.deliver(&larger.op.target, &[], &Reply::Error(error));
         self.sessions.update_budget(larger.op.target.session);
         !self.state.multis.contains(multi)
     }

@@ -1,6 +1,7 @@
 //! Frames of a cluster: from peers, from this shard to itself, and the order in which an iteration handles them.
 use super::Shard;
 use crate::cluster::NodeOutput;
+use crate::request::ReplyPlace;
 use fawn_chain::{Body, Frame, Header};
 use fawn_flash::Device;
 use fawn_types::{MemberId, Now, Reply};
@@ -88,6 +89,9 @@ impl<D: Device> Shard<D> {
         };
         for (op, error) in failed {
             self.state.forward.note_end(&op);
+            if let ReplyPlace::Item { multi, .. } = op.target.place {
+                self.state.multis[multi].failed = Some(error);
+            }
             let mut host = self.host();
             host.handle_reply(&op, &Reply::Error(error));
             host.fail_queue((op.target.session, op.hash), error);
