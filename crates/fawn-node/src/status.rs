@@ -28,12 +28,12 @@ counters! {
         malformed: u64, "Requests refused by the decoder, and frames that violate the protocol.", prometheus "fawn_malformed_total";
         stalls: u64, "Times a connection's input had to wait.", prometheus "fawn_stalls_total", info "Fawn:stalls";
         retries_answered: u64, "Repeated updates answered from their records.";
-        refused: u64, "Requests of front-ends refused: stale epoch, wrong range, overload.",
+        chain_refused: u64, "Requests of front-ends refused, which repeat them: stale epoch, wrong range, overload.",
             prometheus "fawn_chain_refused_total";
         records_sent_bytes: u64, "Bytes of records sent to other members.", prometheus "fawn_chain_sent_bytes_total";
         records_received: u64, "Records appended from other members.", prometheus "fawn_chain_received_records_total";
         frames_cut: u64, "Frames with records that the log did not accept.", prometheus "fawn_chain_cut_frames_total";
-        copies: u64, "Full resyncs begun: no donor's log reached back far enough.",
+        resyncs: u64, "Full resyncs begun: no sender's log reached back far enough.",
             prometheus "fawn_chain_resyncs_total";
         alarms: u64, "Harmless violations of the protocol, each logged.", prometheus "fawn_chain_alarms_total";
         rereads: u64, "Requests repeated because their reply was longer than granted.",

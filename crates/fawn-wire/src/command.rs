@@ -39,12 +39,12 @@ pub enum EachKey {
 impl EachKey {
     /// The request on one key. [`EachKey::Set`] has none: its keys are set together, with their values.
     #[must_use]
-    pub const fn request(self, key: &[u8]) -> Request<'_> {
+    pub fn request(self, key: &[u8]) -> Request<'_> {
         let update = match self {
             Self::Get => return Request::Get { key },
             Self::Delete => Update::Delete { condition: Condition::Always, return_previous: false },
             Self::Touch(expiry) => Update::Touch { expiry, condition: ExpiryCondition::Always, return_value: true },
-            Self::Set => unreachable!(),
+            Self::Set => unreachable!("its keys are set together"),
         };
         Request::Update { key, update }
     }

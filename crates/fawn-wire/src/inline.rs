@@ -6,8 +6,8 @@ use crate::resp::frame::{RespFrame, SPANS};
 use alloc::vec::Vec;
 use fawn_types::limits::LINE_BYTES_MAX;
 
-/// Splits the first line into words. `searched_bytes` is the length of the input already known to have no line end. If
-/// there is no line of words without quotes, the error is the result of the decoding step.
+/// Splits the first line into words. `searched_bytes` is the length of the input already known to have no line end.
+/// `Err` is the result of the decoding step: the line is incomplete, malformed, or has quotes.
 pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<RespFrame, Decoded<'static>> {
     let Some((line, consumed)) = find_line(input, searched_bytes) else {
         return Err(no_line(input, b"-ERR Protocol error: too big inline request\r\n"));

@@ -1,6 +1,6 @@
 //! Failures of a command: exit code and message, and the one place where they are reported to the user.
 //!
-//! Every error of this program ends here, so none has a type of its own: the code and the text are all that counts.
+//! An error that ends a command becomes one of these: the code and the text are all that counts.
 use std::fmt::Display;
 use std::process::ExitCode;
 

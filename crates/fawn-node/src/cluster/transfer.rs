@@ -55,7 +55,7 @@ impl<D: Device> MemberHost<D> {
         member.transfer.begin = None;
         member.completions = Completions::new(self.config.limits.completions);
         member.completions.commit(base, |_, _| {});
-        self.counters.copies += 1;
+        self.counters.resyncs += 1;
         true
     }
 

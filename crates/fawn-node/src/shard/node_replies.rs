@@ -32,7 +32,7 @@ impl NodeReplies<'_> {
     /// Sends a refusal: the operation had no effect.
     pub(super) fn refuse(&mut self, origin: &Origin, reason: RefusedReason) {
         let Origin::Node { from, op, range, epoch, .. } = *origin else { unreachable!("a front-end's operation") };
-        self.counters.refused += 1;
+        self.counters.chain_refused += 1;
         let header = self.links.header(range, epoch);
         self.links.send(from, &Frame { header, body: Body::Refused { op, reason } });
     }

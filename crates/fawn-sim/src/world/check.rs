@@ -314,7 +314,7 @@ impl World {
             };
             let status = shard.node_status();
             self.watch.alarms += status.counters.alarms;
-            self.watch.copies += status.counters.copies;
+            self.watch.copies += status.counters.resyncs;
             for member in status.members {
                 let time = times.get(&member.range).copied().unwrap_or_default();
                 let digest = shard.digest(member.range, time).map_err(|error| format!("shard {id}: {error}"))?;

@@ -176,7 +176,7 @@ impl World {
         }
         for (_, status) in machine.statuses() {
             self.watch.alarms += status.counters.alarms;
-            self.watch.copies += status.counters.copies;
+            self.watch.copies += status.counters.resyncs;
             self.watch.dropped += status.members_dropped;
         }
         let connected = machine.connected();

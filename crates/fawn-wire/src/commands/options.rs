@@ -67,7 +67,7 @@ pub(crate) enum KeyTime {
 }
 
 /// Sets an option. As in Redis, an option may be repeated, but two different ones are an error.
-pub(crate) fn only<T: PartialEq>(slot: &mut Option<T>, option: T) -> Result<(), ParseError> {
+pub(crate) fn set_once<T: PartialEq>(slot: &mut Option<T>, option: T) -> Result<(), ParseError> {
     match slot {
         Some(other) if *other != option => Err(SYNTAX),
         _ => {

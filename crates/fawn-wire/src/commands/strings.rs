@@ -1,5 +1,5 @@
 //! Parsers of Redis's string commands: values and counters.
-use super::options::{KeyTime, TimeForm, expiry, only};
+use super::options::{KeyTime, TimeForm, expiry, set_once};
 use crate::command::{EachKey, unconditional_set};
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
@@ -37,13 +37,13 @@ pub(super) fn set<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     while let Some(word) = options.next() {
         if let Some(form) = TimeForm::of_word(word) {
             amount = options.next().ok_or(SYNTAX)?;
-            only(&mut time, KeyTime::At(form))?;
+            set_once(&mut time, KeyTime::At(form))?;
         } else if word.eq_ignore_ascii_case(b"KEEPTTL") {
-            only(&mut time, KeyTime::Keep)?;
+            set_once(&mut time, KeyTime::Keep)?;
         } else if word.eq_ignore_ascii_case(b"NX") {
-            only(&mut condition, Condition::Absent)?;
+            set_once(&mut condition, Condition::Absent)?;
         } else if word.eq_ignore_ascii_case(b"XX") {
-            only(&mut condition, Condition::Exists)?;
+            set_once(&mut condition, Condition::Exists)?;
         } else if word.eq_ignore_ascii_case(b"GET") {
             return_previous = true;
         } else {
@@ -82,11 +82,11 @@ pub(super) fn getex<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     let (mut time, mut options, mut amount) = (None, args.from(2), &b""[..]);
     while let Some(word) = options.next() {
         if word.eq_ignore_ascii_case(b"PERSIST") {
-            only(&mut time, KeyTime::Never)?;
+            set_once(&mut time, KeyTime::Never)?;
         } else {
             let form = TimeForm::of_word(word).ok_or(SYNTAX)?;
             amount = options.next().ok_or(SYNTAX)?;
-            only(&mut time, KeyTime::At(form))?;
+            set_once(&mut time, KeyTime::At(form))?;
         }
     }
     let expiry = match time {

@@ -55,7 +55,7 @@ impl RespState {
         }
     }
 
-    // Not always inlined by itself, and then each request copies its frame.
+    // A call would copy the frame of each request.
     #[inline(always)]
     fn parsed<'a>(&self, input: &'a [u8], frame: RespFrame, framing: Framing, now: TimeMs) -> Decoded<'a> {
         let RespFrame { spans, count, body, consumed } = frame;

@@ -64,7 +64,7 @@ pub(crate) const fn is_hit(reply: &Reply<'_>) -> bool {
     }
 }
 
-/// The expiry, converted to milliseconds by `to_ms`; seconds are rounded to the nearest, as in Redis.
+/// The expiry as `to_ms` counts it, from the epoch or from now; seconds are rounded to the nearest, as in Redis.
 fn expiry(entry: Option<&EntryRef<'_>>, seconds: bool, to_ms: impl FnOnce(TimeMs) -> u64) -> i64 {
     match entry {
         None => -2,

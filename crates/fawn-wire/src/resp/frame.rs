@@ -40,7 +40,7 @@ pub(crate) struct RespFrame {
     pub(crate) spans: Spans,
     /// Number of arguments, including the command's name.
     pub(crate) count: usize,
-    /// Position of the first argument's framing.
+    /// Position where the arguments begin.
     pub(crate) body: usize,
     pub(crate) consumed: usize,
 }

@@ -284,7 +284,7 @@ mod tests {
         assert!(Settings::resolve(SettingFlags::default(), allowed).is_ok());
     }
 
-    /// No default, each setting of the file once, as it is printed.
+    /// Each setting once, with a value that differs from its default, in the order of `to_toml`.
     const FILE: &str = r#"dir = "elsewhere"
 resp = "127.0.0.1:1"
 memcached = "off"

@@ -39,7 +39,7 @@ impl<R: BufRead> InputRows<R> {
                 });
             }
             if bad.is_some() {
-                // A bad stanza keeps no memory, however long it is.
+                // A stanza that is too long keeps no memory, however long it is.
                 stanza.clear();
             }
         }

@@ -80,16 +80,16 @@ pub(crate) fn send(
 ) -> Result<Summary, Failure> {
     let start = Instant::now();
     let mut run = LoadRun { name, client, present, progress, summary: Summary::default(), done_line: 0 };
-    let mut under_way = LoadBatch::default();
+    let mut in_flight = LoadBatch::default();
     loop {
         let (batch, more) = run.fill(rows)?;
         let sent = run.client.send(&batch.requests);
         sent.map_err(|error| run.stopped(&error))?;
         // One batch is in flight while the one before is confirmed: neither side waits for the other.
-        run.settle(&under_way)?;
-        under_way = batch;
+        run.settle(&in_flight)?;
+        in_flight = batch;
         if !more {
-            run.settle(&under_way)?;
+            run.settle(&in_flight)?;
         }
         progress.show(rows.consumed_bytes(), run.summary.rows + run.summary.kept);
         if !more {

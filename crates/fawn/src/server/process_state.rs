@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seats_are_counted_for_all_shards_together() {
+    fn connections_are_counted_for_all_shards_together() {
         let shared = ProcessState::new(3, 100);
         let take = || shared.connections.clone().try_acquire_owned();
         let mut takers: Vec<_> = std::thread::scope(|scope| {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_board_sums_the_others() {
+    fn statistics_of_others_are_summed() {
         let shared = ProcessState::new(3, 1);
         for shard in 0..3 {
             shared.publish_stats(shard, ShardStatus { sessions: 10_usize.pow(shard as u32), ..ShardStatus::default() });

@@ -84,11 +84,11 @@ mod tests {
             input_bytes: 117,
             output_bytes: 118,
             retries_answered: 119,
-            refused: 120,
+            chain_refused: 120,
             records_sent_bytes: 121,
             records_received: 122,
             frames_cut: 123,
-            copies: 124,
+            resyncs: 124,
             alarms: 125,
         };
         let replies = RepliesStatus { held_bytes: 201, held_bytes_peak: 202, reserved_bytes: 203, waiting: 204 };

@@ -152,7 +152,7 @@ fn parked_requests_are_bounded_while_disks_hang() {
         let parked: Vec<usize> = world.statuses().iter().map(|(_, status)| status.parked).collect();
         assert!(parked.iter().all(|parked| *parked <= PARKED_MAX), "{parked:?}");
     }
-    let refused: u64 = world.statuses().iter().map(|(_, status)| status.counters.refused).sum();
+    let refused: u64 = world.statuses().iter().map(|(_, status)| status.counters.chain_refused).sum();
     assert!(refused > 0 && world.status(FRONT_END).outstanding > 40, "{:#?}", world.statuses());
     for disk in disks {
         disk.end_faults(OpKind::Read);

@@ -247,7 +247,7 @@ fn work_is_announced_and_ends() {
             if run.rng.chance(1, 10) {
                 run.close_one();
             }
-            let refused_before = run.harness.statuses().map(|status| status.counters.refused).sum::<u64>();
+            let refused_before = run.harness.statuses().map(|status| status.counters.chain_refused).sum::<u64>();
             let mut iterations = 0;
             loop {
                 iterations += 1;
@@ -271,7 +271,7 @@ fn work_is_announced_and_ends() {
                     break;
                 }
                 // A refused request is sent again by the clock.
-                let refused = harness.statuses().map(|status| status.counters.refused).sum::<u64>();
+                let refused = harness.statuses().map(|status| status.counters.chain_refused).sum::<u64>();
                 assert!(refused > refused_before, "seed {seed}: {:#?}", harness.host.status());
                 harness.now = harness.now.plus_ms(1);
             }
