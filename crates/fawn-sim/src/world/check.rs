@@ -42,8 +42,12 @@ impl World {
 
     /// Clients of a whole cluster go on for a while, and are answered.
     pub(super) fn serve(&mut self) -> Result<(), String> {
-        let answered = self.clients.answered;
+        let (answered, until_us) = (self.clients.answered, self.now_us + ANSWER_US_MAX);
         self.run_until(self.now_us + SERVE_US)?;
+        // After a long pipeline each client may pause for longer: once for each of its replies.
+        while self.clients.answered == answered && self.now_us < until_us {
+            self.run_until(self.now_us + SERVE_US)?;
+        }
         self.quiet = true;
         self.run_while_waiting(ANSWER_US_MAX)?;
         if self.clients.answered == answered {
