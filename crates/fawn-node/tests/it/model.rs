@@ -5,7 +5,7 @@
 //! the key may be in, which are the initial states of the next round, also after a crash.
 use crate::harness::{ShardHarness, resp, shard_options};
 use crate::shards::{self, Several};
-use crate::test_harness::{Restarts, TestHarness};
+use crate::test_harness::{Restarts, TestHarness, seeds};
 use fawn_flash::SimOptions;
 use fawn_node::{ClientService, SessionId, ShardOptions};
 use fawn_types::Durability;
@@ -382,28 +382,16 @@ where
     }
 }
 
-fn seeds(count: u64, run: impl Fn(u64)) {
-    let run = |seed: u64| {
-        println!("seed {seed}: FAWN_SEED={seed} cargo test -p fawn-node model");
-        run(seed);
-    };
-    if let Ok(seed) = std::env::var("FAWN_SEED") {
-        return run(seed.parse().unwrap());
-    }
-    let count = std::env::var("FAWN_SEEDS").map_or(count, |seeds| seeds.parse().unwrap());
-    (0..count).for_each(run);
-}
-
 #[test]
 fn histories_are_linearizable_and_survive_crashes() {
-    seeds(400, |seed| {
-        rounds(ModelRun::new(seed, ShardHarness::with(sim(seed), shard_options(durability(seed))), false))
-    });
+    for seed in seeds("histories_are_linearizable", 0..400) {
+        rounds(ModelRun::new(seed, ShardHarness::with(sim(seed), shard_options(durability(seed))), false));
+    }
 }
 
 #[test]
 fn histories_of_several_shards_are_linearizable_and_survive_crashes() {
-    seeds(300, |seed| {
+    for seed in seeds("histories_of_several_shards", 0..300) {
         let options = ShardOptions {
             // A budget so small that long values must be requested again.
             replies_bytes_max: if seed % 2 == 0 { 24 << 10 } else { 1 << 20 },
@@ -411,12 +399,13 @@ fn histories_of_several_shards_are_linearizable_and_survive_crashes() {
         };
         let count = 2 + (seed % 3) as u16;
         rounds(ModelRun::<Several>::new(seed, shards::harness(count, sim(seed), options), true));
-    });
+    }
 }
 
 #[test]
 fn histories_of_slow_clients_under_tiny_budgets_are_linearizable() {
-    let run = |seed: u64| {
+    // Seed 1180: a session ends while it exceeds the limit, and one that runs is above it too.
+    for seed in seeds("histories_of_slow_clients", 0..200).chain([1180]) {
         let options = ShardOptions {
             replies_bytes_max: [2 << 10, 24 << 10, 100 << 10][(seed / 3 % 3) as usize],
             session_output_bytes_max: if seed.is_multiple_of(2) { 20_000 } else { 1 << 20 },
@@ -428,10 +417,7 @@ fn histories_of_slow_clients_under_tiny_budgets_are_linearizable() {
         let count = 1 + (seed / 2 % 4) as u16;
         let harness = shards::harness(count, sim(seed), options);
         rounds(ModelRun::<Several> { is_tight: true, ..ModelRun::new(seed, harness, count > 1) });
-    };
-    seeds(200, run);
-    // A session ends while it exceeds the limit, and one that runs is above it too.
-    run(1180);
+    }
 }
 
 #[test]

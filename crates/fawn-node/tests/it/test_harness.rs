@@ -7,6 +7,7 @@ use fawn_node::{ClientService, SessionId, ShardOutput};
 use fawn_types::Now;
 use fawn_wire::Protocol;
 use std::collections::HashMap;
+use std::ops::Range;
 
 pub(crate) const START: Now = Now::at(1_700_000_000_000);
 /// Maximum iterations until a host must be idle.
@@ -22,6 +23,17 @@ pub(crate) struct TestClient {
     pub(crate) closed: bool,
     /// Whether input may be offered to the host.
     may_offer: bool,
+}
+
+/// The seeds of a test, each printed with the command that repeats it: `FAWN_SEED` alone, or `FAWN_SEEDS` in number.
+pub(crate) fn seeds(test: &'static str, default: Range<u64>) -> impl Iterator<Item = u64> {
+    let number = |name| std::env::var(name).ok().map(|text: String| text.parse::<u64>().unwrap());
+    let seeds = match (number("FAWN_SEED"), number("FAWN_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, Some(count)) => default.start..default.start + count,
+        (None, None) => default,
+    };
+    seeds.inspect(move |seed| println!("FAWN_SEED={seed} cargo test -p fawn-node --test it {test}"))
 }
 
 /// A harness that can restart its host.

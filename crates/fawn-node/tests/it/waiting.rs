@@ -1,5 +1,6 @@
 //! Waiting requests of a shard's own sessions: turns of sessions beyond the bound, a failed device, ends of sessions.
 use crate::harness::{Restarts, ShardHarness, resp, shard_options};
+use crate::test_harness::seeds;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_node::{ClientService, ShardOptions};
@@ -197,9 +198,7 @@ fn a_list_beyond_the_bound_precedes_the_sessions_next_requests() {
 /// A list under a tiny budget gets its reply, whatever precedes it: also requests whose replies have no bytes.
 #[test]
 fn lists_behind_silent_requests_get_their_grants() {
-    let seeds = std::env::var("FAWN_SEEDS").map_or(60, |seeds| seeds.parse().unwrap());
-    for seed in 0..seeds {
-        println!("seed {seed}");
+    for seed in seeds("lists_behind_silent_requests", 0..60) {
         let mut rng = SplitMix64::new(seed);
         let options = ShardOptions {
             replies_bytes_max: [2 << 10, 8 << 10, 24 << 10][(seed % 3) as usize],

@@ -3,6 +3,7 @@
 //! `FAWN_SEED=n cargo test -p fawn-node --test it chaos` reproduces one seed.
 use super::commands::{Answer, append, get};
 use super::world::{BACK_ENDS, FRONT_END, TestOp, TestWorld};
+use crate::test_harness::seeds;
 use fawn_types::Durability;
 use std::collections::BTreeMap;
 
@@ -160,12 +161,7 @@ fn chaos(seed: u64, durability: Durability, faults: usize) -> (usize, usize, u32
 #[test]
 fn no_fault_loses_repeats_or_reorders_what_was_acked() {
     let (mut acked, mut reads) = (0, 0);
-    let seeds: Vec<u64> = match std::env::var("FAWN_SEED") {
-        Ok(text) => text.split("..").map(|seed| seed.parse().unwrap()).collect(),
-        Err(_) => vec![1000, 1012],
-    };
-    for seed in seeds[0]..=*seeds.last().unwrap() {
-        println!("FAWN_SEED={seed} cargo test -p fawn-node --test it chaos");
+    for seed in seeds("no_fault_loses", 1000..1013) {
         let (seed_acked, seed_reads, unknown) =
             chaos(seed, Durability::Sync, std::env::var("FAWN_FAULTS").map_or(12, |n| n.parse().unwrap()));
         println!("  {seed_acked} acked, {seed_reads} reads, {unknown} unknown");
@@ -177,8 +173,7 @@ fn no_fault_loses_repeats_or_reorders_what_was_acked() {
 
 #[test]
 fn everysec_survives_the_end_of_any_process() {
-    for seed in 2000..2006 {
-        println!("seed {seed} of everysec_survives_the_end_of_any_process");
+    for seed in seeds("everysec_survives", 2000..2006) {
         let (acked, reads, _) = chaos(seed, Durability::EverySecond, 12);
         assert!(acked > 0 && reads > 0, "seed {seed}: no load was served");
     }

@@ -6,6 +6,7 @@ use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{NodeError, NodeStatus, RangeDigest};
 use fawn_node::{ClientService, LocalCluster, LocalOptions, ServerInfo, Shard, ShardGroup, ShardOptions};
 use fawn_types::{Durability, HashSecret, MemberId, NodeId, Now, RangeId};
+use fawn_wire::Protocol;
 use std::collections::HashMap;
 
 pub(crate) const MEMBERS: u32 = 3;
@@ -64,6 +65,16 @@ impl ClusterHarness {
         options.shard.value_bytes_max = 200 << 10;
         options.limits.router.window_ops_max = window_ops_max;
         Self::with_options(options, 1)
+    }
+
+    /// A harness with the key `k0`, whose ranges have lost two of three members and take no requests.
+    pub(crate) fn at_dead_chains(options: LocalOptions) -> Self {
+        let mut harness = Self::with_options(options, 1);
+        let id = harness.connect(Protocol::Resp);
+        assert_eq!(harness.redis(id, "SET k0 v"), "+OK");
+        [2, 3].into_iter().for_each(|name| harness.kill(name, 7));
+        harness.run(5_000);
+        harness
     }
 
     pub(crate) fn with_options(options: LocalOptions, seed: u64) -> Self {

@@ -1,6 +1,7 @@
 //! Lists longer than a session's bound: at chains that take no requests, with other sessions behind them.
 use super::harness::ClusterHarness;
 use crate::harness::resp;
+use crate::test_harness::seeds;
 use fawn_node::{ClientService, LocalOptions, ShardOptions};
 use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
@@ -21,11 +22,8 @@ fn items_that_begin_later_fail_with_the_first() {
     for list in ["DEL", "MGET", "EXISTS"] {
         let options = options(ShardOptions { session_pending_max: 4, ..ShardOptions::default() });
         let timeout_ms = options.limits.router.timeout_ms;
-        let mut harness = ClusterHarness::with_options(options, 1);
+        let mut harness = ClusterHarness::at_dead_chains(options);
         let id = harness.connect(Protocol::Resp);
-        assert_eq!(harness.redis(id, "SET k0 v"), "+OK");
-        [2, 3].into_iter().for_each(|name| harness.kill(name, 7));
-        harness.run(5_000);
         harness.send(id, &resp(&format!("{list} {}", names(40))));
         let mut took_ms = 0;
         while harness.clients[&id].received.is_empty() {
@@ -42,11 +40,8 @@ fn a_list_at_dead_chains_stalls_others_for_one_timeout() {
     let shard = ShardOptions { session_pending_max: 4, requests_bytes_max: 1_000, ..ShardOptions::default() };
     let options = options(shard);
     let timeout_ms = options.limits.router.timeout_ms;
-    let mut harness = ClusterHarness::with_options(options, 1);
+    let mut harness = ClusterHarness::at_dead_chains(options);
     let (id, other) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
-    assert_eq!(harness.redis(id, "SET k0 v"), "+OK");
-    [2, 3].into_iter().for_each(|name| harness.kill(name, 7));
-    harness.run(5_000);
     harness.send(id, &resp(&format!("DEL {}", names(40))));
     harness.send(other, &resp("DEL k1"));
     let mut took_ms = 0;
@@ -88,9 +83,7 @@ fn own_frames_beyond_the_bound_are_repeated() {
 /// Lists of several sessions under tiny bounds all end, in order, with nothing left behind.
 #[test]
 fn lists_under_tiny_bounds_end() {
-    let seeds = std::env::var("FAWN_SEEDS").map_or(20, |seeds| seeds.parse().unwrap());
-    for seed in 0..seeds {
-        println!("seed {seed}");
+    for seed in seeds("lists_under_tiny_bounds", 0..20) {
         let mut rng = SplitMix64::new(seed);
         let mut options = options(ShardOptions {
             session_pending_max: 1 + (seed % 4) as usize,

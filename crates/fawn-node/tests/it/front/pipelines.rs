@@ -2,7 +2,7 @@
 //! exactly the replies that a store of its own would send, and every request is executed once.
 use super::harness::ClusterHarness;
 use crate::harness::resp;
-use crate::test_harness::START;
+use crate::test_harness::{START, seeds};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_node::{ClientService, LocalOptions, SessionId, ShardOptions};
 use fawn_types::random::SplitMix64;
@@ -195,15 +195,7 @@ impl Run {
 
 #[test]
 fn pipelines_hear_their_own_while_members_die() {
-    let seeds = match std::env::var("FAWN_SEED") {
-        Ok(seed) => {
-            let seed = seed.parse().unwrap();
-            seed..seed + 1
-        }
-        Err(_) => 0..std::env::var("FAWN_SEEDS").map_or(8, |seeds| seeds.parse().unwrap()),
-    };
-    for seed in seeds {
-        println!("seed {seed}: FAWN_SEED={seed} cargo test -p fawn-node pipelines_hear");
+    for seed in seeds("pipelines_hear", 0..8) {
         let mut run = Run::new(seed);
         for _ in 0..3 {
             let victim = 2 + (seed / 7 % 2) as u32;
@@ -291,11 +283,8 @@ fn requests_beyond_a_window_fail_with_those_in_it() {
     options.shard.value_bytes_max = 200 << 10;
     options.limits.router.window_ops_max = 4;
     let timeout_ms = options.limits.router.timeout_ms;
-    let mut harness = ClusterHarness::with_options(options, 1);
+    let mut harness = ClusterHarness::at_dead_chains(options);
     let id = harness.connect(Protocol::Resp);
-    assert_eq!(harness.redis(id, "SET k0 v"), "+OK");
-    [2, 3].into_iter().for_each(|name| harness.kill(name, 7));
-    harness.run(5_000);
     let keys: Vec<String> = (0..40).map(|key| format!("k{key}")).collect();
     harness.send(id, &resp(&format!("DEL {}", keys.join(" "))));
     harness.run(usize::try_from(timeout_ms).unwrap() + 100);

@@ -5,10 +5,12 @@ mod peers;
 mod stores;
 
 use super::*;
+use crate::config::{SettingFlags, Settings};
+use crate::server::service::{GroupConfig, Service};
 use crate::server::store::StoreDevice;
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::{ClientService, MessageBatch, Placement, ServerInfo, Shard, ShardOptions, ShardStatus};
+use fawn_node::{ClientService, MessageBatch, Placement, ServerInfo, Shard, ShardGroup, ShardOptions, ShardStatus};
 use fawn_types::{HashSecret, ShardId};
 use fawn_wire::Protocol;
 use std::collections::VecDeque;
@@ -17,6 +19,16 @@ use std::net::{SocketAddr, TcpStream};
 
 /// Bound of a wait for the kernel's loopback, however busy the machine.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Real stores with the default settings.
+fn open(service: Service, dir: &tempfile::TempDir) -> (ShardGroup<StoreDevice>, ShardLimits) {
+    let flags = SettingFlags { dir: Some(dir.path().to_owned()), ..SettingFlags::default() };
+    let settings = Settings::resolve(flags, SettingFlags::default()).expect("settings");
+    let limits = ShardLimits::of(&settings);
+    let config =
+        GroupConfig { settings, placement: Placement::ALONE, secret: None, server_info: ServerInfo::default() };
+    (service.open(config, clock::now()).expect("stores"), limits)
+}
 
 /// A service whose requests are a length (u32, the first bytes counted) and filler; the reply to each is `+`.
 struct Scripted {

@@ -1,8 +1,6 @@
 //! Two shards in one thread: their batches, their statistics, and their common end.
 use super::*;
-use crate::config::{SettingFlags, Settings};
 use crate::server::mailbox;
-use crate::server::service::{GroupConfig, Service};
 
 /// Two event loops that know each other.
 fn pair() -> [Rig; 2] {
@@ -107,12 +105,7 @@ fn statistics_are_published_although_nothing_follows_the_last_request() {
 #[test]
 fn statistics_are_published_after_the_last_completion() {
     let dir = tempfile::tempdir().expect("a directory");
-    let flags = SettingFlags { dir: Some(dir.path().to_owned()), ..SettingFlags::default() };
-    let settings = Settings::resolve(flags, SettingFlags::default()).expect("settings");
-    let limits = ShardLimits::of(&settings);
-    let placement = Placement::new(ShardId(0), 1).expect("one shard");
-    let config = GroupConfig { settings, placement, secret: None, server_info: ServerInfo::default() };
-    let group = Service::Standalone.open(config, clock::now()).expect("a store");
+    let (group, limits) = open(Service::Standalone, &dir);
     let shared = Arc::new(ProcessState::new(2, 100));
     let queue = mio::Poll::new().expect("a queue");
     let waker = mio::Waker::new(queue.registry(), WAKER_TOKEN).expect("a waker");
