@@ -53,7 +53,7 @@ impl Failure {
     }
 
     /// Converts an error that concerns `what`.
-    pub(crate) fn of<E: Display>(exit: Exit, what: impl Display) -> impl Fn(E) -> Self {
+    pub(crate) fn about<E: Display>(exit: Exit, what: impl Display) -> impl Fn(E) -> Self {
         move |error| Self::new(exit, format!("{what}: {error}"))
     }
 

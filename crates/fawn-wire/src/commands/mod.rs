@@ -99,9 +99,19 @@ impl CommandFlags {
     /// Puts the command into the category `@dangerous`; not one of Redis's flags.
     pub(crate) const DANGEROUS: Self = Self(1 << 15);
 
-    /// The names of the bits from the lowest, in Redis's order.
-    const NAMES: [&'static str; 10] =
-        ["write", "readonly", "denyoom", "admin", "noscript", "loading", "stale", "fast", "no_auth", "allow_busy"];
+    /// Redis's names, in its order.
+    const NAMES: [(Self, &'static str); 10] = [
+        (Self::WRITE, "write"),
+        (Self::READONLY, "readonly"),
+        (Self::DENYOOM, "denyoom"),
+        (Self::ADMIN, "admin"),
+        (Self::NOSCRIPT, "noscript"),
+        (Self::LOADING, "loading"),
+        (Self::STALE, "stale"),
+        (Self::FAST, "fast"),
+        (Self::NO_AUTH, "no_auth"),
+        (Self::ALLOW_BUSY, "allow_busy"),
+    ];
 
     pub(crate) const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -115,8 +125,7 @@ impl CommandFlags {
 
     /// Redis's names of the flags.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        let named = Self::NAMES.into_iter().enumerate();
-        named.filter(move |(bit, _)| self.has(Self(1 << bit))).map(|(_, name)| name)
+        Self::NAMES.into_iter().filter(move |(flag, _)| self.has(*flag)).map(|(_, name)| name)
     }
 }
 

@@ -66,7 +66,8 @@ pub(crate) enum KeyTime {
     At(TimeForm),
 }
 
-/// Sets an option. As in Redis, an option may be repeated, but two different ones are an error.
+/// Sets an option. As in Redis, an option may be repeated, but two different ones are an error. If the option has an
+/// amount, the last one counts, so the caller parses it after the last option.
 pub(crate) fn set_once<T: PartialEq>(slot: &mut Option<T>, option: T) -> Result<(), ParseError> {
     match slot {
         Some(other) if *other != option => Err(SYNTAX),

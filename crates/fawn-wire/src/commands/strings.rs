@@ -32,7 +32,6 @@ pub(super) fn set<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
         return update(args, unconditional_set(value), RespFormat::OkOrNull);
     }
     let (mut time, mut condition, mut return_previous) = (None, None, false);
-    // Parsed last: of repeated options, only the last amount counts.
     let (mut options, mut amount) = (args.from(3), &b""[..]);
     while let Some(word) = options.next() {
         if let Some(form) = TimeForm::of_word(word) {

@@ -42,7 +42,7 @@ impl RespState {
 
     fn decode_array<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match frame::scan(input, &self.limits, &mut self.resume) {
-            Ok(frame) => self.parsed(input, frame, Framing::Bulk, now),
+            Ok(frame) => self.decode_frame(input, frame, Framing::Bulk, now),
             Err(stop) => self.stopped(stop, input.len()),
         }
     }
@@ -50,14 +50,14 @@ impl RespState {
     fn decode_inline<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match inline::split(input, &mut self.searched_bytes) {
             Ok(RespFrame { count: 0, consumed, .. }) => Decoded::Skip { consumed },
-            Ok(frame) => self.parsed(input, frame, Framing::Words, now),
+            Ok(frame) => self.decode_frame(input, frame, Framing::Words, now),
             Err(decoded) => decoded,
         }
     }
 
     // A call would copy the frame of each request.
     #[inline(always)]
-    fn parsed<'a>(&self, input: &'a [u8], frame: RespFrame, framing: Framing, now: TimeMs) -> Decoded<'a> {
+    fn decode_frame<'a>(&self, input: &'a [u8], frame: RespFrame, framing: Framing, now: TimeMs) -> Decoded<'a> {
         let RespFrame { spans, count, body, consumed } = frame;
         let (input, version) = (&input[..consumed], self.version);
         match parse(&CommandArgs { input, spans, count, body, framing, version, now }) {

@@ -28,6 +28,6 @@ impl Get {
             value.push(b'\n');
         }
         let written = out.write_all(&value).and_then(|()| out.flush());
-        written.map_err(Failure::of(Exit::Failed, "standard output"))
+        written.map_err(Failure::about(Exit::Failed, "standard output"))
     }
 }

@@ -68,7 +68,7 @@ fn open(file: Option<&Path>) -> Result<Input, Failure> {
         let reader = Box::new(std::io::stdin().lock());
         return Ok(Input { reader, name: "standard input".to_owned(), total_bytes: None });
     };
-    let fail = || Failure::of(Exit::Failed, path.display());
+    let fail = || Failure::about(Exit::Failed, path.display());
     let file = File::open(path).map_err(fail())?;
     let metadata = file.metadata().map_err(fail())?;
     let total_bytes = metadata.is_file().then_some(metadata.len());

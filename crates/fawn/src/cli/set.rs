@@ -54,6 +54,6 @@ impl Set {
 fn read_value() -> Result<Vec<u8>, Failure> {
     let mut value = Vec::new();
     let read = std::io::stdin().take(2 * VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value);
-    read.map_err(Failure::of(Exit::Failed, "standard input"))?;
+    read.map_err(Failure::about(Exit::Failed, "standard input"))?;
     Ok(value)
 }

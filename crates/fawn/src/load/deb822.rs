@@ -31,11 +31,12 @@ impl<R: BufRead> InputRows<R> {
                 }
                 continue;
             }
-            let (first, number) = (*first.get_or_insert(self.lines.number), self.lines.number);
+            let number = self.lines.number;
+            let first_number = *first.get_or_insert(number);
             if kind == InputLine::TooLong || stanza.len() > ROW_BYTES_MAX {
                 // An error in an earlier line is reported rather than the length.
                 bad.get_or_insert_with(|| {
-                    self.fields_of(&stanza[..at], first).err().unwrap_or_else(|| too_long(number))
+                    self.fields_of(&stanza[..at], first_number).err().unwrap_or_else(|| too_long(number))
                 });
             }
             if bad.is_some() {

@@ -104,7 +104,7 @@ impl LoadRun<'_> {
     fn fill(&mut self, rows: &mut dyn Rows) -> Result<(LoadBatch, bool), Failure> {
         let mut batch = LoadBatch::default();
         while !batch.is_full() {
-            match rows.next_row().map_err(Failure::of(Exit::Failed, self.name))? {
+            match rows.next_row().map_err(Failure::about(Exit::Failed, self.name))? {
                 None => return Ok((batch, false)),
                 Some(Ok(row)) => batch.push(&row, self.present),
                 Some(Err(bad)) => self.bad_row(&bad),

@@ -23,14 +23,15 @@ pub(crate) fn run(service: Service, settings: &Settings, prepare: Option<Prepare
     }
     // The main thread's runtime serves signals and the admin port, never a client's request.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(Failure::of(Exit::Failed, "starting a runtime"))?;
+    let runtime = runtime.map_err(Failure::about(Exit::Failed, "starting a runtime"))?;
     runtime.block_on(serve(service, settings, prepare))
 }
 
 async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     // Before anything is opened: a signal during the start must not kill the process half way.
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of(Exit::Failed, "watching for SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of(Exit::Failed, "watching for SIGINT"))?;
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(Failure::about(Exit::Failed, "watching for SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::about(Exit::Failed, "watching for SIGINT"))?;
     let admin = settings.admin.address().map(Admin::bind).transpose()?;
     let mut server = start(service, settings)?;
     let mut listen_addrs = server.listen_addrs;
@@ -41,7 +42,7 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
     }
     let prepared = tokio::select! {
         outcome = prepared(prepare, listen_addrs) => outcome,
-        ended = ended(&mut terminate, &mut interrupt, &mut server) => return stop(server, ended).await,
+        signal = wait_for_end(&mut terminate, &mut interrupt, &mut server) => return stop(server, signal).await,
     };
     if let Err(failure) = prepared {
         server.stop().await?;
@@ -50,13 +51,17 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
     is_prepared.store(true, Ordering::Release);
     let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &listen_addrs)).transpose()?;
     log_serving(settings, &listen_addrs, server.layout.shards());
-    let ended = ended(&mut terminate, &mut interrupt, &mut server).await;
+    let signal = wait_for_end(&mut terminate, &mut interrupt, &mut server).await;
     drop(ready);
-    stop(server, ended).await
+    stop(server, signal).await
 }
 
-/// Waits for a signal; `None`: a shard has ended, which happens unasked only after a failure.
-async fn ended(terminate: &mut Signal, interrupt: &mut Signal, server: &mut RunningServer) -> Option<&'static str> {
+/// Waits for a signal, and returns its name; `None`: a shard has ended, which happens unasked only after a failure.
+async fn wait_for_end(
+    terminate: &mut Signal,
+    interrupt: &mut Signal,
+    server: &mut RunningServer,
+) -> Option<&'static str> {
     tokio::select! {
         _ = terminate.recv() => Some("SIGTERM"),
         _ = interrupt.recv() => Some("SIGINT"),
@@ -70,7 +75,7 @@ async fn prepared(prepare: Option<Prepare>, listen_addrs: ListenAddrs) -> Result
     let (sender, outcome) = oneshot::channel();
     let body = move || drop(sender.send(prepare(&listen_addrs)));
     let thread = std::thread::Builder::new().name("prepare".to_owned()).spawn(body);
-    thread.map_err(Failure::of(Exit::Failed, "starting a thread"))?;
+    thread.map_err(Failure::about(Exit::Failed, "starting a thread"))?;
     match outcome.await {
         Ok(outcome) => outcome,
         Err(_) => Err(died("the preparation panicked")),

@@ -141,27 +141,27 @@ fn peer_shards(queues: &[mio::Poll], shared: &Arc<ProcessState>) -> Result<Vec<O
 }
 
 fn setting_up(error: std::io::Error) -> Failure {
-    Failure::of(Exit::Failed, "setting up the readiness queue")(error)
+    Failure::about(Exit::Failed, "setting up the readiness queue")(error)
 }
 
 fn spawn(starting: ShardThread) -> Result<JoinHandle<Result<(), Failure>>, Failure> {
     let name = format!("shard-{}", starting.config.placement.shard().0);
     let thread = std::thread::Builder::new().name(name).spawn(move || serve(starting));
-    thread.map_err(Failure::of(Exit::Failed, "starting a shard's thread"))
+    thread.map_err(Failure::about(Exit::Failed, "starting a shard's thread"))
 }
 
 /// A shard's thread: opens, signals, serves, closes.
 fn serve(starting: ShardThread) -> Result<(), Failure> {
     let ShardThread { service, config, queue, shared, peers, orders, opened, ending: _ending } = starting;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(Failure::of(Exit::Failed, "starting a runtime"))?;
+    let runtime = runtime.map_err(Failure::about(Exit::Failed, "starting a runtime"))?;
     let limits = ShardLimits::of(&config.settings);
     let shard = service.open(config, clock::now())?;
     let mut event_loop = EventLoop::new(queue, shard, limits, shared, peers);
     // If the starter has gone, the queue of orders is closed and the shard stops at once.
     let _: Result<(), _> = opened.send(());
     drop(opened);
-    runtime.block_on(event_loop.run(orders)).map_err(Failure::of(Exit::Failed, "waiting for sockets"))?;
+    runtime.block_on(event_loop.run(orders)).map_err(Failure::about(Exit::Failed, "waiting for sockets"))?;
     store::close(event_loop.into_shard())
 }
 
