@@ -119,6 +119,7 @@ def measure(binary, directory, durability, name, request, answer, pipeline, coun
 
 def main():
     binary, directory = sys.argv[1:]
+    os.makedirs(directory, exist_ok=True)
     get, found = resp("GET", "key:7"), b"$64\r\n" + VALUE + b"\r\n"
     put, done = resp("SET", "key:7", VALUE), b"+OK\r\n"
     # The minimum is one read and one write per connection and loop iteration, and one wait per iteration.

@@ -1,6 +1,6 @@
 //! The gate: its steps, their order, and the command of each.
 use crate::server::TestServer;
-use crate::steps::{self, Steps};
+use crate::steps::{self, Step, Steps};
 use crate::{clients, peers, server, tidy};
 
 /// Runs the steps that a change needs most often: lint rules, format, lints, unit and model tests.
@@ -20,13 +20,18 @@ fn lints(gate: &mut Steps<'_>) -> Result<(), String> {
 }
 
 fn tests(gate: &mut Steps<'_>) -> Result<(), String> {
-    gate.step("unit and integration tests", || steps::run("cargo", &["test", "--workspace", "--locked", "--quiet"]))
+    // Clippy has seen the examples; linking them here takes a minute.
+    let targets = ["--lib", "--bins", "--tests"];
+    let test = |words: &[&str]| steps::run("cargo", &[&["test", "--workspace", "--locked", "--quiet"], words].concat());
+    gate.step("unit and integration tests", || test(&targets))?;
+    gate.step("examples in the documentation", || test(&["--doc"]))
 }
 
 /// Runs every step, or with `only` those whose names contain it.
 pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
+    println!("── peers");
+    peers::install()?;
     let mut gate = Steps::new(only);
-    gate.step("peers", peers::install)?;
     lints(&mut gate)?;
     gate.step("documentation", || {
         // A broken link is an error.
@@ -34,51 +39,61 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         steps::run_with("cargo", &["doc", "--workspace", "--no-deps", "--locked", "--quiet"], &env)
     })?;
     tests(&mut gate)?;
-    gate.step("release build", || steps::run("cargo", &["build", "--release", "--workspace", "--locked"]))?;
-    gate.step("fuzz", || steps::run("target/release/fawn-fuzz", &["--seconds", "20", "--seed", &commit()]))?;
+    gate.step("release build", || {
+        let packages = ["-p", "fawn", "-p", "fawn-sim", "-p", "fawn-fuzz"];
+        steps::run("cargo", &[&["build", "--release", "--locked"][..], &packages].concat())
+    })?;
     gate.step("simulator", simulator)?;
     gate.step("simulator's planted bugs", || steps::run("target/release/fawn-sim", &["--canaries"]))?;
-    gate.step("memory", || {
-        let dir = clients::scratch("memory")?;
-        steps::run("target/release/fawn", &["bench", "memory", "--dir", &dir.to_string_lossy()])
-    })?;
-    gate.step("demo with real clients", demo)?;
-    gate.step("several shards with real clients", several_shards)?;
-    for words in [&["demo"][..], &["serve", "--shards", "3"]] {
-        gate.step(&format!("replies of {} compared with redis and memcached", words.join(" ")), || {
-            let dir = clients::scratch("differential")?.join("data");
-            let (binary, dir, seed) = (server::binary(), dir.to_string_lossy(), commit());
-            clients::python("differential.py", &[&[&*binary.to_string_lossy(), &dir, &seed, "8"], words].concat())
-        })?;
-    }
-    for words in [&["serve"][..], &["demo"], &["serve", "--shards", "2"]] {
-        gate.step(&format!("bad input to {}", words.join(" ")), || {
-            let dir = clients::scratch("bad")?.join("data");
-            let (binary, dir) = (server::binary(), dir.to_string_lossy().into_owned());
-            clients::python("bad_input.py", &[&[&*binary.to_string_lossy(), &dir], words].concat())
-        })?;
-    }
-    gate.step("system calls", || {
-        let dir = clients::scratch("syscalls")?;
-        clients::python("syscalls.py", &[&server::binary().to_string_lossy(), &dir.to_string_lossy()])
-    })?;
-    gate.step("io_uring refused", || {
-        let dir = clients::scratch("refused")?;
-        clients::python("refused.py", &[&server::binary().to_string_lossy(), &dir.to_string_lossy()])
-    })?;
-    for words in [&["demo", "--shards", "2"][..], &["serve", "--shards", "3"]] {
-        gate.step(&format!("kill -9 of {}", words.join(" ")), || {
-            let dir = clients::scratch("kill")?.join("data");
-            let (binary, dir, seed) = (server::binary(), dir.to_string_lossy(), commit());
-            clients::python("kill.py", &[&[&*binary.to_string_lossy(), &dir, "30", &seed], words].concat())
-        })?;
-    }
-    gate.step("restarts without a write", || {
-        let dir = clients::scratch("restarts")?.join("data");
-        let (binary, dir) = (server::binary(), dir.to_string_lossy());
-        clients::python("restarts.py", &[&binary.to_string_lossy(), &dir, "200", "demo"])
-    })?;
+    let (name, run) = script("system calls", "syscalls.py", &[]);
+    gate.step(&name, run)?;
+    gate.side_by_side(server_steps())?;
     gate.finish()
+}
+
+/// Steps of one busy thread at most each, the longest first.
+fn server_steps() -> Vec<Step<'static>> {
+    let seed = commit();
+    let fuzz_seed = seed.clone();
+    let fuzz = move || steps::run("target/release/fawn-fuzz", &["--seconds", "20", "--seed", &fuzz_seed]);
+    let mut all: Vec<Step<'_>> = vec![
+        ("fuzz".to_owned(), Box::new(fuzz)),
+        script("kill -9 of demo --shards 2", "kill.py", &["30", &seed, "demo", "--shards", "2"]),
+        script("restarts without a write", "restarts.py", &["200", "demo"]),
+        ("memory".to_owned(), Box::new(memory)),
+        ("demo with real clients".to_owned(), Box::new(demo)),
+        script("bad input to serve", "bad_input.py", &["serve"]),
+        script("bad input to demo", "bad_input.py", &["demo"]),
+        script("bad input to serve --shards 2", "bad_input.py", &["serve", "--shards", "2"]),
+        ("several shards with real clients".to_owned(), Box::new(several_shards)),
+        script("kill -9 of serve --shards 3", "kill.py", &["30", &seed, "serve", "--shards", "3"]),
+        script("io_uring refused", "refused.py", &[]),
+    ];
+    for words in [&["demo"][..], &["serve", "--shards", "3"]] {
+        let name = format!("replies of {} compared with redis and memcached", words.join(" "));
+        all.push(script(&name, "differential.py", &[&[&*seed, "8"], words].concat()));
+    }
+    all
+}
+
+/// A step that runs `tests/clients/SCRIPT BINARY DIR ARGS…` in a directory of its own.
+fn script(name: &str, script: &'static str, args: &[&str]) -> Step<'static> {
+    let dir = name.replace(' ', "-");
+    let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+    let run = move || {
+        let (binary, dir) = (server::binary(), clients::scratch(&dir)?.join("data"));
+        let mut words = vec![binary.to_string_lossy(), dir.to_string_lossy()];
+        words.extend(args.iter().map(Into::into));
+        clients::python(script, &words.iter().map(|word| &**word).collect::<Vec<_>>())
+    };
+    (name.to_owned(), Box::new(run))
+}
+
+/// 5 M keys under 128 MiB, with as many idle connections as the bench's 20 M keys under 512 MiB have.
+fn memory() -> Result<(), String> {
+    let dir = clients::scratch("memory")?;
+    let words = ["bench", "memory", "--keys", "5000000", "--memory", "128M", "--dir", &dir.to_string_lossy()];
+    steps::run(&server::binary().to_string_lossy(), &words)
 }
 
 /// Seeds side by side: first the same ones for every commit, then a block that no earlier commit has seen. Both are bounded by

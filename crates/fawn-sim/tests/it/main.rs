@@ -1,4 +1,5 @@
-//! Tests of the simulator: seeds pass, runs are deterministic, planted bugs are detected, failures are reproducible.
+//! Tests of the simulator: seeds pass, runs are deterministic, failures are reproducible. That planted bugs are detected
+//! is a step of the gate.
 use std::process::{Command, Output};
 
 fn simulate(arguments: &[&str]) -> (bool, String) {
@@ -26,15 +27,6 @@ fn a_seed_is_one_story_in_every_process() {
         let first = trace(simulate(&["--seed", seed]));
         assert!(first.contains("trace "), "{first}");
         assert_eq!(first, trace(simulate(&["--seed", seed])), "seed {seed} has two different traces");
-    }
-}
-
-#[test]
-fn every_planted_bug_is_seen() {
-    let (passed, said) = simulate(&["--canaries"]);
-    assert!(passed, "{said}");
-    for canary in fawn_sim::Canary::ALL {
-        assert!(said.contains(&format!("{}: seen", canary.0)), "{said}");
     }
 }
 
