@@ -34,11 +34,12 @@ pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<RespFram
     Ok(RespFrame { spans, count, body: 0, consumed })
 }
 
-/// The first line without its end, and its length including the end.
+/// The first line without its end, and its length including the end: at most [`LINE_BYTES_MAX`].
 pub(crate) fn find_line<'a>(input: &'a [u8], searched_bytes: &mut usize) -> Option<(&'a [u8], usize)> {
-    let from = core::mem::take(searched_bytes).min(input.len());
-    let Some(found) = memchr::memchr(b'\n', &input[from..]) else {
-        *searched_bytes = input.len();
+    let until = input.len().min(LINE_BYTES_MAX);
+    let from = core::mem::take(searched_bytes).min(until);
+    let Some(found) = memchr::memchr(b'\n', &input[from..until]) else {
+        *searched_bytes = until;
         return None;
     };
     let line = &input[..from + found];

@@ -1,5 +1,6 @@
 //! Test that the boundaries of reads do not matter: the requests and replies are the same for every cut.
 use crate::driver::{feed, run};
+use fawn_types::limits::LINE_BYTES_MAX;
 use fawn_wire::{CodecLimits, Protocol};
 
 const RESP: &[u8] = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$12\r\nhello\r\nworld\r\nPING\r\n*0\r\n\r\nset b \"x y\" EX 10\r\n\
@@ -20,6 +21,25 @@ fn every_cut_gives_the_same() {
         }
         for size in 1..20 {
             assert_eq!(feed(protocol, CodecLimits::default(), input.chunks(size)), whole, "pieces of {size}");
+        }
+    }
+}
+
+/// A line that is too long is refused also if its end has arrived with it.
+#[test]
+fn the_longest_line_is_the_same_in_any_reads() {
+    for (protocol, name, ok) in
+        [(Protocol::Resp, "PING", &b"+PONG\r\n"[..]), (Protocol::Memcached, "get x", b"END\r\n")]
+    {
+        for (line_bytes, is_taken) in [(LINE_BYTES_MAX, true), (LINE_BYTES_MAX + 1, false)] {
+            let input = format!("{name}{}\r\n", " ".repeat(line_bytes - name.len() - 2));
+            let whole = run(protocol, input.as_bytes());
+            assert_eq!((whole.out == ok, whole.closed), (is_taken, !is_taken), "{name} of {line_bytes} bytes");
+            for cut in [1, 100, line_bytes - 3, line_bytes - 2, line_bytes - 1] {
+                let (front, back) = input.as_bytes().split_at(cut);
+                let cut = feed(protocol, CodecLimits::default(), [front, back]);
+                assert_eq!((cut.out, cut.closed), (whole.out.clone(), whole.closed));
+            }
         }
     }
 }
