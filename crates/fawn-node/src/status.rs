@@ -10,6 +10,8 @@ counters! {
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct ShardCounters {
         sessions_opened: u64, "Sessions opened.", info "Stats:total_connections_received", stats "total_connections";
+        sessions_refused: u64, "Client connections beyond the limit.", prometheus "fawn_connections_refused_total",
+            info "Stats:rejected_connections", stats "rejected_connections";
         commands: u64, "Requests executed.", prometheus "fawn_commands_total", info "Stats:total_commands_processed";
         gets: u64, "Keys read.", prometheus "fawn_gets_total", stats "cmd_get";
         hits: u64, "Keys read and found.",

@@ -15,6 +15,8 @@ pub trait ClientService {
 
     /// Opens a session.
     fn open_session(&mut self, protocol: Protocol) -> SessionId;
+    /// Counts a client beyond the host's limit, for the statistics.
+    fn refuse_session(&mut self);
     /// Ends a session: its pending requests may still be executed, without a reply.
     fn close_session(&mut self, session: SessionId);
     /// The client sends no more: pending replies are finished, then [`ShardOutput::Close`] follows.

@@ -254,6 +254,10 @@ impl<D: Device> ClientService for ShardGroup<D> {
         self.server_mut().open_session(protocol)
     }
 
+    fn refuse_session(&mut self) {
+        self.server_mut().refuse_session();
+    }
+
     fn close_session(&mut self, session: SessionId) {
         self.server_mut().close_session(session);
     }

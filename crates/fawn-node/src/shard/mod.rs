@@ -121,6 +121,11 @@ impl<D: Device> Shard<D> {
         id
     }
 
+    /// Counts a client beyond the host's limit.
+    pub const fn refuse_session(&mut self) {
+        self.state.counters.sessions_refused += 1;
+    }
+
     /// Ends a session: its pending requests may still be executed, without a reply.
     pub fn close_session(&mut self, session: SessionId) {
         let outstanding_bytes =

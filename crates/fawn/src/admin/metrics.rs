@@ -184,7 +184,6 @@ mod tests {
         let server = LoopCounters {
             connections: 1,
             accepted: 2,
-            refused: 3,
             dropped: 4,
             iterations: 5,
             reads: 6,
@@ -199,6 +198,7 @@ mod tests {
         };
         let counters = ShardCounters {
             sessions_opened: 101,
+            sessions_refused: 3,
             commands: 102,
             gets: 103,
             hits: 104,

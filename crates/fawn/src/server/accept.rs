@@ -22,7 +22,7 @@ impl<S: ClientService> EventLoop<S> {
             match listener.socket.accept() {
                 Ok((stream, _)) => {
                     let Ok(permit) = self.shared.connections.clone().try_acquire_owned() else {
-                        self.counters.refused += 1;
+                        self.shard.refuse_session();
                         refuse(listener, stream);
                         continue;
                     };

@@ -15,9 +15,9 @@ fn metrics(server: &Server, name: &str) -> Vec<u64> {
     values.map(|(_, value)| value.parse().expect("a number")).collect()
 }
 
-fn info(client: &mut TcpStream) -> String {
-    client.write_all(b"INFO keyspace\r\n").expect("it reads");
-    let mut text = [0; 64];
+fn info(client: &mut TcpStream, section: &str) -> String {
+    client.write_all(format!("INFO {section}\r\n").as_bytes()).expect("it reads");
+    let mut text = [0; 4096];
     let got = client.read(&mut text).expect("it answers");
     String::from_utf8_lossy(&text[..got]).into_owned()
 }
@@ -47,7 +47,7 @@ fn every_connection_sees_all_keys_also_after_a_restart_and_a_kill() {
         }
         // Any shard reports the counts of all, a moment later.
         for client in crowd.iter_mut().take(12) {
-            eventually("a count of all keys", || info(client).contains("db0:keys=60,").then_some(()));
+            eventually("a count of all keys", || info(client, "keyspace").contains("db0:keys=60,").then_some(()));
         }
         let mut memcached = connect(server.memcached);
         exchange(&mut memcached, b"get key7\r\n", format!("VALUE key7 0 1\r\n{round}\r\nEND\r\n").as_bytes());
@@ -73,6 +73,8 @@ fn the_limit_on_connections_is_the_processs() {
         assert_eq!(read_to_end(&mut connect(server.resp)), b"-ERR max number of clients reached\r\n");
     }
     assert_eq!(server.metric("fawn_connections_refused_total"), 12);
+    let is_counted = |client: &mut TcpStream| info(client, "stats").contains("rejected_connections:12\r\n");
+    eventually("the count of all shards", || is_counted(&mut crowd[0]).then_some(()));
     // Each closed connection frees a permit, whichever shard accepts next.
     for _ in 0..12 {
         drop(crowd.pop());

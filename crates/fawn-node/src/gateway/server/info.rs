@@ -43,7 +43,7 @@ fn is_asked(section: &str, mut asked: Args<'_>) -> bool {
 /// Calls `add` for each line with its value. A line's name is `Section:name`, as in the tables of counters.
 fn for_each_line(server_info: &ServerInfo, status: &ShardStatus, now: TimeMs, add: &mut dyn FnMut(&str, &dyn Display)) {
     let (uptime_s, store) = (now.ms_since(TimeMs(server_info.started_at_ms)) / 1000, &status.store);
-    let fixed: [(&str, &dyn Display); 33] = [
+    let fixed: [(&str, &dyn Display); 32] = [
         ("Server:redis_version", &identity::REDIS_VERSION),
         ("Server:fawn_version", &env!("CARGO_PKG_VERSION")),
         ("Server:redis_mode", &"standalone"),
@@ -71,7 +71,6 @@ fn for_each_line(server_info: &ServerInfo, status: &ShardStatus, now: TimeMs, ad
         ("Persistence:aof_enabled", &1),
         ("Persistence:aof_rewrite_in_progress", &0),
         ("Persistence:aof_last_write_status", &if store.poisoned.is_some() { "err" } else { "ok" }),
-        ("Stats:rejected_connections", &0),
         ("Stats:evicted_keys", &0),
         ("Replication:role", &"master"),
         ("Replication:connected_slaves", &0),

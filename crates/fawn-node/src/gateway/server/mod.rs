@@ -67,6 +67,7 @@ mod tests {
     fn status() -> ShardStatus {
         let counters = ShardCounters {
             sessions_opened: 101,
+            sessions_refused: 100,
             commands: 102,
             gets: 103,
             hits: 104,

@@ -182,6 +182,10 @@ impl ClientService for Several {
         self.shards[at].open_session(protocol)
     }
 
+    fn refuse_session(&mut self) {
+        self.shards[0].refuse_session();
+    }
+
     fn close_session(&mut self, session: SessionId) {
         self.shard_mut(session).close_session(session);
     }

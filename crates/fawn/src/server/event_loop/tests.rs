@@ -94,6 +94,7 @@ impl ClientService for Scripted {
         self.sessions.insert(id, ScriptedSession::default());
         id
     }
+    fn refuse_session(&mut self) {}
     fn close_session(&mut self, session: SessionId) {
         self.sessions.remove(&session);
         self.has_due_work |= self.frees_on_close;
