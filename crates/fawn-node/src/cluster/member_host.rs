@@ -4,12 +4,12 @@ use super::payload::put_result_as_reply;
 use super::peer_links::PeerLinks;
 use super::persist::{PersistQueue, PersistedBlob};
 use super::transfer::TransferJob;
-use crate::exec::{ExecContext, Executor, handle_commit};
+use crate::exec::{ExecContext, Executor};
 use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot};
 use crate::request::{Origin, Parking, RequestMessage};
 use crate::status::ShardCounters;
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
-use fawn_chain::{Body, Frame, RangeEntry};
+use fawn_chain::{Body, Frame, RangeEntry, Role};
 use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
 use fawn_types::{MemberId, MonoMs, Now, RangeId, Version};
@@ -317,11 +317,18 @@ impl<D: Device> MemberHost<D> {
         true
     }
 
-    /// Commits all records through `through`. At a tail, also replies to their operations.
+    /// Commits all records through `through`. At a tail, also replies to their operations; a reply without a tag waits
+    /// with its session.
     fn commit(&mut self, slot: RangeSlot, through: Version, links: &mut PeerLinks) {
         let Self { engine, members, encoded, .. } = self;
-        let header = links.header(members[slot].id, members[slot].replica.epoch());
-        handle_commit(engine, &mut members[slot], through, |tag, done| {
+        let HostedMember { id, replica, completions, .. } = &mut members[slot];
+        engine.commit(*id, through);
+        let replies = matches!(replica.role(), Some(Role::Tail | Role::Single)) && replica.acknowledges();
+        let header = links.header(*id, replica.epoch());
+        completions.commit(through, |tag, done| {
+            if !replies {
+                return;
+            }
             encoded.clear();
             put_result_as_reply(encoded, tag.session, done.version, &done.result);
             let body = Body::Reply { op: tag.seq, payload: encoded };

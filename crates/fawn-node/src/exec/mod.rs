@@ -6,7 +6,6 @@
 //! ```
 //! A request that needs the device, or that follows such a request on its key, is parked with its origin. It replies to
 //! a [`ReplySink`] when it is resumed. The executor knows neither sessions nor links.
-mod commit;
 mod keyspace_op;
 mod read;
 mod reads;
@@ -15,7 +14,6 @@ mod update;
 mod wait_queue;
 
 use crate::request::{Execution, Origin, Parking, RequestBody, RequestHead, RequestMessage, StoredRequest};
-pub(crate) use commit::handle_commit;
 pub(crate) use keyspace_op::HashedPair;
 pub(crate) use reads::ReadWaiter;
 pub(crate) use resume::Resumption;
