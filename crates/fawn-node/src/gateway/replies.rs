@@ -9,17 +9,6 @@ use fawn_types::{OperationError, Version};
 use fawn_wire::{MemcachedFormat, Protocol, ReplyFormat, RespFormat, RespVersion, encode_error};
 use std::collections::VecDeque;
 
-/// Condition of a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ReplyWait {
-    /// The slots before it.
-    Order,
-    /// The commit of a version.
-    Commit(Version),
-    /// A read or a queued operation: [`Replies::complete`].
-    Operation,
-}
-
 /// Replies of this length are moved as a buffer rather than copied.
 const LONG_BYTES: usize = 32 << 10;
 
@@ -30,13 +19,14 @@ enum ReplyState {
     Ready(u32),
     /// A buffer of its own: the reply became known out of order.
     Own(Vec<u8>),
-    /// Unknown: reserved length.
+    /// Unknown until [`Replies::complete`]: reserved length.
     Reserved(usize),
 }
 
 #[derive(Debug)]
 struct ReplySlot {
-    wait: ReplyWait,
+    /// The version whose commit a known reply waits for, besides the slots before it.
+    wait: Option<Version>,
     reply: ReplyState,
 }
 
@@ -179,12 +169,10 @@ impl Replies {
         }
         let bytes = self.hold(encode);
         match self.slots.back_mut() {
-            Some(ReplySlot { wait: ReplyWait::Order, reply: ReplyState::Ready(before) })
-                if bytes < u32::MAX - *before =>
-            {
+            Some(ReplySlot { wait: None, reply: ReplyState::Ready(before) }) if bytes < u32::MAX - *before => {
                 *before += bytes;
             }
-            _ => self.slots.push_back(ReplySlot { wait: ReplyWait::Order, reply: ReplyState::Ready(bytes) }),
+            _ => self.slots.push_back(ReplySlot { wait: None, reply: ReplyState::Ready(bytes) }),
         }
     }
 
@@ -194,7 +182,7 @@ impl Replies {
         let Some(version) = wait else { return self.respond(encode) };
         let bytes = self.hold(encode);
         if bytes > 0 {
-            self.slots.push_back(ReplySlot { wait: ReplyWait::Commit(version), reply: ReplyState::Ready(bytes) });
+            self.slots.push_back(ReplySlot { wait: Some(version), reply: ReplyState::Ready(bytes) });
         }
     }
 
@@ -208,7 +196,7 @@ impl Replies {
     /// Reserves a slot for a reply of this size; returns its number.
     pub(crate) fn reserve(&mut self, bytes: usize) -> u64 {
         self.reserved_bytes += bytes;
-        self.slots.push_back(ReplySlot { wait: ReplyWait::Operation, reply: ReplyState::Reserved(bytes) });
+        self.slots.push_back(ReplySlot { wait: None, reply: ReplyState::Reserved(bytes) });
         self.first + self.slots.len() as u64 - 1
     }
 
@@ -231,8 +219,7 @@ impl Replies {
     /// Fills a reserved slot; the reply may be sent once `wait` is committed.
     pub(crate) fn complete(&mut self, number: u64, wait: Option<Version>, encode: impl FnOnce(&mut Vec<u8>)) {
         let slot = self.slot_mut(number);
-        assert_eq!(slot.wait, ReplyWait::Operation, "a slot completes once");
-        slot.wait = wait.map_or(ReplyWait::Order, ReplyWait::Commit);
+        slot.wait = wait;
         let ReplyState::Reserved(bytes) = std::mem::replace(&mut slot.reply, ReplyState::Own(Vec::new())) else {
             unreachable!("slot {number} has a reply before it completes")
         };
@@ -250,7 +237,7 @@ impl Replies {
             self.errors += u64::from(is_error);
             self.own_bytes += bytes;
         }
-        if self.slots.front().is_some_and(|slot| slot.wait == ReplyWait::Order) {
+        if self.slots.front().is_some_and(|slot| !matches!(slot.reply, ReplyState::Reserved(_))) {
             // The next replies waited for this slot only. They are moved out at once, so the next completed slot is the
             // first and needs no buffer of its own.
             self.settle(Version::ZERO, None);
@@ -263,13 +250,10 @@ impl Replies {
         // Runs of held bytes leave in one copy.
         let mut run = 0;
         while let Some(slot) = self.slots.front() {
-            let (is_due, is_lost) = match slot.wait {
-                ReplyWait::Order => (true, false),
-                ReplyWait::Commit(version) => (version <= committed, failed.is_some()),
-                ReplyWait::Operation => (false, false),
-            };
+            let is_due = slot.wait.is_none_or(|version| version <= committed);
             match &slot.reply {
-                _ if !is_due && !is_lost => break,
+                ReplyState::Reserved(_) => break,
+                _ if !is_due && failed.is_none() => break,
                 ReplyState::Ready(bytes) if is_due => run += *bytes as usize,
                 _ => {
                     self.release(std::mem::take(&mut run));
