@@ -29,32 +29,24 @@ pub(crate) fn deliver(
             sessions.schedule(target.session);
         }
         ReplyPlace::Item { multi, item } => {
-            let Some(multi_reply) = &mut multis[multi].multi_reply else {
-                unreachable!("nothing completes while its request is being executed")
-            };
+            let PendingMulti { slot, multi_reply, .. } = &mut multis[multi];
             multi_reply.complete(item, reply);
-            if multi_reply.is_complete() {
-                let ended = multis.remove(multi);
-                let keys_bytes = ended.keys_bytes;
-                deliver_multi(sessions, ended);
-                return keys_bytes;
-            }
-            let held_bytes = multi_reply.held_bytes();
-            let PendingMulti { session, slot, .. } = multis[multi];
-            if let Some(session) = sessions.get_mut(session) {
-                session.replies.set_reserved(slot, held_bytes.max(session.replies.reserved_bytes(slot)));
+            let is_complete = multi_reply.is_complete();
+            if let Some(session) = sessions.get_mut(target.session) {
+                if is_complete {
+                    multi_reply.finish();
+                    session.replies.complete(*slot, multi_reply.wait, |out| out.extend_from_slice(&multi_reply.bytes));
+                } else {
+                    let held_bytes = multi_reply.held_bytes();
+                    session.replies.set_reserved(*slot, held_bytes.max(session.replies.reserved_bytes(*slot)));
+                }
                 sessions.schedule(target.session);
+            }
+            if is_complete {
+                return multis.remove(multi).keys_bytes;
             }
         }
         ReplyPlace::Part { .. } => unreachable!("a whole-keyspace operation folds its replies"),
     }
     0
-}
-
-fn deliver_multi(sessions: &mut Sessions, multi: PendingMulti) {
-    let PendingMulti { session: id, slot, multi_reply: Some(mut multi_reply), .. } = multi else { return };
-    let Some(session) = sessions.get_mut(id) else { return };
-    multi_reply.finish();
-    session.replies.complete(slot, multi_reply.wait, |out| out.extend_from_slice(&multi_reply.bytes));
-    sessions.schedule(id);
 }

@@ -1,8 +1,8 @@
 //! Requests on several keys: replies gathered in the order of the keys, in whatever order they arrive.
-use crate::request::{LargerItem, OutstandingOp, RequestBody, SessionId, StoredRequest};
+use crate::request::{LargerItem, OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, SessionId, StoredRequest};
 use fawn_types::{OperationError, Reply, Version};
 use fawn_wire::internal::EncodedReply;
-use fawn_wire::{EachKey, MultiReplyEncoder, ReplyFold};
+use fawn_wire::{EachKey, MultiReplyEncoder, ReplyFold, ReplyFormat};
 use std::collections::VecDeque;
 
 /// An item whose reply is not yet in the bytes.
@@ -154,16 +154,15 @@ const fn value_bytes(reply: &Reply<'_>) -> usize {
     }
 }
 
-/// A request on several keys of which some wait.
+/// A request on several keys. It enters its table once all keys have a reply or an item, if some wait.
 #[derive(Debug)]
 pub(crate) struct PendingMulti {
     pub(crate) session: SessionId,
     /// Its slot among the session's replies.
     pub(crate) slot: u64,
-    /// `None` only while the request is being executed.
-    pub(crate) multi_reply: Option<MultiReply>,
+    pub(crate) multi_reply: MultiReply,
     each: EachKey,
-    /// First grant of each value.
+    /// First grant of each value that is not known at once.
     pub(crate) item_bytes: usize,
     /// Items with an outstanding operation.
     pub(crate) outstanding: usize,
@@ -181,12 +180,11 @@ pub(crate) struct PendingMulti {
 }
 
 impl PendingMulti {
-    /// Placeholder until the replies so far are moved in.
-    pub(crate) fn unfilled(each: EachKey, item_bytes: usize) -> Self {
+    pub(crate) fn new(session: SessionId, multi_reply: MultiReply, each: EachKey, item_bytes: usize) -> Self {
         Self {
-            session: SessionId::NONE,
+            session,
             slot: u64::MAX,
-            multi_reply: None,
+            multi_reply,
             each,
             item_bytes,
             outstanding: 0,
@@ -198,6 +196,14 @@ impl PendingMulti {
         }
     }
 
+    /// Reserves an item for the next key, whose operation begins. `multi`: the place that the request will have in its
+    /// table, which the operation refers to.
+    pub(crate) fn reserve_item(&mut self, multi: usize, key: &[u8], grant_bytes: usize) -> ReplyTarget {
+        (self.outstanding, self.outstanding_bytes) = (self.outstanding + 1, self.outstanding_bytes + grant_bytes);
+        let place = ReplyPlace::Item { multi, item: self.multi_reply.push_unknown(key) };
+        ReplyTarget { session: self.session, place, format: ReplyFormat::Silent }
+    }
+
     /// The operation of an item has ended.
     pub(crate) const fn note_end(&mut self, op: &OutstandingOp) {
         self.outstanding -= 1;
@@ -206,7 +212,7 @@ impl PendingMulti {
 
     /// Takes the first item that has not begun, with its request.
     pub(crate) fn start_next(&mut self) -> Option<(u32, StoredRequest)> {
-        let (item, key) = self.multi_reply.as_mut()?.start_next()?;
+        let (item, key) = self.multi_reply.start_next()?;
         Some((item, StoredRequest::new(&RequestBody::Key(self.each.request(key)))))
     }
 }

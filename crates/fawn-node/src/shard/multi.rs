@@ -9,7 +9,7 @@ use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, OperationError, Reply, Request, Update};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
-use fawn_wire::{EachKey, MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
+use fawn_wire::{MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
 
 /// Bytes that the items of one request share as their first grants.
 const ITEMS_BYTES: usize = 1 << 20;
@@ -153,64 +153,29 @@ fn forward_set_all<D: Device>(
 /// Independent requests whose replies become one. `item_bytes`: grant of each value that is not known at once.
 fn gather<D: Device>(state: &mut ShardState<D>, session: &mut Session, multi: &MultiCommand<'_>, item_bytes: usize) {
     let bytes = std::mem::take(&mut state.multi_reply);
-    let mut progress = GatherProgress {
-        multi_reply: MultiReply::new(multi.multi_reply, bytes, state.options.reply_bytes_max),
-        pending: None,
-        each: multi.each,
-        item_bytes,
-        is_latest: !session.own_keys.is_empty(),
-    };
+    let multi_reply = MultiReply::new(multi.multi_reply, bytes, state.options.reply_bytes_max);
+    let mut pending = PendingMulti::new(session.id, multi_reply, multi.each, item_bytes);
+    // The session has unfinished requests before this one. Its own items need no order.
+    let is_latest = !session.own_keys.is_empty();
     for request in multi.requests() {
-        step(state, session, &request, &mut progress);
+        step(state, session, &request, is_latest, &mut pending);
     }
-    let GatherProgress { mut multi_reply, pending, .. } = progress;
-    let Some(pending) = pending else {
+    let multi_reply = &mut pending.multi_reply;
+    if multi_reply.is_complete() {
         multi_reply.finish();
         session.replies.respond_after(multi_reply.wait, |out| out.extend_from_slice(&multi_reply.bytes));
-        state.multi_reply = multi_reply.bytes;
+        state.multi_reply = pending.multi_reply.bytes;
         return;
-    };
+    }
     if multi_reply.has_unstarted() {
         // No key is recorded yet for these: the session's next requests wait for the reply.
         session.stalled = Some(Stall::Quiet);
     }
-    let pending = &mut state.multis[pending];
-    pending.session = session.id;
     pending.slot = session.replies.reserve(multi_reply.held_bytes() + pending.outstanding_bytes);
     pending.keys_bytes = multi_reply.keys_bytes();
     state.forward.multis_bytes += pending.keys_bytes;
-    pending.multi_reply = Some(multi_reply);
-}
-
-/// Replies of a request on several keys while it is being executed.
-struct GatherProgress {
-    multi_reply: MultiReply,
-    /// Its place in the table, once an item waits.
-    pending: Option<usize>,
-    each: EachKey,
-    /// Grant of each value that is not known at once.
-    item_bytes: usize,
-    /// The session has unfinished requests before this one. Its own items need no order.
-    is_latest: bool,
-}
-
-impl GatherProgress {
-    /// Reserves an item for the key's reply. The slot is reserved before the replies exist: operations refer to it.
-    fn target<D: Device>(
-        &mut self,
-        state: &mut ShardState<D>,
-        session: &Session,
-        key: &[u8],
-        grant_bytes: usize,
-    ) -> ReplyTarget {
-        let new = || PendingMulti::unfilled(self.each, self.item_bytes);
-        let multi = *self.pending.get_or_insert_with(|| state.multis.insert(new()));
-        let pending = &mut state.multis[multi];
-        (pending.outstanding, pending.outstanding_bytes) =
-            (pending.outstanding + 1, pending.outstanding_bytes + grant_bytes);
-        let place = ReplyPlace::Item { multi, item: self.multi_reply.push_unknown(key) };
-        ReplyTarget { session: session.id, place, format: ReplyFormat::Silent }
-    }
+    // At the place that the items' operations refer to: no other request was executed meanwhile.
+    state.multis.insert(pending);
 }
 
 /// Executes one key: an immediate reply, or an item that waits.
@@ -218,27 +183,27 @@ fn step<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     request: &Request<'_>,
-    progress: &mut GatherProgress,
+    is_latest: bool,
+    pending: &mut PendingMulti,
 ) {
     let key = request.key();
-    let outstanding = progress.pending.map_or(0, |pending| state.multis[pending].outstanding);
-    if outstanding >= state.options.session_pending_max {
-        return progress.multi_reply.push_unstarted(key);
+    if pending.outstanding >= state.options.session_pending_max {
+        return pending.multi_reply.push_unstarted(key);
     }
-    let (hash, is_latest) = (state.hash(key), progress.is_latest);
+    let (hash, multi) = (state.hash(key), state.multis.vacant_key());
     if let Some(to) = state.elsewhere(key) {
         if let (Destination::Chain(range), Request::Get { key }) = (to, request) {
-            let emit = |reply: &Reply<'_>| progress.multi_reply.push(key, reply, None);
+            let emit = |reply: &Reply<'_>| pending.multi_reply.push(key, reply, None);
             if single::read_at_tail(state, (range, hash, key), usize::MAX, emit) {
                 return;
             }
         }
-        let grant_bytes = if request.returns_value() { progress.item_bytes } else { 0 };
-        let target = progress.target(state, session, key, grant_bytes);
+        let grant_bytes = if request.returns_value() { pending.item_bytes } else { 0 };
+        let target = pending.reserve_item(multi, key, grant_bytes);
         return single::send(state, session, (to, hash), &RequestBody::Key(*request), (is_latest, grant_bytes), target);
     }
     // The length of an item is bounded with the whole reply.
-    let multi_reply = &mut progress.multi_reply;
+    let multi_reply = &mut pending.multi_reply;
     let emit = |session: &mut Session, reply: &Reply<'_>, wait| {
         session.note(hash, wait);
         multi_reply.push(key, reply, wait);
@@ -254,15 +219,16 @@ fn step<D: Device>(
         }
         Execution::Larger { .. } => unreachable!("an item has no limit"),
     };
-    let granted_bytes = progress.pending.map_or(0, |pending| state.multis[pending].outstanding_bytes);
     let grant_bytes = match &parking {
         // Reads are of whole pages: for a long list of short values their sum is far more than the reply.
-        Parking::Read(plan) if request.returns_value() && granted_bytes + plan.read_bytes() <= ITEMS_BYTES => {
-            plan.read_bytes().max(progress.item_bytes)
+        Parking::Read(plan)
+            if request.returns_value() && pending.outstanding_bytes + plan.read_bytes() <= ITEMS_BYTES =>
+        {
+            plan.read_bytes().max(pending.item_bytes)
         }
-        _ if request.returns_value() => progress.item_bytes,
+        _ if request.returns_value() => pending.item_bytes,
         _ => 0,
     };
-    let target = progress.target(state, session, key, grant_bytes);
+    let target = pending.reserve_item(multi, key, grant_bytes);
     single::park(state, session, (hash, request), (is_latest, grant_bytes), parking, target);
 }

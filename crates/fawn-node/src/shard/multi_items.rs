@@ -1,7 +1,6 @@
 //! Items of requests on several keys that are sent later: of long lists, and those whose values are longer than their
 //! grants.
 use super::ShardContext;
-use crate::gateway::MultiReply;
 use crate::request::{LargerItem, OutstandingOp, ReplyPlace, ReplyTarget};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply};
@@ -36,12 +35,13 @@ impl<D: Device> ShardContext<'_, D> {
         loop {
             self.start_item(multi);
             let pending = &self.state.multis[multi];
-            let (Some(next), Some(multi_reply)) = (pending.larger.front(), &pending.multi_reply) else { return };
+            let Some(next) = pending.larger.front() else { return };
             if pending.waits_for_grant {
                 return;
             }
-            let is_too_long = multi_reply.held_bytes() + next.bytes > self.state.options.reply_bytes_max;
-            let wanted_bytes = multi_reply.held_bytes() + pending.outstanding_bytes + next.bytes;
+            let held_bytes = pending.multi_reply.held_bytes();
+            let is_too_long = held_bytes + next.bytes > self.state.options.reply_bytes_max;
+            let wanted_bytes = held_bytes + pending.outstanding_bytes + next.bytes;
             let (id, slot) = (pending.session, pending.slot);
             let is_wanted = match self.sessions.get_with_pool(id) {
                 _ if pending.failed.is_some() => false,
@@ -77,8 +77,8 @@ impl<D: Device> ShardContext<'_, D> {
         let place = ReplyPlace::Item { multi, item };
         let target = ReplyTarget { session: pending.session, place, format: ReplyFormat::Silent };
         // Its length is not known yet: a grant of more than fits would make the whole reply too long.
-        let held_bytes = pending.multi_reply.as_ref().map_or(0, MultiReply::held_bytes);
-        let left_bytes = self.state.options.reply_bytes_max.saturating_sub(held_bytes).max(1);
+        let reply_bytes_max = self.state.options.reply_bytes_max;
+        let left_bytes = reply_bytes_max.saturating_sub(pending.multi_reply.held_bytes()).max(1);
         let bytes = if request.request().returns_value() { pending.item_bytes.min(left_bytes) } else { 0 };
         let key = request.request().key();
         let (hash, to) = (self.state.hash(key), self.state.forward.destination(key));
@@ -102,8 +102,8 @@ impl<D: Device> ShardContext<'_, D> {
     fn drop_item(&mut self, multi: usize, larger: &LargerItem, is_too_long: bool) -> bool {
         self.end_on_key(&larger.op);
         let pending = &mut self.state.multis[multi];
-        if let Some(multi_reply) = pending.multi_reply.as_mut().filter(|_| is_too_long) {
-            multi_reply.set_too_long();
+        if is_too_long {
+            pending.multi_reply.set_too_long();
         }
         let ReplyPlace::Item { .. } = larger.op.target.place else { unreachable!("only items are repeated here") };
         let error = pending.failed.unwrap_or(OperationError::Unavailable);
