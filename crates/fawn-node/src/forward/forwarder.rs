@@ -211,15 +211,7 @@ impl Forwarder {
         (shard == self.shard).then(|| self.outstanding.get_mut(op))
     }
 
-    /// Removes an operation whose reply, or refusal for a longer value, has arrived.
-    #[inline]
-    pub(crate) fn end(&mut self, op: u64) -> OutstandingOp {
-        let op = self.outstanding.remove(ShardOpId(op));
-        self.note_end(&op);
-        op
-    }
-
-    /// An operation has ended.
+    /// An operation has ended: its reply, or its refusal for a longer value, has arrived.
     pub(crate) const fn note_end(&mut self, op: &OutstandingOp) {
         self.outstanding_bytes -= op.request_bytes;
         self.has_moved = true;

@@ -1,7 +1,9 @@
 //! Frames of a cluster: from peers, from this shard to itself, and the order in which an iteration handles them.
 use super::Shard;
 use crate::cluster::NodeOutput;
+use crate::cluster::payload::decode_request;
 use crate::request::ReplyPlace;
+use fawn_chain::message::RefusedReason;
 use fawn_chain::{Body, Frame, Header};
 use fawn_flash::Device;
 use fawn_types::{MemberId, Now, Reply};
@@ -88,7 +90,6 @@ impl<D: Device> Shard<D> {
             None => Vec::new(),
         };
         for (op, error) in failed {
-            self.state.forward.note_end(&op);
             if let ReplyPlace::Item { multi, .. } = op.target.place {
                 self.state.multis[multi].failed = Some(error);
             }
@@ -112,7 +113,12 @@ impl<D: Device> Shard<D> {
     fn handle_frame(&mut self, frame: &Frame<'_>) {
         let now = self.state.host.now;
         match &frame.body {
-            Body::Reply { .. } | Body::Refused { .. } => return self.handle_outcome(frame),
+            Body::Reply { op, payload } => {
+                let cluster = self.state.forward.cluster.as_mut();
+                let Some((op, reply)) = cluster.and_then(|cluster| cluster.handle_reply(*op, payload)) else { return };
+                return self.host().handle_reply(&op, &reply);
+            }
+            Body::Refused { op, reason } => return self.handle_refused(*op, frame.header, *reason),
             Body::Request { op, tag, first_incomplete, payload } => {
                 return self.host().handle_request(frame.header, (*op, *tag, *first_incomplete), payload);
             }
@@ -132,25 +138,12 @@ impl<D: Device> Shard<D> {
         self.state.host.handle_frame(now, frame, &mut self.state.links);
     }
 
-    /// Receives the outcome of a session's operation.
-    fn handle_outcome(&mut self, frame: &Frame<'_>) {
+    /// Receives the refusal of a session's operation.
+    fn handle_refused(&mut self, op: u64, header: Header, reason: RefusedReason) {
         let Some(cluster) = &mut self.state.forward.cluster else { return };
-        let Header { from, epoch, .. } = frame.header;
-        match &frame.body {
-            Body::Reply { op, payload } => {
-                let Some((op, reply)) = cluster.handle_reply(*op, payload) else { return };
-                self.state.forward.note_end(&op);
-                self.host().handle_reply(&op, &reply);
-            }
-            Body::Refused { op, reason } => {
-                let Some((op, payload, bytes)) = cluster.handle_refused(*op, (from, epoch), *reason) else { return };
-                self.state.forward.note_end(&op);
-                let Ok((.., body)) = crate::cluster::payload::decode_request(&payload) else {
-                    unreachable!("a payload that was encoded here decodes")
-                };
-                self.host().handle_larger(op, bytes, &body);
-            }
-            _ => {}
-        }
+        let refused = cluster.handle_refused(op, (header.from, header.epoch), reason);
+        let Some((op, payload, bytes)) = refused else { return };
+        let Ok((.., body)) = decode_request(&payload) else { unreachable!("a payload that was encoded here decodes") };
+        self.host().handle_larger(op, bytes, &body);
     }
 }

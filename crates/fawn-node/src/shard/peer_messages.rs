@@ -37,11 +37,11 @@ impl<D: Device> Shard<D> {
                     }
                 }
                 Message::Reply { op, reply } => {
-                    let op = self.state.forward.end(op);
+                    let op = self.state.forward.outstanding.remove(ShardOpId(op));
                     self.host().handle_reply(&op, &reply);
                 }
                 Message::Larger { op, bytes, body } => {
-                    let op = self.state.forward.end(op);
+                    let op = self.state.forward.outstanding.remove(ShardOpId(op));
                     self.host().handle_larger(op, bytes as usize, &body);
                 }
                 Message::ResetStats => self.state.reset_counters(),

@@ -51,8 +51,9 @@ impl<D: Device> ShardContext<'_, D> {
         }
     }
 
-    /// Releases the grants of a session that ended before its reply arrived.
+    /// Releases the memory of the operation's request, and its grants if its session ended before the reply arrived.
     fn release(&mut self, op: &OutstandingOp) {
+        self.state.forward.note_end(op);
         if self.sessions.get(op.target.session).is_none() {
             self.sessions.budget.release(op.granted_bytes());
         }
