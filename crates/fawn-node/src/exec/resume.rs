@@ -8,8 +8,7 @@ use crate::request::{Execution, Origin, Parking, RequestBody, RequestHead, Reque
 use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, Lookup, LookupPlan, Scan, View};
 use fawn_flash::Device;
-use fawn_types::{Now, Reply, Request, Update};
-use fawn_wire::internal::KeyspaceRequest;
+use fawn_types::{Now, Reply, Request};
 use smallvec::SmallVec;
 
 /// The executor with the engine, the members, and the receiver of replies.
@@ -99,12 +98,7 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
         let head = *self.exec.wait_queue.head(id);
         let (execution, body) = match self.exec.wait_queue.take(id) {
             WaitingBody::Request(request) => {
-                let execution = match request.body() {
-                    RequestBody::Key(Request::Get { key }) => self.resume_read(&head, key, plan),
-                    RequestBody::Key(Request::Update { key, update }) => self.resume_update(&head, key, update, plan),
-                    RequestBody::Keyspace(request) => self.resume_range_update(&head, &request),
-                };
-                (execution, WaitingBody::Request(request))
+                (self.resume_request(&head, &request.body(), plan), WaitingBody::Request(request))
             }
             WaitingBody::Scan(scan) => (self.resume_scan(&head, scan, plan), WaitingBody::Taken),
             WaitingBody::Taken => unreachable!("a request runs once at a time"),
@@ -116,6 +110,19 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
     fn at(&mut self, slot: RangeSlot) -> (ExecContext<'_, D>, &mut S) {
         let Self { exec, engine, members, now, sink } = self;
         (ExecContext { exec, engine, member: &mut members[slot], now: *now }, sink)
+    }
+
+    fn resume_request(&mut self, head: &RequestHead, body: &RequestBody<'_>, plan: Option<LookupPlan>) -> Execution {
+        let RequestHead { slot, hash, tag, grant_bytes, .. } = *head;
+        let (mut context, sink) = self.at(slot);
+        let emit = |reply: &Reply<'_>, wait| sink.reply(head, reply, wait);
+        match body {
+            RequestBody::Key(Request::Get { key }) => self.resume_read(head, key, plan),
+            RequestBody::Key(Request::Update { key, update }) => {
+                context.run(&UpdateJob { hash, key, tag, update, grant_bytes }, plan, emit)
+            }
+            RequestBody::Keyspace(request) => context.run_range_update(tag, request, emit),
+        }
     }
 
     fn resume_read(&mut self, head: &RequestHead, key: &[u8], plan: Option<LookupPlan>) -> Execution {
@@ -133,38 +140,16 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
         if let Ok(Lookup::Unsettled) = lookup {
             (is_latest, lookup) = (true, look_up_newest(engine, member.id, head.hash, key, time));
         }
-        if let Ok(Lookup::Found(entry)) = &lookup
-            && !is_latest
-            && is_unsettled(entry, time)
-        {
-            return Execution::Blocked;
-        }
-        if let Ok(Lookup::Found(entry)) = &lookup
-            && !sink.admit(head, entry.value.len())
-        {
-            return Execution::Larger { bytes: entry.value.len() };
+        match &lookup {
+            Ok(Lookup::Found(entry)) if !is_latest && is_unsettled(entry, time) => return Execution::Blocked,
+            Ok(Lookup::Found(entry)) if !sink.admit(head, entry.value.len()) => {
+                return Execution::Larger { bytes: entry.value.len() };
+            }
+            _ => {}
         }
         reply_to(lookup, &mut exec.counters, &member.replica, is_latest, |reply, wait| {
             sink.reply(head, reply, wait);
         })
-    }
-
-    fn resume_update(
-        &mut self,
-        head: &RequestHead,
-        key: &[u8],
-        update: Update<'_>,
-        plan: Option<LookupPlan>,
-    ) -> Execution {
-        let RequestHead { hash, tag, grant_bytes, .. } = *head;
-        let job = UpdateJob { hash, key, tag, update: &update, grant_bytes };
-        let (mut context, sink) = self.at(head.slot);
-        context.run(&job, plan, |reply, wait| sink.reply(head, reply, wait))
-    }
-
-    fn resume_range_update(&mut self, head: &RequestHead, request: &KeyspaceRequest<'_>) -> Execution {
-        let (mut context, sink) = self.at(head.slot);
-        context.run_range_update(head.tag, request, |reply, wait| sink.reply(head, reply, wait))
     }
 
     fn resume_scan(&mut self, head: &RequestHead, mut scan: Box<Scan>, plan: Option<LookupPlan>) -> Execution {
