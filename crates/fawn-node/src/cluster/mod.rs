@@ -32,5 +32,5 @@ pub(crate) use config::{HostConfig, member_of, session_of};
 pub(crate) use member_host::MemberHost;
 pub(crate) use node_control::NodeControl;
 pub(crate) use peer_links::PeerLinks;
-pub(crate) use persist::{kept_map, persisted_state, replica_key};
+pub(crate) use persist::{kept_map, replica_key, replica_of};
 pub(crate) use status::node_status;

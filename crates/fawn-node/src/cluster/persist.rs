@@ -3,9 +3,10 @@
 //! A map may be longer than one blob. Its pieces are written to two sets of names alternately, then the root blob names
 //! the set.
 //! Blobs become durable in order, so a crash leaves the whole old map or the whole new one.
+use super::config::HostConfig;
 use super::member_host::MemberHost;
 use fawn_chain::map::{ClusterMap, decode_map, decode_state, encode_state};
-use fawn_chain::{DecodeError, PersistedState};
+use fawn_chain::{DecodeError, PersistedState, Replica, ReplicaConfig};
 use fawn_ds::internals::format::manifest::BLOB_BYTES_MAX;
 use fawn_ds::internals::{BlobTicket, Engine, EngineError, RangeProgress};
 use fawn_flash::Device;
@@ -27,9 +28,17 @@ pub(crate) fn replica_key(range: RangeId) -> u32 {
     range.0 | REPLICA_BIT
 }
 
-/// The stored promise of a member; none is the initial one.
-pub(crate) fn persisted_state<D: Device>(engine: &Engine<D>, range: RangeId) -> Result<PersistedState, DecodeError> {
-    engine.blob(replica_key(range)).map_or(Ok(PersistedState::default()), decode_state)
+/// The replica of a range, from its log and the stored promise; none is the initial one.
+pub(crate) fn replica_of<D: Device>(
+    engine: &Engine<D>,
+    range: RangeId,
+    host: &HostConfig,
+) -> Result<Replica, DecodeError> {
+    let HostConfig { id, boot, durability, limits } = *host;
+    let config = ReplicaConfig { id, boot, range, durability, options: limits.replica };
+    let persisted = engine.blob(replica_key(range)).map_or(Ok(PersistedState::default()), decode_state)?;
+    let RangeProgress { appended, committed, .. } = engine.progress(range);
+    Ok(Replica::new(config, persisted, appended, committed))
 }
 
 const fn piece_key(set: u8, piece: usize) -> u32 {

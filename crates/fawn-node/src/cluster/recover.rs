@@ -1,8 +1,8 @@
 //! Recovery of a shard in a cluster: chain members from their persisted state, completions from a replay of the log.
 use super::member_host::MemberHost;
-use super::persist::persisted_state;
+use super::persist::replica_of;
 use crate::replica::{HostedMember, split_acknowledged};
-use fawn_chain::{ClusterMap, Completions, DecodeError, Replica, ReplicaConfig};
+use fawn_chain::{ClusterMap, Completions, DecodeError};
 use fawn_ds::internals::{EngineError, Event, LookupPlan, Replay, TransferredResults};
 use fawn_flash::Device;
 use fawn_types::{KeyRange, MemberId, RangeId, Version};
@@ -117,18 +117,9 @@ impl<D: Device> MemberHost<D> {
         self.engine.end_sole_epoch(range)?;
         // Retain as much as the limit allows: a member that returns continues from the end of its log.
         self.engine.set_retain_floor(range, Version::ZERO);
-        let persisted = persisted_state(&self.engine, range)
+        let replica = replica_of(&self.engine, range, &self.config)
             .map_err(|cause| NodeError::Kept { what: format!("the promise for {range:?}"), cause })?;
         let completions = self.recover_completions(range)?;
-        let progress = self.engine.progress(range);
-        let config = ReplicaConfig {
-            id: self.config.id,
-            boot: self.config.boot,
-            range,
-            durability: self.config.durability,
-            options: self.config.limits.replica,
-        };
-        let replica = Replica::new(config, persisted, progress.appended, progress.committed);
         self.members.push(HostedMember::new(replica, completions));
         Ok(())
     }

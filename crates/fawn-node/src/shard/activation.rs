@@ -1,8 +1,8 @@
 //! Activation of a shard's replica as the only member of its range, before the shard serves.
-use crate::cluster::{HostConfig, NodeLimits, persisted_state, replica_key};
+use crate::cluster::{HostConfig, NodeLimits, replica_key, replica_of};
 use crate::options::{ServerInfo, ShardOptions};
 use fawn_chain::map::encode_state;
-use fawn_chain::{Replica, ReplicaConfig, ReplicaOptions, ReplicaOutput};
+use fawn_chain::{Replica, ReplicaOptions, ReplicaOutput};
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::{BootId, KeyRange, MemberId, NodeId, Now, RangeId, ShardId};
@@ -35,18 +35,15 @@ pub(crate) fn activate<D: Device>(
     (range, keys): (RangeId, KeyRange),
     host: &HostConfig,
 ) -> Result<Replica, EngineError> {
-    let HostConfig { id, boot, durability, limits } = *host;
-    let config = ReplicaConfig { id, boot, range, durability, options: limits.replica };
-    let persisted = persisted_state(engine, range).map_err(|cause| EngineError::Corrupt {
+    let mut replica = replica_of(engine, range, host).map_err(|cause| EngineError::Corrupt {
         file: "manifest".to_owned(),
         offset_bytes: 0,
         detail: format!("the promise for {range:?}: {cause}; restore the store from a copy"),
     })?;
-    let progress = engine.progress(range);
-    let above_promise = persisted.promised.next();
-    let mut replica = Replica::new(config, persisted, progress.appended, progress.committed);
+    let above_promise = replica.epoch().next();
     let epoch = engine.next_sole_epoch(range).zip(above_promise).map(|(above_log, above)| above_log.max(above));
-    let Some(epoch) = epoch else { return Err(epochs_used_up()) };
+    let used_up = || EngineError::Poisoned { first: "the range's epochs are used up".to_owned() };
+    let epoch = epoch.ok_or_else(used_up)?;
     replica.serve_alone(Now::default(), epoch, keys);
     let mut state = None;
     while let Some(output) = replica.poll_output() {
@@ -60,9 +57,4 @@ pub(crate) fn activate<D: Device>(
     let promise = state.map(|state| encode_state(&state));
     engine.begin_sole_epoch(range, epoch, promise.as_deref().map(|bytes| (replica_key(range), bytes)))?;
     Ok(replica)
-}
-
-#[cold]
-fn epochs_used_up() -> EngineError {
-    EngineError::Poisoned { first: "the range's epochs are used up".to_owned() }
 }
