@@ -28,10 +28,10 @@ pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Sessio
         return Flow::Stall(Stall::Shard);
     }
     match multi.multi_reply.fold {
-        ReplyFold::Atomic(format) => match owners_of(state, multi.keys()) {
-            KeyOwners::Here => set_all(state, session, multi, format),
-            KeyOwners::At(to) => forward_set_all(state, session, to, multi, format),
-            KeyOwners::Apart => {
+        ReplyFold::Atomic(format) => match owner_of(state, multi.keys()) {
+            Some(to) if state.forward.is_here(to) => set_all(state, session, multi, format),
+            Some(to) => forward_set_all(state, session, to, multi, format),
+            None => {
                 session.replies.respond(|out| out.extend_from_slice(CROSS_SLOT));
                 Flow::Continue
             }
@@ -63,21 +63,10 @@ fn item_grant(session: &Session, items: usize) -> usize {
     session.first_grant_bytes().min((ITEMS_BYTES / items).max(ITEM_BYTES_MIN))
 }
 
-/// Owners of the keys of an atomic batch.
-enum KeyOwners {
-    Here,
-    At(Destination),
-    /// Several logs: no batch of one log can hold the keys.
-    Apart,
-}
-
-/// Finds the owners of the keys of an atomic batch.
-fn owners_of<'a, D: Device>(state: &ShardState<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> KeyOwners {
-    let first = keys.next().and_then(|key| state.elsewhere(key));
-    if state.forward.parts() > 1 && keys.any(|key| state.elsewhere(key) != first) {
-        return KeyOwners::Apart;
-    }
-    first.map_or(KeyOwners::Here, KeyOwners::At)
+/// The owner of all keys of an atomic batch; `None` if they are in several logs: no batch of one log can hold them.
+fn owner_of<'a, D: Device>(state: &ShardState<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> Option<Destination> {
+    let owner = keys.next().map(|key| state.forward.destination(key))?;
+    (state.forward.parts() == 1 || keys.all(|key| state.forward.destination(key) == owner)).then_some(owner)
 }
 
 /// Keys with values, as in `MSET`.
