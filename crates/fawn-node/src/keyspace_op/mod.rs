@@ -20,7 +20,6 @@ pub(crate) const CROSS_SLOT: &[u8] =
 pub(crate) enum KeyspaceOpKind {
     DbSize,
     Flush(ReplyFormat),
-    SetAll(ReplyFormat),
     Scan(ScanState),
 }
 
@@ -49,8 +48,7 @@ impl KeyspaceOp {
         match (reply, &mut self.kind) {
             (Reply::Error(error), _) => self.failed = Some(*error),
             (Reply::Unsigned(keys), KeyspaceOpKind::DbSize) => self.sum += keys,
-            (Reply::Deleted | Reply::Stored { .. }, KeyspaceOpKind::Flush(_))
-            | (Reply::Stored { .. }, KeyspaceOpKind::SetAll(_)) => {}
+            (Reply::Deleted | Reply::Stored { .. }, KeyspaceOpKind::Flush(_)) => {}
             (Reply::Value(page), KeyspaceOpKind::Scan(scan)) => return scan.take_page(page.value, ranges),
             // The peer has another version, or is broken.
             _ => self.failed = Some(OperationError::Unavailable),
@@ -62,10 +60,8 @@ impl KeyspaceOp {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match (&self.kind, self.failed) {
             (KeyspaceOpKind::DbSize, None) => resp::encode::integer(self.sum.cast_signed(), out),
-            (KeyspaceOpKind::Flush(format) | KeyspaceOpKind::SetAll(format), None) => encode_done(*format, out),
-            (KeyspaceOpKind::Flush(format) | KeyspaceOpKind::SetAll(format), Some(error)) => {
-                encode_error(*format, error, out)
-            }
+            (KeyspaceOpKind::Flush(format), None) => encode_done(*format, out),
+            (KeyspaceOpKind::Flush(format), Some(error)) => encode_error(*format, error, out),
             (KeyspaceOpKind::Scan(scan), None) => scan.encode(out),
             (KeyspaceOpKind::DbSize | KeyspaceOpKind::Scan(_), Some(error)) => resp::encode::error(error, out),
         }

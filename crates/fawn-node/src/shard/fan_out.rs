@@ -53,7 +53,7 @@ pub(crate) fn keyspace<D: Device>(
 }
 
 /// Sends the part to each destination. The session's next requests wait for the reply.
-pub(super) fn ask<D: Device>(
+fn ask<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     kind: KeyspaceOpKind,

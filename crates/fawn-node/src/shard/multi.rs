@@ -1,8 +1,8 @@
 //! Requests on several keys: `MGET`, `DEL`, `EXISTS`, memcached's multi-key `get`, and the atomic `MSET`.
-use super::{ShardState, fan_out, single};
+use super::{ShardState, single};
 use crate::exec::{HashedPair, refusal_error};
 use crate::gateway::{Flow, MultiReply, PendingMulti, Session, Stall};
-use crate::keyspace_op::{CROSS_SLOT, KeyspaceOpKind};
+use crate::keyspace_op::CROSS_SLOT;
 use crate::replica::RangeSlot;
 use crate::request::{Destination, Execution, Parking, ReplyPlace, ReplyTarget, RequestBody};
 use fawn_chain::message::FRAME_BYTES_MAX;
@@ -114,7 +114,7 @@ fn forward_set_all<D: Device>(
     format: ReplyFormat,
 ) -> Flow {
     let is_chain = matches!(to, Destination::Chain(_));
-    // The head may execute a repeated request after the session's later ones.
+    // The head may execute a repeated request after the session's later ones: these wait for the reply.
     if is_chain && !session.is_quiet() {
         return Flow::Stall(Stall::Quiet);
     }
@@ -128,14 +128,13 @@ fn forward_set_all<D: Device>(
         session.replies.respond(|out| encode_error(format, error, out));
         return Flow::Continue;
     }
-    if is_chain {
-        fan_out::ask(state, session, KeyspaceOpKind::SetAll(format), &[to], &KeyspaceRequest::SetAll(pairs));
-        return Flow::Continue;
-    }
     let body = RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs));
     let place = ReplyPlace::Slot(session.replies.reserve(0));
     let target = ReplyTarget { session: session.id, place, format };
     single::send(state, session, (to, KeyHash(0)), &body, (false, 0), target);
+    if is_chain {
+        session.stalled = Some(Stall::Quiet);
+    }
     Flow::Continue
 }
 
