@@ -61,11 +61,13 @@ impl RequestKind {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ShardOpId(pub(crate) u64);
 
-impl<'a> RequestMessage<'a> {
-    /// A request on a member's whole range.
-    pub(crate) const fn keyspace(slot: RangeSlot, tag: Option<Tag>, request: KeyspaceRequest<'a>) -> Self {
-        let (hash, body) = (KeyHash(0), RequestBody::Keyspace(request));
-        Self { slot, hash, tag, is_latest: false, grant_bytes: usize::MAX, body }
+/// The request with at most so many keys in a step of a scan, whatever was requested: its sender continues from there.
+pub(crate) fn bound_scan(body: RequestBody<'_>, keys_max: u32) -> RequestBody<'_> {
+    match body {
+        RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count }) => {
+            RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count: count.clamp(1, keys_max) })
+        }
+        body => body,
     }
 }
 

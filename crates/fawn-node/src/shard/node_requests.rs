@@ -5,7 +5,7 @@ use super::{ShardContext, ShardState};
 use crate::cluster::payload::decode_request;
 use crate::cluster::{MemberHost, member_of};
 use crate::replica::RangeSlot;
-use crate::request::{Origin, RequestBody, RequestMessage, Tag};
+use crate::request::{Origin, RequestBody, RequestMessage, Tag, bound_scan};
 use fawn_chain::message::RefusedReason;
 use fawn_chain::{Body, Frame, Header, Role};
 use fawn_flash::Device;
@@ -53,38 +53,28 @@ impl<D: Device> ShardContext<'_, D> {
             }
             tag = Some(Tag { client, first_incomplete });
         }
-        let grant_bytes = if grant == u32::MAX { usize::MAX } else { grant as usize };
-        let Some(message) = self.message_for(slot, (tag, grant_bytes), body) else {
+        let Some(hash) = self.hash_in_range(slot, &body) else {
             return self.state.node_replies().refuse(&origin, RefusedReason::WrongRange);
         };
+        let (body, grant_bytes) = (bound_scan(body, SCAN_KEYS_MAX), grant as usize);
+        let message = RequestMessage { slot, hash, tag, is_latest: false, grant_bytes, body };
         self.resumption().begin(&message, origin);
     }
 
-    /// The message for a member, unless a key is not in its range.
-    fn message_for<'a>(
-        &self,
-        slot: RangeSlot,
-        (tag, grant_bytes): (Option<Tag>, usize),
-        body: RequestBody<'a>,
-    ) -> Option<RequestMessage<'a>> {
+    /// The hash of the request's key, if it has one, unless a key is not in the member's range.
+    fn hash_in_range(&self, slot: RangeSlot, body: &RequestBody<'_>) -> Option<KeyHash> {
         let (secret, replica) = (self.state.host.engine.secret(), &self.state.host.members[slot].replica);
-        let request = match body {
+        let (hash, is_covered) = match body {
             RequestBody::Key(request) => {
                 let ring_key = RingKey::of(secret, request.key());
-                let hash = key_hash_of(&ring_key);
-                let message = RequestMessage { slot, hash, tag, is_latest: false, grant_bytes, body };
-                return replica.covers(&ring_key).then_some(message);
+                (key_hash_of(&ring_key), replica.covers(&ring_key))
             }
-            RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count }) => {
-                KeyspaceRequest::Scan { cursor, count: count.clamp(1, SCAN_KEYS_MAX) }
+            RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs)) => {
+                (KeyHash(0), pairs.iter().all(|(key, _)| replica.covers(&RingKey::of(secret, key))))
             }
-            RequestBody::Keyspace(request) => request,
+            RequestBody::Keyspace(_) => (KeyHash(0), true),
         };
-        let is_covered = match request {
-            KeyspaceRequest::SetAll(pairs) => pairs.iter().all(|(key, _)| replica.covers(&RingKey::of(secret, key))),
-            _ => true,
-        };
-        is_covered.then(|| RequestMessage::keyspace(slot, tag, request))
+        is_covered.then_some(hash)
     }
 }
 

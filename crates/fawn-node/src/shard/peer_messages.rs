@@ -5,15 +5,15 @@
 use super::{Shard, ShardContext};
 use crate::forward::MessageBatch;
 use crate::replica::RangeSlot;
-use crate::request::{Origin, RequestBody, RequestMessage, ShardOpId};
+use crate::request::{Origin, RequestBody, RequestMessage, ShardOpId, bound_scan};
 use crate::status::ShardStatus;
 use fawn_ds::internals::PREFETCH_KEYS_MAX;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, ShardId};
-use fawn_wire::internal::{KeyspaceRequest, Message, RequestFields};
+use fawn_wire::internal::{Message, RequestFields};
 use smallvec::SmallVec;
 
-/// Keys of one scan step for a shard, whatever was requested: the shard that asks continues from there.
+/// Maximum keys of one scan step for a shard.
 const SCAN_KEYS_MAX: u32 = 256;
 
 /// Requests that are prefetched together.
@@ -84,23 +84,12 @@ impl<D: Device> Shard<D> {
             let hashes: SmallVec<[KeyHash; PREFETCH_KEYS_MAX]> = requests.iter().filter_map(on_key).collect();
             self.state.host.engine.prefetch(self.state.member().id, &hashes);
         }
-        for (fields, body) in requests.drain(..) {
-            self.execute_one_for(from, fields, body);
+        for (RequestFields { op, hash, grant_bytes, is_latest }, body) in requests.drain(..) {
+            let (body, grant_bytes) = (bound_scan(body, SCAN_KEYS_MAX), grant_bytes as usize);
+            let message = RequestMessage { slot: RangeSlot::ONLY, hash, tag: None, is_latest, grant_bytes, body };
+            self.state.counters.executed_for_peers += u64::from(from != self.state.forward.shard());
+            let origin = Origin::Shard { shard: from, op: ShardOpId(op) };
+            self.host().resumption().begin(&message, origin);
         }
-    }
-
-    fn execute_one_for(&mut self, from: ShardId, fields: RequestFields, body: RequestBody<'_>) {
-        let RequestFields { op, hash, grant_bytes, is_latest } = fields;
-        let body = match body {
-            RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count }) => {
-                RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count: count.clamp(1, SCAN_KEYS_MAX) })
-            }
-            body => body,
-        };
-        let grant_bytes = if grant_bytes == u32::MAX { usize::MAX } else { grant_bytes as usize };
-        let message = RequestMessage { slot: RangeSlot::ONLY, hash, tag: None, is_latest, grant_bytes, body };
-        self.state.counters.executed_for_peers += u64::from(from != self.state.forward.shard());
-        let origin = Origin::Shard { shard: from, op: ShardOpId(op) };
-        self.host().resumption().begin(&message, origin);
     }
 }
