@@ -43,7 +43,7 @@ impl<D: Device> ExecContext<'_, D> {
                 ControlFlow::Break(execution) => execution,
             },
             KeyspaceRequest::SetAll(pairs) => {
-                let pairs = hashed(self.engine, pairs);
+                let pairs = hash_pairs(self.engine, pairs);
                 self.set_all((message.slot, message.tag), &pairs, emit)
             }
         }
@@ -59,7 +59,7 @@ impl<D: Device> ExecContext<'_, D> {
         match *request {
             KeyspaceRequest::Clear => self.clear(client, emit),
             KeyspaceRequest::SetAll(pairs) => {
-                let pairs = hashed(self.engine, pairs);
+                let pairs = hash_pairs(self.engine, pairs);
                 self.append_pairs(client, &pairs, emit)
             }
             KeyspaceRequest::Count | KeyspaceRequest::Scan { .. } => unreachable!("only updates wait in queues"),
@@ -157,7 +157,7 @@ fn client_of(tag: Option<Tag>) -> ClientTag {
     tag.map_or(ClientTag::NONE, |tag| tag.client)
 }
 
-fn hashed<'a, D: Device>(engine: &Engine<D>, pairs: KeyValuePairs<'a>) -> Vec<HashedPair<'a>> {
+pub(super) fn hash_pairs<'a, D: Device>(engine: &Engine<D>, pairs: KeyValuePairs<'a>) -> Vec<HashedPair<'a>> {
     pairs.iter().map(|(key, value)| (KeyHash::of(engine.secret(), key), key, value)).collect()
 }
 

@@ -18,6 +18,7 @@ pub(crate) use keyspace_op::HashedPair;
 pub(crate) use reads::ReadWaiter;
 pub(crate) use resume::Resumption;
 
+use self::keyspace_op::hash_pairs;
 use self::reads::Reads;
 use self::wait_queue::{WaitQueue, WaitingBody};
 use crate::replica::HostedMember;
@@ -25,7 +26,7 @@ use crate::status::ShardCounters;
 use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, EngineError, LookupPlan};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Version};
+use fawn_types::{Now, OperationError, Reply, Request, Version};
 use fawn_wire::internal::KeyspaceRequest;
 
 /// Buffers that are reused between requests.
@@ -122,25 +123,25 @@ impl Executor {
         origin: Origin,
     ) -> usize {
         let mut head = RequestHead::new(message, origin);
+        if let Parking::Scan(plan, scan) = parking {
+            let id = self.wait_queue.insert(head, WaitingBody::Scan(scan), Box::default());
+            self.reads.start(engine, plan, self.wait_queue.waiter(id));
+            return 0;
+        }
         // A queued read sees the updates before it.
         let follows_updates = matches!(parking, Parking::Queue | Parking::Retry);
         head.is_latest |= follows_updates;
         head.is_queued |= follows_updates;
-        let (parking, body, others) = match (parking, message.body) {
-            (Parking::Scan(plan, scan), _) => (Parking::Read(plan), WaitingBody::Scan(scan), Box::default()),
-            (parking, body) => {
-                let mut hashes = batch_hashes(engine, &body);
-                head.hash = hashes.next().unwrap_or(head.hash);
-                (parking, WaitingBody::Request(StoredRequest::new(&body)), hashes.collect())
-            }
+        let batch = match message.body {
+            RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs)) => hash_pairs(engine, pairs),
+            _ => Vec::new(),
         };
-        let (is_scan, stored_bytes) = match &body {
-            WaitingBody::Request(request) => (false, request.len_bytes()),
-            _ => (true, 0),
-        };
-        let id = self.wait_queue.insert(head, body, others);
+        let mut hashes = batch.into_iter().map(|(hash, ..)| hash);
+        head.hash = hashes.next().unwrap_or(head.hash);
+        let request = StoredRequest::new(&message.body);
+        let stored_bytes = request.len_bytes();
+        let id = self.wait_queue.insert(head, WaitingBody::Request(request), hashes.collect());
         match parking {
-            Parking::Read(plan) if is_scan => self.reads.start(engine, plan, self.wait_queue.waiter(id)),
             Parking::Read(plan) => {
                 assert!(!head.is_queued || self.wait_queue.is_first(id), "only the first of a key reads");
                 self.start_read(engine, id, plan);
@@ -165,19 +166,6 @@ impl Executor {
             }
         }
     }
-}
-
-/// Hashes of the keys of a batch; of any other request none.
-fn batch_hashes<'a, D: Device>(
-    engine: &Engine<D>,
-    body: &RequestBody<'a>,
-) -> impl Iterator<Item = KeyHash> + use<'a, D> {
-    let secret = *engine.secret();
-    let pairs = match *body {
-        RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs)) => Some(pairs),
-        _ => None,
-    };
-    pairs.into_iter().flat_map(|pairs| pairs.iter()).map(move |(key, _)| KeyHash::of(&secret, key))
 }
 
 /// Error reply for a request that the member refuses.

@@ -85,14 +85,6 @@ impl NotAppended {
             error => Self::Failed(operation_error(error)),
         }
     }
-
-    #[cold]
-    pub(super) const fn of_sequencer(rejection: Rejection) -> Self {
-        match rejection {
-            Rejection::Overloaded => Self::Blocked,
-            rejection => Self::Refused(rejection),
-        }
-    }
 }
 
 impl<D: Device> ExecContext<'_, D> {
@@ -273,9 +265,10 @@ impl<D: Device> ExecContext<'_, D> {
     /// The outcome without a version. A poisoned store commits nothing more, so waiting for space would never end.
     #[cold]
     fn not_assigned(&self, rejection: Rejection) -> NotAppended {
-        match self.engine.poisoned() {
-            Some(_) if matches!(rejection, Rejection::Overloaded) => NotAppended::Failed(OperationError::Poisoned),
-            _ => NotAppended::of_sequencer(rejection),
+        match rejection {
+            Rejection::Overloaded if self.engine.poisoned().is_some() => NotAppended::Failed(OperationError::Poisoned),
+            Rejection::Overloaded => NotAppended::Blocked,
+            rejection => NotAppended::Refused(rejection),
         }
     }
 
