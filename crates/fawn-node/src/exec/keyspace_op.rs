@@ -3,7 +3,7 @@ use super::read::wait_for_commit;
 use super::update::{RecordDraft, reply_at_commit};
 use super::{Emit, ExecContext, operation_error};
 use crate::replica::RangeSlot;
-use crate::request::{Execution, Parking, RequestMessage, Tag};
+use crate::request::{Execution, Parking, RequestMessage};
 use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_ds::internals::format::record::encoded_len;
 use fawn_ds::internals::{CorruptRecord, Engine, EngineError, RecordKind, RecordRef, Scan, ScanStep};
@@ -26,25 +26,27 @@ impl<D: Device> ExecContext<'_, D> {
         request: &KeyspaceRequest<'_>,
         emit: impl Emit,
     ) -> Execution {
+        let emit = match self.admit(message.tag, emit) {
+            ControlFlow::Continue(emit) => emit,
+            ControlFlow::Break(execution) => return execution,
+        };
+        let client = message.tag.map_or(ClientTag::NONE, |tag| tag.client);
         match *request {
-            KeyspaceRequest::Count => match self.member.replica.admit_read(self.now) {
-                Ok(_) => {
-                    emit(&Reply::Unsigned(self.engine.len(self.member.id)), None);
-                    Execution::Replied
+            KeyspaceRequest::Count => {
+                if let Err(rejection) = self.member.replica.admit_read(self.now) {
+                    return Execution::Refused(rejection);
                 }
-                Err(rejection) => Execution::Refused(rejection),
-            },
+                emit(&Reply::Unsigned(self.engine.len(self.member.id)), None);
+                Execution::Replied
+            }
             KeyspaceRequest::Scan { cursor, count } => {
                 let scan = Box::new(Scan::new(self.member.id, cursor, count as usize));
                 self.scan_step(scan, emit)
             }
-            KeyspaceRequest::Clear => match self.admit(message.tag, emit) {
-                ControlFlow::Continue(emit) => self.clear(client_of(message.tag), emit),
-                ControlFlow::Break(execution) => execution,
-            },
+            KeyspaceRequest::Clear => self.clear(client, emit),
             KeyspaceRequest::SetAll(pairs) => {
                 let pairs = hash_pairs(self.engine, pairs);
-                self.set_all((message.slot, message.tag), &pairs, emit)
+                self.set_all(message.slot, client, &pairs, emit)
             }
         }
     }
@@ -110,21 +112,18 @@ impl<D: Device> ExecContext<'_, D> {
     /// and the result. This marks the end of the batch on links too, where only whole batches are sent and appended.
     pub(crate) fn set_all(
         &mut self,
-        (slot, tag): (RangeSlot, Option<Tag>),
+        slot: RangeSlot,
+        client: ClientTag,
         pairs: &[HashedPair<'_>],
         emit: impl Emit,
     ) -> Execution {
-        let emit = match self.admit(tag, emit) {
-            ControlFlow::Continue(emit) => emit,
-            ControlFlow::Break(execution) => return execution,
-        };
         // Updates that wait for their value precede the batch.
         if self.exec.wait_queue.has_queues()
             && pairs.iter().any(|(hash, ..)| self.exec.wait_queue.has_queue(slot, *hash))
         {
             return Execution::Park(Parking::Queue);
         }
-        self.append_pairs(client_of(tag), pairs, emit)
+        self.append_pairs(client, pairs, emit)
     }
 
     fn append_pairs(&mut self, client: ClientTag, pairs: &[HashedPair<'_>], emit: impl Emit) -> Execution {
@@ -151,10 +150,6 @@ impl<D: Device> ExecContext<'_, D> {
             Err(not) => not.conclude(emit),
         }
     }
-}
-
-fn client_of(tag: Option<Tag>) -> ClientTag {
-    tag.map_or(ClientTag::NONE, |tag| tag.client)
 }
 
 pub(super) fn hash_pairs<'a, D: Device>(engine: &Engine<D>, pairs: KeyValuePairs<'a>) -> Vec<HashedPair<'a>> {

@@ -7,7 +7,7 @@ use crate::replica::RangeSlot;
 use crate::request::{Destination, Execution, Parking, ReplyPlace, ReplyTarget, RequestBody};
 use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, OperationError, Reply, Request, Update};
+use fawn_types::{ClientTag, KeyHash, OperationError, Reply, Request, Update};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
 use fawn_wire::{MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
 
@@ -87,7 +87,7 @@ fn set_all<D: Device>(
     format: ReplyFormat,
 ) -> Flow {
     let pairs: Vec<HashedPair<'_>> = pairs_of(multi).map(|(key, value)| (state.hash(key), key, value)).collect();
-    let execution = state.host.at(RangeSlot::ONLY).set_all((RangeSlot::ONLY, None), &pairs, |reply, wait| {
+    let execution = state.host.at(RangeSlot::ONLY).set_all(RangeSlot::ONLY, ClientTag::NONE, &pairs, |reply, wait| {
         pairs.iter().for_each(|(hash, ..)| session.note(*hash, wait));
         session.replies.respond_after(wait, |out| match reply {
             Reply::Error(error) => encode_error(format, *error, out),
