@@ -13,23 +13,18 @@ const SECTIONS: [&str; 9] =
 /// The requested sections; all if none is named.
 pub(super) fn text(server_info: &ServerInfo, status: &ShardStatus, asked: Args<'_>, now: TimeMs) -> String {
     let mut lines = Vec::new();
-    for_each_line(server_info, status, now, &mut |name, value| match name.split_once(':') {
-        Some((section, name)) if is_asked(section, asked) => {
-            lines.push((section_at(section), format!("{name}:{value}\r\n")))
+    for_each_line(server_info, status, now, &mut |name, value| {
+        if let Some((section, name)) = name.split_once(':') {
+            lines.push((section.to_owned(), format!("{name}:{value}\r\n")));
         }
-        _ => {}
     });
     let mut text = String::with_capacity(2048);
-    for (at, section) in SECTIONS.into_iter().enumerate().filter(|(_, section)| is_asked(section, asked)) {
+    for section in SECTIONS.into_iter().filter(|section| is_asked(section, asked)) {
         // Writing to a string does not fail.
         let _ = write!(text, "{}# {section}\r\n", if text.is_empty() { "" } else { "\r\n" });
-        lines.iter().filter(|(of, _)| *of == Some(at)).for_each(|(_, line)| text.push_str(line));
+        lines.iter().filter(|(of, _)| of == section).for_each(|(_, line)| text.push_str(line));
     }
     text
-}
-
-fn section_at(section: &str) -> Option<usize> {
-    SECTIONS.iter().position(|known| *known == section)
 }
 
 fn is_asked(section: &str, mut asked: Args<'_>) -> bool {
