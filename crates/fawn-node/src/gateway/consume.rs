@@ -218,37 +218,3 @@ fn notify_host(session: &mut Session, options: &ShardOptions, relieved: bool, ou
         outputs.push_back(ShardOutput::Close(session.id));
     }
 }
-
-/// The client sends no more (a half-closed socket): pending replies are finished, then [`ShardOutput::Close`] follows.
-pub(crate) fn end_input(sessions: &mut Sessions, id: SessionId) {
-    if let Some(session) = sessions.get_mut(id)
-        && session.phase == SessionPhase::Open
-    {
-        session.phase = SessionPhase::Draining;
-    }
-    sessions.schedule(id);
-}
-
-/// The host wrote this many bytes of the session's output.
-pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counters: &mut ShardCounters) {
-    let Some((session, pool, budget)) = sessions.get_with_pool(id) else { return };
-    session.replies.wrote(bytes);
-    budget.update(session);
-    counters.output_bytes += bytes as u64;
-    // Errors in replies that were not immediate.
-    counters.error_replies += session.replies.take_errors();
-    if !session.replies.has_output() {
-        session.output_announced = false;
-        session.replies.give_back(pool);
-    }
-    if session.stalled.is_some() {
-        sessions.schedule(id);
-    }
-}
-
-/// Whether the session accepts input; if not, [`ShardOutput::Resume`] or [`ShardOutput::Close`] will follow.
-pub(crate) fn wants_input(sessions: &Sessions, options: &ShardOptions, id: SessionId) -> bool {
-    sessions.get(id).is_some_and(|session| {
-        session.phase == SessionPhase::Open && session.stalled.is_none() && session.has_capacity(options)
-    })
-}

@@ -26,7 +26,7 @@ use self::activation::{activate, host_config};
 use crate::cluster::{MemberHost, NodeControl, PeerLinks};
 use crate::exec::SCRATCH_BYTES_KEPT;
 use crate::forward::{ClusterOps, Forwarder};
-use crate::gateway::{Sessions, consume};
+use crate::gateway::{SessionPhase, Sessions, consume};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::output::ShardOutput;
 use crate::placement::Placement;
@@ -136,13 +136,19 @@ impl<D: Device> Shard<D> {
 
     /// The client sends no more (a half-closed socket): pending replies are finished, then [`ShardOutput::Close`]
     /// follows.
-    pub fn end_input(&mut self, session: SessionId) {
-        consume::end_input(&mut self.sessions, session);
+    pub fn end_input(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id).filter(|session| session.phase == SessionPhase::Open) {
+            session.phase = SessionPhase::Draining;
+        }
+        self.sessions.schedule(id);
     }
 
     /// Whether the session accepts input; if not, [`ShardOutput::Resume`] or [`ShardOutput::Close`] will follow.
     pub fn wants_input(&self, session: SessionId) -> bool {
-        consume::wants_input(&self.sessions, &self.state.options, session)
+        let options = &self.state.options;
+        self.sessions.get(session).is_some_and(|session| {
+            session.phase == SessionPhase::Open && session.stalled.is_none() && session.has_capacity(options)
+        })
     }
 
     /// Bytes for the client, in order.
@@ -152,7 +158,19 @@ impl<D: Device> Shard<D> {
 
     /// The host wrote this many bytes of [`Shard::output`].
     pub fn wrote(&mut self, id: SessionId, bytes: usize) {
-        consume::wrote(&mut self.sessions, id, bytes, &mut self.state.counters);
+        let Some((session, pool, budget)) = self.sessions.get_with_pool(id) else { return };
+        session.replies.wrote(bytes);
+        budget.update(session);
+        self.state.counters.output_bytes += bytes as u64;
+        // Errors in replies that were not immediate.
+        self.state.counters.error_replies += session.replies.take_errors();
+        if !session.replies.has_output() {
+            session.output_announced = false;
+            session.replies.give_back(pool);
+        }
+        if session.stalled.is_some() {
+            self.sessions.schedule(id);
+        }
     }
 
     /// Executes the complete commands at the start of `input`; returns the number of consumed bytes. The host keeps the
