@@ -54,7 +54,7 @@ pub(crate) struct Forwarder {
     commit_waiters: CommitWaiters,
     /// Counters of the other shards.
     pub(crate) peer_stats: ShardStatus,
-    /// A reply arrived in this iteration: further requests may be sent.
+    /// A reply or a device event arrived in this iteration: stalled sessions may continue.
     pub(crate) has_moved: bool,
 }
 

@@ -52,8 +52,6 @@ pub struct Shard<D: Device> {
     pub(crate) state: ShardState<D>,
     pub(crate) sessions: Sessions,
     pub(crate) outputs: VecDeque<ShardOutput>,
-    /// Something moved in this iteration that stalled sessions may wait for.
-    has_moved: bool,
 }
 
 impl<D: Device> Shard<D> {
@@ -110,7 +108,7 @@ impl<D: Device> Shard<D> {
             forward,
         };
         let (sessions, outputs) = (Sessions::new(&options, placement), VecDeque::new());
-        Self { state, sessions, outputs, has_moved: false }
+        Self { state, sessions, outputs }
     }
 
     /// Opens a session.
@@ -207,8 +205,10 @@ impl<D: Device> Shard<D> {
     pub(crate) fn begin_iteration(&mut self, now: Now) {
         self.note_time(now);
         self.state.counters.iterations += 1;
-        self.flush_if_due(now);
-        self.has_moved = self.reap(now);
+        if self.state.flush_at.take_if(|at| *at <= now.mono).is_some() {
+            fan_out::flush_all(&mut self.state);
+        }
+        self.reap(now);
         self.handle_own_batch();
         self.begin_cluster_iteration();
         self.sessions.serve_waiting(&mut self.outputs);
@@ -234,7 +234,7 @@ impl<D: Device> Shard<D> {
             self.state.host.advance(now, &mut self.state.links);
         }
         let has_moved = std::mem::take(&mut self.state.forward.has_moved) || self.state.committed() > before;
-        self.settle_sessions(self.has_moved || has_moved);
+        self.settle_sessions(has_moved);
         let is_due = self.has_rounds_left();
         if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
             self.state.multi_reply = Vec::new();
@@ -313,20 +313,12 @@ impl<D: Device> Shard<D> {
         now
     }
 
-    fn flush_if_due(&mut self, now: Now) {
-        if self.state.flush_at.is_some_and(|at| at <= now.mono) {
-            self.state.flush_at = None;
-            fan_out::flush_all(&mut self.state);
-        }
-    }
-
-    fn reap(&mut self, now: Now) -> bool {
+    fn reap(&mut self, now: Now) {
         let mut events = self.state.host.poll_events(now);
-        let had_events = !events.is_empty();
+        self.state.forward.has_moved |= !events.is_empty();
         let mut host = self.host();
         events.drain(..).for_each(|event| host.handle_event(event));
         self.state.host.events = events;
-        had_events
     }
 
     /// Moves due replies to the outputs and emits the effects that follow.
