@@ -4,10 +4,10 @@ use super::manager::ManagerHost;
 use super::member_host::MemberHost;
 use super::output::NodeOutput;
 use super::peer_links::PeerLinks;
-use super::persist;
+use super::persist::kept_map;
 use super::recover::NodeError;
 use fawn_chain::message::StreamError;
-use fawn_chain::{Body, ClusterMap, Frame};
+use fawn_chain::{Body, Frame};
 use fawn_flash::Device;
 use fawn_types::{Epoch, MemberId, MonoMs, Now, RangeId};
 use std::collections::VecDeque;
@@ -31,13 +31,15 @@ impl NodeControl {
     /// # Errors
     /// When the manager's map in the store does not decode.
     pub(crate) fn new<D: Device>(config: &NodeConfig, host: &MemberHost<D>) -> Result<Self, NodeError> {
-        let manager = match (config.manager == Some(config.id), &config.map_place) {
-            (false, _) => None,
-            (true, MapPlace::Host { kept }) => {
-                let map = kept.as_deref().unwrap_or(&config.map).clone();
-                Some(ManagerHost::new(config, map))
-            }
-            (true, MapPlace::OwnStore) => Some(ManagerHost::new(config, kept_map(config, host)?)),
+        let manager = if config.manager == Some(config.id) {
+            // At the cluster's first start there is no committed map.
+            let kept = match &config.map_place {
+                MapPlace::Host { kept } => kept.as_deref().cloned(),
+                MapPlace::OwnStore => kept_map(&host.engine)?,
+            };
+            Some(ManagerHost::new(config, kept.unwrap_or_else(|| config.map.clone())))
+        } else {
+            None
         };
         Ok(Self {
             map_place: config.map_place.clone(),
@@ -113,13 +115,5 @@ impl NodeControl {
         }
         let (revision, image) = self.to_keep.pop_front()?;
         Some(NodeOutput::KeepMap { revision, image })
-    }
-}
-
-/// The manager's last committed map; at the cluster's first start the configured one.
-fn kept_map<D: Device>(config: &NodeConfig, host: &MemberHost<D>) -> Result<ClusterMap, NodeError> {
-    match persist::kept_map(&host.engine) {
-        Ok(map) => Ok(map.unwrap_or_else(|| config.map.clone())),
-        Err(cause) => Err(NodeError::Kept { what: "the cluster map".to_owned(), cause }),
     }
 }

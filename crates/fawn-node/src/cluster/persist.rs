@@ -5,6 +5,7 @@
 //! Blobs become durable in order, so a crash leaves the whole old map or the whole new one.
 use super::config::HostConfig;
 use super::member_host::MemberHost;
+use super::recover::NodeError;
 use fawn_chain::map::{ClusterMap, decode_map, decode_state, encode_state};
 use fawn_chain::{DecodeError, PersistedState, Replica, ReplicaConfig};
 use fawn_ds::internals::format::manifest::BLOB_BYTES_MAX;
@@ -181,11 +182,11 @@ fn put_map<D: Device>(engine: &mut Engine<D>, image: &[u8]) -> Result<BlobTicket
 }
 
 /// The last map written to this store; `None` if there is none.
-pub(crate) fn kept_map<D: Device>(engine: &Engine<D>) -> Result<Option<ClusterMap>, DecodeError> {
+pub(crate) fn kept_map<D: Device>(engine: &Engine<D>) -> Result<Option<ClusterMap>, NodeError> {
     let Some((set, pieces)) = root_of(engine) else { return Ok(None) };
     let mut image = Vec::new();
     for at in 0..pieces {
         image.extend_from_slice(engine.blob(piece_key(set, at)).unwrap_or_default());
     }
-    decode_map(&image).map(Some)
+    decode_map(&image).map(Some).map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })
 }

@@ -118,8 +118,7 @@ impl LocalCluster {
         engines: impl Iterator<Item = &'a Engine<D>> + Clone,
         options: &LocalOptions,
     ) -> Result<Option<ClusterMap>, NodeError> {
-        let kept = map_persistence::newest(engines.clone());
-        let kept = kept.map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })?;
+        let kept = map_persistence::newest(engines.clone())?;
         let Some(map) = &kept else { return Ok(None) };
         if engines.into_iter().any(|engine| *engine.secret() != map.secret) {
             return Err(NodeError::SecretDiffers);

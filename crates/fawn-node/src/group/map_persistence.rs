@@ -3,8 +3,8 @@
 //! Chains can therefore be changed while a minority of the nodes is down. A node counts once one of its stores has the
 //! map: with a majority of the stores, the death of a node would stop all chains after the disk of another node's shard
 //! had failed.
-use crate::cluster::kept_map;
-use fawn_chain::{ClusterMap, DecodeError};
+use crate::cluster::{NodeError, kept_map};
+use fawn_chain::ClusterMap;
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::NodeId;
@@ -49,7 +49,7 @@ impl MapPersistence {
 /// An uncommitted map is used too: nothing depended on it yet, so it is as safe to commit as any successor.
 pub(super) fn newest<'a, D: Device + 'a>(
     engines: impl Iterator<Item = &'a Engine<D>>,
-) -> Result<Option<ClusterMap>, DecodeError> {
+) -> Result<Option<ClusterMap>, NodeError> {
     let mut newest: Option<ClusterMap> = None;
     for engine in engines {
         let found = kept_map(engine)?;
