@@ -6,7 +6,6 @@ use super::persist::{PersistQueue, PersistedBlob};
 use super::transfer::TransferJob;
 use crate::exec::{ExecContext, Executor};
 use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot};
-use crate::request::{Origin, Parking, RequestMessage};
 use crate::status::ShardCounters;
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
 use fawn_chain::{Body, Frame, RangeEntry, Role};
@@ -84,11 +83,6 @@ impl<D: Device> MemberHost<D> {
     pub(crate) fn at(&mut self, slot: RangeSlot) -> ExecContext<'_, D> {
         let Self { exec, engine, members, now, .. } = self;
         ExecContext { exec, engine, member: &mut members[slot], now: *now }
-    }
-
-    /// Parks a request. Returns the bytes that it is stored in.
-    pub(crate) fn park(&mut self, parking: Parking, message: &RequestMessage<'_>, origin: Origin) -> usize {
-        self.exec.park(&mut self.engine, parking, message, origin)
     }
 
     /// The age of the oldest write or sync in flight, if it shows that the disk hangs. Called after completions were

@@ -23,7 +23,7 @@ pub(crate) struct NodeControl {
     /// Revisions and images of maps that the host must store.
     to_keep: VecDeque<(u64, Vec<u8>)>,
     /// Revision of another shard's map that became durable in this shard's store.
-    kept: Option<u64>,
+    pub(crate) kept: Option<u64>,
     heartbeat_at: MonoMs,
 }
 
@@ -70,10 +70,6 @@ impl NodeControl {
             (Some(manager), MapPlace::OwnStore) => manager.manager.handle_persisted(now, revision),
             _ => self.kept = Some(revision),
         }
-    }
-
-    pub(crate) const fn poll_map_kept(&mut self) -> Option<u64> {
-        self.kept.take()
     }
 
     /// Handles a frame for the manager; returns whether it was one.

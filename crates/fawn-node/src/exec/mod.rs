@@ -146,7 +146,7 @@ impl Executor {
                 assert!(!head.is_queued || self.wait_queue.is_first(id), "only the first of a key reads");
                 self.start_read(engine, id, plan);
             }
-            Parking::Retry if self.wait_queue.is_first(id) => self.wait_queue.retry_later((head.slot, head.hash)),
+            Parking::Retry if self.wait_queue.is_first(id) => self.wait_queue.retries.push((head.slot, head.hash)),
             Parking::Queue | Parking::Retry | Parking::Scan(..) => {}
         }
         stored_bytes

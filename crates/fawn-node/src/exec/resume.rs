@@ -173,7 +173,7 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
             // The front-end sends it again.
             (Execution::Blocked, Origin::Node { .. }) => return self.refuse(id, head, &Rejection::Overloaded),
             (Execution::Refused(rejection), _) => return self.refuse(id, head, &rejection),
-            (Execution::Blocked, Origin::Shard { .. }) => wait_queue.retry_later((head.slot, head.hash)),
+            (Execution::Blocked, Origin::Shard { .. }) => wait_queue.retries.push((head.slot, head.hash)),
             (Execution::Larger { bytes }, _) => return self.remove_larger(id, head, &body, bytes),
             (Execution::Park(Parking::Read(plan)), _) => {
                 let bytes = plan.read_bytes();

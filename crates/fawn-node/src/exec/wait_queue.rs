@@ -146,11 +146,6 @@ impl WaitQueue {
         self.queues.get(&name)?.front().copied()
     }
 
-    /// The queue's first request cannot run before the next iteration.
-    pub(super) fn retry_later(&mut self, name: QueueName) {
-        self.retries.push(name);
-    }
-
     /// Removes all requests of a member, in no particular order. None of them was executed.
     pub(super) fn take_range(&mut self, slot: RangeSlot) -> Vec<RequestHead> {
         let of_range =

@@ -26,7 +26,8 @@ const SPARE_BYTES_MAX: usize = 512 << 10;
 /// session.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    shard: ShardId,
+    /// This shard.
+    pub(crate) shard: ShardId,
     routes: Routes,
     /// All keys are this shard's.
     is_alone: bool,
@@ -84,11 +85,6 @@ impl Forwarder {
             peer_stats: ShardStatus::default(),
             has_moved: false,
         }
-    }
-
-    /// This shard.
-    pub(crate) const fn shard(&self) -> ShardId {
-        self.shard
     }
 
     /// Number of parts of a request on the whole keyspace: the shards of the node, or the ranges of the cluster.

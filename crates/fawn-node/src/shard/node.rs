@@ -84,7 +84,7 @@ impl<D: Device> Shard<D> {
     }
 
     pub(crate) fn poll_map_kept(&mut self) -> Option<u64> {
-        self.state.control.as_mut()?.poll_map_kept()
+        self.state.control.as_mut()?.kept.take()
     }
 
     /// Statistics of all stores behind the sessions, for `INFO`.
@@ -109,9 +109,7 @@ impl<D: Device> Shard<D> {
     /// # Errors
     /// When stored bytes are corrupt.
     pub fn digest(&mut self, range: RangeId, time: TimeMs) -> Result<Option<RangeDigest>, EngineError> {
-        match self.state.host.members.find(range) {
-            Some(_) => self.state.host.digest(range, time).map(Some),
-            None => Ok(None),
-        }
+        let slot = self.state.host.members.find(range);
+        slot.map(|_| self.state.host.digest(range, time)).transpose()
     }
 }

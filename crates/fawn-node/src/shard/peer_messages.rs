@@ -65,7 +65,7 @@ impl<D: Device> Shard<D> {
 
     /// Handles messages of this shard to itself.
     pub(crate) fn handle_own_batch(&mut self) {
-        let me = self.state.forward.shard();
+        let me = self.state.forward.shard;
         if let Some(batch) = self.take_batch(me) {
             self.handle_messages(me, batch);
         }
@@ -87,7 +87,7 @@ impl<D: Device> Shard<D> {
         for (RequestFields { op, hash, grant_bytes, is_latest }, body) in requests.drain(..) {
             let (body, grant_bytes) = (bound_scan(body, SCAN_KEYS_MAX), grant_bytes as usize);
             let message = RequestMessage { slot: RangeSlot::ONLY, hash, tag: None, is_latest, grant_bytes, body };
-            self.state.counters.executed_for_peers += u64::from(from != self.state.forward.shard());
+            self.state.counters.executed_for_peers += u64::from(from != self.state.forward.shard);
             let origin = Origin::Shard { shard: from, op: ShardOpId(op) };
             self.host().resumption().begin(&message, origin);
         }

@@ -1,5 +1,6 @@
 //! Requests on one key: executed in place; parked, sent or queued with a reserved slot if they must wait.
 use super::ShardState;
+use crate::cluster::MemberHost;
 use crate::exec::refusal_error;
 use crate::forward::QueuedRequest;
 use crate::gateway::{Flow, Session, Stall};
@@ -176,10 +177,11 @@ pub(super) fn park<D: Device>(
 ) {
     let longest_bytes = if request.returns_value() { grant_bytes } else { usize::MAX };
     let message = message_of((hash, request), is_latest, longest_bytes);
-    let here = Destination::Shard(state.forward.shard());
+    let here = Destination::Shard(state.forward.shard);
     let mut op = OutstandingOp::new(here, target, hash, &message.body, grant_bytes);
     session.own_keys.begin(hash, op.kind);
-    op.request_bytes = state.host.park(parking, &message, state.forward.next_origin());
+    let MemberHost { exec, engine, .. } = &mut state.host;
+    op.request_bytes = exec.park(engine, parking, &message, state.forward.next_origin());
     state.forward.insert(op);
 }
 

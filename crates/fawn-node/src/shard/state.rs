@@ -8,7 +8,6 @@ use crate::forward::Forwarder;
 use crate::gateway::{PendingMulti, Sessions};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::replica::{HostedMember, RangeSlot};
-use crate::request::Destination;
 use crate::status::{RepliesStatus, ShardCounters, ShardStatus, StoreStatus};
 use fawn_ds::internals::Event;
 use fawn_flash::Device;
@@ -53,12 +52,6 @@ impl<D: Device> ShardState<D> {
     #[inline]
     pub(crate) fn member(&self) -> &HostedMember {
         &self.host.members[RangeSlot::ONLY]
-    }
-
-    /// The destination of requests on the key, unless this shard executes them.
-    #[inline]
-    pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<Destination> {
-        self.forward.elsewhere(key)
     }
 
     /// The committed version of the member that executes the sessions' requests by call, if there is one.
