@@ -44,10 +44,6 @@ pub(crate) struct Forwarder {
     pub(crate) key_queues: SessionQueues,
     /// Queues whose first request may begin.
     pub(crate) ready: VecDeque<SessionQueueName>,
-    /// Queues whose first request waits for a grant of this length.
-    pub(crate) ungranted: VecDeque<(SessionQueueName, usize)>,
-    /// Requests on several keys of which an item waits for a grant of this length.
-    pub(crate) ungranted_multis: VecDeque<(usize, usize)>,
     /// Memory of the keys of requests on several keys that wait.
     pub(crate) multis_bytes: usize,
     pub(crate) keyspace_ops: Slab<KeyspaceOp>,
@@ -77,8 +73,6 @@ impl Forwarder {
             outstanding_bytes: 0,
             key_queues: SessionQueues::default(),
             ready: VecDeque::new(),
-            ungranted: VecDeque::new(),
-            ungranted_multis: VecDeque::new(),
             multis_bytes: 0,
             keyspace_ops: Slab::new(),
             commit_waiters: CommitWaiters::default(),

@@ -12,6 +12,7 @@ use super::{Session, SessionPhase};
 use crate::output::ShardOutput;
 use crate::request::SessionId;
 use crate::status::RepliesStatus;
+use fawn_types::KeyHash;
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -131,11 +132,20 @@ fn first_grant_bytes(any_bytes: usize) -> usize {
     (any_bytes / FIRST_GRANT_PART).clamp(FIRST_GRANT_BYTES_MIN, FIRST_GRANT_BYTES_MAX)
 }
 
-/// A session whose input waits, or a read that waits with its slot.
+/// A request that waits with its slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum UngrantedRequest {
+    /// The first in its session's queue on this key.
+    InQueue(KeyHash),
+    /// Items of this request on several keys.
+    Multi(usize),
+}
+
+/// A session whose input waits, or a request that waits with its slot.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     session: SessionId,
-    slot: Option<u64>,
+    slot: Option<(u64, UngrantedRequest)>,
     bytes: usize,
 }
 
@@ -156,8 +166,10 @@ pub(crate) struct Budget {
     waiting: VecDeque<Waiter>,
     /// Usage fell, or a waiter came, since the queue was last served.
     is_due: bool,
-    /// A waiting read was granted, or its session ended.
-    has_granted_reads: bool,
+    /// Waiting requests that were granted, or whose session ended, until the shard continues them.
+    pub(crate) granted: Vec<(SessionId, UngrantedRequest)>,
+    /// A session ended since the queue was last served.
+    has_ended: bool,
 }
 
 impl Budget {
@@ -174,7 +186,7 @@ impl Budget {
 
     /// Whether the next iteration can grant something.
     pub(crate) fn has_due_work(&self) -> bool {
-        self.has_granted_reads || self.is_due && !self.waiting.is_empty()
+        !self.granted.is_empty() || self.is_due && !self.waiting.is_empty()
     }
 
     /// Usage without the part for short replies.
@@ -247,16 +259,9 @@ impl Budget {
         is_short
     }
 
-    /// Queues a read that was not granted. It holds nothing until it is granted.
-    pub(crate) fn queue_read(&mut self, session: &mut Session, slot: u64, bytes: usize) {
-        session.replies.set_reserved(slot, 0);
-        self.update(session);
-        self.queue_slot(session, slot, bytes);
-    }
-
-    /// Queues a slot that needs a larger grant and keeps what it has.
-    pub(crate) fn queue_slot(&mut self, session: &Session, slot: u64, bytes: usize) {
-        self.push(Waiter { session: session.id, slot: Some(slot), bytes });
+    /// Queues a request that needs a larger grant and keeps what its slot has.
+    pub(crate) fn queue_slot(&mut self, session: &Session, slot: u64, request: UngrantedRequest, bytes: usize) {
+        self.push(Waiter { session: session.id, slot: Some((slot, request)), bytes });
     }
 
     /// Queues a session without replies.
@@ -315,9 +320,7 @@ impl Budget {
         if was_exceeding && self.long_bytes() > self.bytes_max && self.ended_bytes > 0 {
             self.exceeding = Some(SessionId::NONE);
         }
-        self.is_due = true;
-        // Its waiting reads end.
-        self.has_granted_reads = true;
+        (self.is_due, self.has_ended) = (true, true);
     }
 
     /// A reply to an ended session has arrived.
@@ -332,15 +335,13 @@ impl Budget {
         }
     }
 
-    /// Whether waiting reads were granted since the last call.
-    pub(crate) const fn take_granted_reads(&mut self) -> bool {
-        std::mem::replace(&mut self.has_granted_reads, false)
-    }
-
     /// Grants in order of arrival, as far as the limits allow.
     pub(super) fn serve(&mut self, sessions: &mut Slab<Session>, outputs: &mut VecDeque<ShardOutput>) {
         if !std::mem::replace(&mut self.is_due, false) {
             return;
+        }
+        if std::mem::take(&mut self.has_ended) {
+            self.end_waiting(sessions);
         }
         self.serve_exceeding(sessions, outputs);
         let (mut has_precedence, mut kept) = (true, Vec::new());
@@ -352,11 +353,22 @@ impl Budget {
             let Some(session) = session else { continue };
             if !self.serve_one(session, waiter, has_precedence, outputs) {
                 // A next reply that waits has precedence over later ones; other replies wait for their turn anyway.
-                has_precedence &= waiter.slot.is_some_and(|slot| !session.replies.is_next(slot));
+                has_precedence &= waiter.slot.is_some_and(|(slot, _)| !session.replies.is_next(slot));
                 kept.push(waiter);
             }
         }
         kept.into_iter().rev().for_each(|waiter| self.waiting.push_front(waiter));
+    }
+
+    /// Removes the waiters of ended sessions: their requests continue without a grant.
+    fn end_waiting(&mut self, sessions: &Slab<Session>) {
+        let Self { waiting, granted, .. } = self;
+        waiting.retain(|waiter| {
+            let id = waiter.session;
+            let is_open = sessions.get(id.index()).is_some_and(|session| session.id == id);
+            granted.extend(waiter.slot.filter(|_| !is_open).map(|(_, request)| (id, request)));
+            is_open
+        });
     }
 
     /// Grants to the session that exceeds the limit, wherever it waits: all others wait for its end.
@@ -379,9 +391,9 @@ impl Budget {
         has_precedence: bool,
         outputs: &mut VecDeque<ShardOutput>,
     ) -> bool {
-        if let Some(slot) = slot {
+        if let Some((slot, request)) = slot {
             let is_granted = self.grant_slot(session, slot, bytes, has_precedence);
-            self.has_granted_reads |= is_granted;
+            self.granted.extend(is_granted.then_some((session.id, request)));
             return is_granted;
         }
         let is_open = session.phase == SessionPhase::Open;

@@ -5,14 +5,6 @@ use fawn_types::Reply;
 use fawn_wire::encode_reply;
 use slab::Slab;
 
-/// Whether a queued read has its grant of `bytes`, or needs none because its session has ended.
-pub(crate) fn is_granted(sessions: &Sessions, target: &ReplyTarget, bytes: usize) -> bool {
-    let (ReplyPlace::Slot(slot), Some(session)) = (target.place, sessions.get(target.session)) else {
-        return true;
-    };
-    session.replies.reserved_bytes(slot) >= bytes
-}
-
 /// Delivers a reply to a request on one key; nothing happens if the session has ended. Returns the bytes that the end of
 /// a request on several keys releases.
 pub(crate) fn deliver(

@@ -11,8 +11,8 @@ mod replies;
 pub(crate) mod server;
 mod table;
 
-pub(crate) use budget::{Budget, Usage};
-pub(crate) use deliver::{deliver, is_granted};
+pub(crate) use budget::{Budget, UngrantedRequest, Usage};
+pub(crate) use deliver::deliver;
 pub(crate) use flow::{Flow, Stall};
 pub(crate) use lookahead::Prefetched;
 pub(crate) use multi_reply::{MultiReply, PendingMulti};

@@ -212,11 +212,8 @@ impl<D: Device> Shard<D> {
         self.handle_own_batch();
         self.begin_cluster_iteration();
         self.sessions.serve_waiting(&mut self.outputs);
-        let has_granted = self.sessions.budget.take_granted_reads();
         let mut host = self.host();
-        if has_granted {
-            host.run_granted();
-        }
+        host.run_granted();
         host.resumption().retry();
         host.run_ready();
         // Requests that waited for their session's earlier ones begin before the session's next input: executed by

@@ -1,6 +1,7 @@
 //! Items of requests on several keys that are sent later: of long lists, and those whose values are longer than their
 //! grants.
 use super::ShardContext;
+use crate::gateway::UngrantedRequest;
 use crate::request::{LargerItem, OutstandingOp, ReplyPlace, ReplyTarget};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply};
@@ -11,23 +12,6 @@ impl<D: Device> ShardContext<'_, D> {
     pub(super) fn repeat_item(&mut self, multi: usize, larger: LargerItem) {
         self.state.multis[multi].larger.push_back(larger);
         self.send_items(multi);
-    }
-
-    pub(super) fn run_granted_multis(&mut self) {
-        for _ in 0..self.state.forward.ungranted_multis.len() {
-            let Some((multi, bytes)) = self.state.forward.ungranted_multis.pop_front() else { return };
-            let pending = &self.state.multis[multi];
-            let is_due = self
-                .sessions
-                .get(pending.session)
-                .is_none_or(|session| session.replies.reserved_bytes(pending.slot) >= bytes);
-            if is_due {
-                self.state.multis[multi].waits_for_grant = false;
-                self.send_items(multi);
-            } else {
-                self.state.forward.ungranted_multis.push_back((multi, bytes));
-            }
-        }
     }
 
     /// Sends items that came back or have not begun, up to the first that is not granted.
@@ -49,9 +33,8 @@ impl<D: Device> ShardContext<'_, D> {
                 None => next.bytes == 0,
                 Some((session, _, budget)) if !is_too_long => {
                     if !budget.grant(session, slot, wanted_bytes) {
-                        budget.queue_slot(session, slot, wanted_bytes);
                         self.state.multis[multi].waits_for_grant = true;
-                        return self.state.forward.ungranted_multis.push_back((multi, wanted_bytes));
+                        return budget.queue_slot(session, slot, UngrantedRequest::Multi(multi), wanted_bytes);
                     }
                     true
                 }

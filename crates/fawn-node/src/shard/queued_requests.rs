@@ -1,7 +1,7 @@
 //! Beginning of requests that waited for their session's earlier request on the key.
 use super::ShardContext;
 use crate::forward::{QueuedRequest, SessionQueueName};
-use crate::gateway::is_granted;
+use crate::gateway::UngrantedRequest;
 use crate::request::{OutstandingOp, ReplyPlace, RequestBody, RequestKind, StoredRequest};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply, Request, Update};
@@ -19,18 +19,18 @@ impl<D: Device> ShardContext<'_, D> {
 
     /// Continues requests that were granted their length, or whose session has ended.
     pub(crate) fn run_granted(&mut self) {
-        for _ in 0..self.state.forward.ungranted.len() {
-            let Some((name, bytes)) = self.state.forward.ungranted.pop_front() else { break };
-            let forward = &mut self.state.forward;
-            let Some(first) = forward.key_queues.front(name) else { continue };
-            if is_granted(self.sessions, &first.target, bytes) {
-                forward.key_queues.set_waits_for_grant(name, false);
-                forward.ready.push_back(name);
-            } else {
-                forward.ungranted.push_back((name, bytes));
+        for (session, request) in std::mem::take(&mut self.sessions.budget.granted) {
+            match request {
+                UngrantedRequest::InQueue(hash) => {
+                    self.state.forward.key_queues.set_waits_for_grant((session, hash), false);
+                    self.state.forward.ready.push_back((session, hash));
+                }
+                UngrantedRequest::Multi(multi) => {
+                    self.state.multis[multi].waits_for_grant = false;
+                    self.send_items(multi);
+                }
             }
         }
-        self.run_granted_multis();
     }
 
     fn run_key_queue(&mut self, name: SessionQueueName) {
@@ -96,10 +96,12 @@ impl<D: Device> ShardContext<'_, D> {
         if budget.grant(session, slot, bytes) {
             return Some(first);
         }
-        budget.queue_read(session, slot, bytes);
+        // It holds nothing until it is granted.
+        session.replies.set_reserved(slot, 0);
+        budget.update(session);
+        budget.queue_slot(session, slot, UngrantedRequest::InQueue(name.1), bytes);
         self.put_back(name, first);
         self.state.forward.key_queues.set_waits_for_grant(name, true);
-        self.state.forward.ungranted.push_back((name, bytes));
         None
     }
 
