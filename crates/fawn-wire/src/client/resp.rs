@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 /// Maximum length of a reply line, such as an error, bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Maximum length of a string and of an aggregate that a client accepts, bytes and elements.
-const LEN_MAX: u64 = 512 << 20;
+const LEN_MAX: i64 = 512 << 20;
 
 /// Appends a command: an array of bulk strings.
 pub fn encode_command<A: AsRef<[u8]>>(args: &[A], out: &mut Vec<u8>) {
@@ -89,7 +89,7 @@ pub struct ReplyParser {
     /// All elements before this position are verified.
     at: usize,
     /// Number of elements still to parse; 0: no incomplete reply.
-    left: u64,
+    left: usize,
 }
 
 /// The reason why an element is incomplete.
@@ -112,21 +112,25 @@ impl ReplyParser {
         *self = Self::new();
         // No stack is needed: the end of a reply depends on the number of elements still to parse, not on their depth.
         while left > 0 {
-            match head(input, at) {
-                Ok((end, children)) => (at, left) = (end, left - 1 + children),
+            match element(input, at) {
+                Ok((RespReply::Array(items) | RespReply::Map(items), first)) => {
+                    (at, left) = (first, left - 1 + items.left)
+                }
+                Ok((_, end)) => (at, left) = (end, left - 1),
                 Err(ReplyStop::Need(need_bytes)) => {
                     (self.at, self.left) = (at, left);
                     return ParsedReply::Incomplete { need_bytes };
                 }
                 Err(ReplyStop::Malformed(expected, at)) => return ParsedReply::Malformed { expected, at },
             }
-            if left > LEN_MAX {
+            if left > LEN_MAX as usize {
                 return ParsedReply::Malformed { expected: "fewer elements", at };
             }
         }
-        match content(&input[..at]) {
-            Some(reply) => ParsedReply::Reply { reply, consumed: at },
-            None => ParsedReply::Malformed { expected: "a reply", at: 0 },
+        // Again, now that all of it is verified: an aggregate ends with the reply.
+        match element(&input[..at], 0) {
+            Ok((reply, _)) => ParsedReply::Reply { reply, consumed: at },
+            Err(_) => ParsedReply::Malformed { expected: "a reply", at: 0 },
         }
     }
 }
@@ -142,54 +146,39 @@ fn line(input: &[u8], at: usize) -> Result<(&[u8], usize), ReplyStop> {
     }
 }
 
-/// Verifies the element at `at`, but not the elements inside it; returns its end and their number.
-fn head(input: &[u8], at: usize) -> Result<(usize, u64), ReplyStop> {
+/// Parses the element at `at`, but not the elements inside it; returns its end, or where the first of those begins.
+fn element(input: &[u8], at: usize) -> Result<(RespReply<'_>, usize), ReplyStop> {
     let Some(&kind) = input.get(at) else { return Err(ReplyStop::Need(at + 1)) };
     let (text, start) = line(input, at + 1)?;
-    let len = || -> Result<Option<u64>, ReplyStop> {
-        match parse_i64(text) {
-            Some(-1) => Ok(None),
-            Some(len) if len >= 0 && len.unsigned_abs() <= LEN_MAX => Ok(Some(len.unsigned_abs())),
-            _ => Err(ReplyStop::Malformed("a length", at + 1)),
-        }
+    let len = || match parse_i64(text) {
+        Some(-1) => Ok(None),
+        Some(len @ 0..=LEN_MAX) => Ok(Some(len as usize)),
+        _ => Err(ReplyStop::Malformed("a length", at + 1)),
     };
-    match kind {
-        b'$' | b'=' | b'!' => match len()? {
-            None => Ok((start, 0)),
-            Some(len) => {
-                let end = start + len as usize + 2;
-                match input.get(end - 2..end) {
-                    None => Err(ReplyStop::Need(end)),
-                    Some(b"\r\n") => Ok((end, 0)),
-                    Some(_) => Err(ReplyStop::Malformed("a line end", end - 2)),
-                }
-            }
-        },
-        b'*' | b'~' | b'>' => Ok((start, len()?.unwrap_or(0))),
-        b'%' => Ok((start, len()?.unwrap_or(0) * 2)),
-        b':' if parse_i64(text.strip_prefix(b"+").unwrap_or(text)).is_none() => {
-            Err(ReplyStop::Malformed("an integer", at + 1))
+    let items = |left| ReplyItems { raw: &input[start..], left };
+    let reply = match kind {
+        b'$' | b'=' | b'!' => {
+            let Some(len) = len()? else { return Ok((RespReply::Null, start)) };
+            let end = start + len + 2;
+            return match input.get(start..end) {
+                None => Err(ReplyStop::Need(end)),
+                Some([error @ .., b'\r', b'\n']) if kind == b'!' => Ok((RespReply::Error(error), end)),
+                Some([value @ .., b'\r', b'\n']) => Ok((RespReply::Bulk(value), end)),
+                Some(_) => Err(ReplyStop::Malformed("a line end", end - 2)),
+            };
         }
-        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => Ok((start, 0)),
-        _ => Err(ReplyStop::Malformed("a RESP type", at)),
-    }
-}
-
-/// Decodes a verified element.
-fn content(input: &[u8]) -> Option<RespReply<'_>> {
-    let (text, start) = line(input, 1).ok()?;
-    let len = || parse_i64(text).and_then(|len| usize::try_from(len).ok());
-    let rest = &input[start..];
-    Some(match input.first()? {
+        b'*' | b'~' | b'>' => len()?.map_or(RespReply::Null, |len| RespReply::Array(items(len))),
+        b'%' => len()?.map_or(RespReply::Null, |pairs| RespReply::Map(items(pairs * 2))),
+        b':' => match parse_i64(text.strip_prefix(b"+").unwrap_or(text)) {
+            Some(number) => RespReply::Integer(number),
+            None => return Err(ReplyStop::Malformed("an integer", at + 1)),
+        },
         b'+' => RespReply::Simple(text),
         b'-' => RespReply::Error(text),
-        b':' => RespReply::Integer(parse_i64(text.strip_prefix(b"+").unwrap_or(text))?),
-        b'$' | b'=' => len().map_or(RespReply::Null, |len| RespReply::Bulk(&rest[..len])),
-        b'!' => len().map_or(RespReply::Null, |len| RespReply::Error(&rest[..len])),
-        b'*' | b'~' | b'>' => len().map_or(RespReply::Null, |left| RespReply::Array(ReplyItems { raw: rest, left })),
-        b'%' => len().map_or(RespReply::Null, |pairs| RespReply::Map(ReplyItems { raw: rest, left: pairs * 2 })),
+        b'_' => RespReply::Null,
         b'#' => RespReply::Boolean(text == b"t"),
         b',' | b'(' => RespReply::Number(text),
-        _ => RespReply::Null,
-    })
+        _ => return Err(ReplyStop::Malformed("a RESP type", at)),
+    };
+    Ok((reply, start))
 }
