@@ -3,16 +3,17 @@ use crate::identity::NAME_BYTES_MAX;
 use crate::number::parse_i64_strict;
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
-use crate::resp::parse_error::{ParseError, SYNTAX};
+use crate::resp::parse_error::{ParseError, SYNTAX, arity, line};
 use crate::{Command, ConnectionCommand, RespVersion};
 use alloc::format;
 use alloc::string::String;
 
 const VERSION_NOT_A_NUMBER: ParseError =
-    ParseError::Fixed("-ERR Protocol version is not an integer or out of range\r\n");
-const VERSION_UNKNOWN: ParseError = ParseError::Fixed("-NOPROTO unsupported protocol version\r\n");
-const WRONG_PASS: ParseError = ParseError::Fixed("-WRONGPASS invalid username-password pair or user is disabled.\r\n");
-const NO_SUCH_DB: ParseError = ParseError::Fixed("-ERR DB index is out of range\r\n");
+    ParseError::Borrowed(b"-ERR Protocol version is not an integer or out of range\r\n");
+const VERSION_UNKNOWN: ParseError = ParseError::Borrowed(b"-NOPROTO unsupported protocol version\r\n");
+const WRONG_PASS: ParseError =
+    ParseError::Borrowed(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+const NO_SUCH_DB: ParseError = ParseError::Borrowed(b"-ERR DB index is out of range\r\n");
 
 pub(super) const fn done(connection: ConnectionCommand<'_>) -> ParseResult<'_> {
     Ok(Command::Connection(connection))
@@ -20,7 +21,7 @@ pub(super) const fn done(connection: ConnectionCommand<'_>) -> ParseResult<'_> {
 
 pub(super) fn ping<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     if args.count > 2 {
-        return Err(ParseError::Arity("ping"));
+        return Err(arity("ping"));
     }
     done(ConnectionCommand::Ping(args.get(1)))
 }
@@ -48,7 +49,7 @@ pub(super) fn hello<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
             name = options.next().map(|name| checked(name, "Client names")).transpose()?;
         } else {
             let word = String::from_utf8_lossy(&word[..word.len().min(64)]);
-            return Err(ParseError::Told(format!("ERR Syntax error in HELLO option '{word}'")));
+            return Err(line(&format!("ERR Syntax error in HELLO option '{word}'")));
         }
     }
     done(ConnectionCommand::Hello { version, name })
@@ -57,11 +58,10 @@ pub(super) fn hello<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 /// Validates a name: printable, without spaces, of limited length. Names are shown in client lists.
 pub(super) fn checked<'a>(name: &'a [u8], what: &str) -> Result<&'a [u8], ParseError> {
     if name.len() > NAME_BYTES_MAX {
-        return Err(ParseError::Told(format!("ERR {what} cannot be longer than {NAME_BYTES_MAX} bytes")));
+        return Err(line(&format!("ERR {what} cannot be longer than {NAME_BYTES_MAX} bytes")));
     }
     if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-        let told = format!("ERR {what} cannot contain spaces, newlines or special characters.");
-        return Err(ParseError::Told(told));
+        return Err(line(&format!("ERR {what} cannot contain spaces, newlines or special characters.")));
     }
     Ok(name)
 }
@@ -74,7 +74,7 @@ pub(super) fn client_setinfo<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
         done(ConnectionCommand::ClientSetLibVersion(checked(value, "lib-ver")?))
     } else {
         let attribute = String::from_utf8_lossy(&attribute[..attribute.len().min(64)]);
-        Err(ParseError::Told(format!("ERR Unrecognized option '{attribute}'")))
+        Err(line(&format!("ERR Unrecognized option '{attribute}'")))
     }
 }
 

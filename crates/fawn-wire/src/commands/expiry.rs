@@ -4,15 +4,15 @@ use super::strings::update;
 use crate::RespFormat;
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
-use crate::resp::parse_error::ParseError;
+use crate::resp::parse_error::{ParseError, expire_time, line};
 use alloc::format;
 use alloc::string::String;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Expiry, Update};
 
 const NX_WITH_OTHERS: ParseError =
-    ParseError::Fixed("-ERR NX and XX, GT or LT options at the same time are not compatible\r\n");
-const GT_WITH_LT: ParseError = ParseError::Fixed("-ERR GT and LT options at the same time are not compatible\r\n");
+    ParseError::Borrowed(b"-ERR NX and XX, GT or LT options at the same time are not compatible\r\n");
+const GT_WITH_LT: ParseError = ParseError::Borrowed(b"-ERR GT and LT options at the same time are not compatible\r\n");
 
 /// Removes the expiry.
 pub(super) const PERSIST: Update<'_> =
@@ -21,7 +21,7 @@ pub(super) const PERSIST: Update<'_> =
 /// `EXPIRE` and its variants.
 pub(super) fn touch<'a>(command: &'static str, form: TimeForm, args: &CommandArgs<'a>) -> ParseResult<'a> {
     let condition = condition(args)?;
-    let expiry = form.to_expiry(args.integer(2)?, args.now).ok_or(ParseError::ExpireTime(command))?;
+    let expiry = form.to_expiry(args.integer(2)?, args.now).ok_or_else(|| expire_time(command))?;
     update(args, Update::Touch { expiry, condition, return_value: false }, RespFormat::Flag)
 }
 
@@ -35,7 +35,7 @@ fn condition(args: &CommandArgs<'_>) -> Result<ExpiryCondition, ParseError> {
             b"LT" => lt = true,
             _ => {
                 let word = String::from_utf8_lossy(&word[..word.len().min(64)]);
-                return Err(ParseError::Told(format!("ERR Unsupported option {word}")));
+                return Err(line(&format!("ERR Unsupported option {word}")));
             }
         }
     }

@@ -42,7 +42,7 @@ pub(super) fn flushall<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 }
 
 pub(super) fn scan<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    let cursor = parse_u64(args.arg(1)).ok_or(ParseError::Fixed("-ERR invalid cursor\r\n"))?;
+    let cursor = parse_u64(args.arg(1)).ok_or(ParseError::Borrowed(b"-ERR invalid cursor\r\n"))?;
     let (mut pattern, mut count, mut kind) = (None, SCAN_COUNT, None);
     let mut index = 2;
     while index < args.count {

@@ -1,7 +1,7 @@
 //! Options shared by several commands: expiry times and their keywords.
 use crate::number::parse_i64_strict;
 use crate::resp::command_args::CommandArgs;
-use crate::resp::parse_error::{NOT_AN_INTEGER, ParseError, SYNTAX};
+use crate::resp::parse_error::{NOT_AN_INTEGER, ParseError, SYNTAX, expire_time};
 use fawn_types::{Expiry, TimeMs};
 
 /// The unit and the reference of a time argument.
@@ -50,9 +50,9 @@ pub(crate) fn expiry(
 ) -> Result<Expiry, ParseError> {
     let amount = parse_i64_strict(text).ok_or(NOT_AN_INTEGER)?;
     if amount <= 0 {
-        return Err(ParseError::ExpireTime(command));
+        return Err(expire_time(command));
     }
-    form.to_expiry(amount, args.now).ok_or(ParseError::ExpireTime(command))
+    form.to_expiry(amount, args.now).ok_or_else(|| expire_time(command))
 }
 
 /// The effect of a command's options on the expiry.

@@ -3,7 +3,7 @@ use super::options::{KeyTime, TimeForm, expiry, set_once};
 use crate::command::{EachKey, unconditional_set};
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
-use crate::resp::parse_error::{ParseError, SYNTAX};
+use crate::resp::parse_error::{ParseError, SYNTAX, arity};
 use crate::{Command, MultiCommand, MultiReplyEncoder, ReplyFold, RespFormat};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update};
@@ -104,13 +104,13 @@ pub(super) fn append<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 
 pub(super) fn decrby<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     // i64::MIN has no negation.
-    let delta = args.integer(2)?.checked_neg().ok_or(ParseError::Fixed("-ERR decrement would overflow\r\n"))?;
+    let delta = args.integer(2)?.checked_neg().ok_or(ParseError::Borrowed(b"-ERR decrement would overflow\r\n"))?;
     update(args, Update::AddSigned { delta }, RespFormat::Counter)
 }
 
 pub(super) fn mset<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     if args.count.is_multiple_of(2) {
-        return Err(ParseError::Arity("mset"));
+        return Err(arity("mset"));
     }
     multi(args, EachKey::Set, ReplyFold::Atomic(args.format(RespFormat::OkOrNull)), 2)
 }

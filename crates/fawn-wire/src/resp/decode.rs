@@ -62,7 +62,7 @@ impl RespState {
         let (input, version) = (&input[..consumed], self.version);
         match parse(&CommandArgs { input, spans, count, body, framing, version, now }) {
             Ok(command) => Decoded::Command { command, consumed },
-            Err(error) => Decoded::refuse(error.message(), consumed),
+            Err(error) => Decoded::refuse(error, consumed),
         }
     }
 
@@ -98,7 +98,7 @@ fn parse<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 }
 
 pub(crate) fn parse_subcommand<'a>(container: &'static str, args: &CommandArgs<'a>) -> ParseResult<'a> {
-    let Some(name) = args.get(1) else { return Err(ParseError::Arity(container)) };
+    let Some(name) = args.get(1) else { return Err(parse_error::arity(container)) };
     let Some(spec) = commands::find_subcommand(container, name) else {
         return Err(parse_error::unknown_subcommand(container, name));
     };
@@ -108,7 +108,7 @@ pub(crate) fn parse_subcommand<'a>(container: &'static str, args: &CommandArgs<'
 #[inline]
 fn parse_as<'a>(spec: &CommandSpec, args: &CommandArgs<'a>) -> ParseResult<'a> {
     if !spec.takes(args.count) {
-        return Err(ParseError::Arity(spec.name));
+        return Err(parse_error::arity(spec.name));
     }
     match spec.parse {
         Parse::Resp(parse) => parse(args),

@@ -5,34 +5,23 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// The reason why a framed request is rejected; the connection remains open.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum ParseError {
-    /// The whole error line, including `-` and the line end.
-    Fixed(&'static str),
-    /// A wrong number of arguments for this command.
-    Arity(&'static str),
-    /// An expiry time that is not after the epoch, or overflows, in this command.
-    ExpireTime(&'static str),
-    /// Any other text, without `-` and line end.
-    Told(String),
+/// The whole line that rejects a framed request, with `-` and line end; the connection remains open.
+pub(crate) type ParseError = Cow<'static, [u8]>;
+
+pub(crate) const SYNTAX: ParseError = Cow::Borrowed(b"-ERR syntax error\r\n");
+pub(crate) const NOT_AN_INTEGER: ParseError = Cow::Borrowed(b"-ERR value is not an integer or out of range\r\n");
+pub(crate) const KEY_TOO_LONG: ParseError = Cow::Borrowed(b"-ERR key longer than 65535 bytes\r\n");
+
+/// The error for a wrong number of arguments for the command `name`.
+#[cold]
+pub(crate) fn arity(name: &str) -> ParseError {
+    line(&format!("ERR wrong number of arguments for '{name}' command"))
 }
 
-pub(crate) const SYNTAX: ParseError = ParseError::Fixed("-ERR syntax error\r\n");
-pub(crate) const NOT_AN_INTEGER: ParseError = ParseError::Fixed("-ERR value is not an integer or out of range\r\n");
-pub(crate) const KEY_TOO_LONG: ParseError = ParseError::Fixed("-ERR key longer than 65535 bytes\r\n");
-
-impl ParseError {
-    /// The whole error line.
-    #[cold]
-    pub(crate) fn message(self) -> Cow<'static, [u8]> {
-        match self {
-            ParseError::Fixed(text) => Cow::Borrowed(text.as_bytes()),
-            ParseError::Arity(name) => line(&format!("ERR wrong number of arguments for '{name}' command")),
-            ParseError::ExpireTime(name) => line(&format!("ERR invalid expire time in '{name}' command")),
-            ParseError::Told(text) => line(&text),
-        }
-    }
+/// The error for an expiry time that is not after the epoch, or overflows, in the command `name`.
+#[cold]
+pub(crate) fn expire_time(name: &str) -> ParseError {
+    line(&format!("ERR invalid expire time in '{name}' command"))
 }
 
 /// The error for an unknown command. It quotes the name and the first arguments, at most 128 bytes of each.
@@ -49,19 +38,19 @@ pub(crate) fn unknown<'a>(name: &[u8], args: impl Iterator<Item = &'a [u8]>) -> 
         list.extend_from_slice(b"' ");
     }
     let name = &name[..name.len().min(128)];
-    ParseError::Told(format!("ERR unknown command '{}', with args beginning with: {}", lossy(name), lossy(&list)))
+    line(&format!("ERR unknown command '{}', with args beginning with: {}", lossy(name), lossy(&list)))
 }
 
 /// The error for an unknown subcommand.
 #[cold]
 pub(crate) fn unknown_subcommand(container: &str, name: &[u8]) -> ParseError {
     let name = lossy(&name[..name.len().min(128)]);
-    ParseError::Told(format!("ERR unknown subcommand '{name}'. Try {} HELP.", container.to_ascii_uppercase()))
+    line(&format!("ERR unknown subcommand '{name}'. Try {} HELP.", container.to_ascii_uppercase()))
 }
 
 /// The error line sent before the connection is closed.
 #[cold]
-pub(crate) fn protocol(error: ProtocolError) -> Cow<'static, [u8]> {
+pub(crate) fn protocol(error: ProtocolError) -> ParseError {
     match error {
         ProtocolError::MultibulkLength => Cow::Borrowed(b"-ERR Protocol error: invalid multibulk length\r\n"),
         ProtocolError::BulkLength => Cow::Borrowed(b"-ERR Protocol error: invalid bulk length\r\n"),
@@ -77,15 +66,16 @@ pub(crate) fn protocol(error: ProtocolError) -> Cow<'static, [u8]> {
 
 /// The error for an argument longer than the maximum value length.
 #[cold]
-pub(crate) fn too_long(len: u64, limit: usize) -> Cow<'static, [u8]> {
+pub(crate) fn too_long(len: u64, limit: usize) -> ParseError {
     line(&format!(
         "ERR string exceeds maximum allowed size: {len} bytes where {limit} are allowed; raise value-max or \
          split the value"
     ))
 }
 
-/// An error line. Line ends in the text become spaces, as in Redis, since they would end the reply early.
-fn line(text: &str) -> Cow<'static, [u8]> {
+/// The error line of `text`. Line ends in the text become spaces, as in Redis, since they would end the reply early.
+#[cold]
+pub(crate) fn line(text: &str) -> ParseError {
     let mut out = Vec::with_capacity(text.len() + 3);
     out.push(b'-');
     out.extend(text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
