@@ -3,10 +3,9 @@ use crate::identity::NAME_BYTES_MAX;
 use crate::number::parse_i64_strict;
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
-use crate::resp::parse_error::{ParseError, SYNTAX, arity, line};
+use crate::resp::parse_error::{ParseError, SYNTAX, arity, line, lossy};
 use crate::{Command, ConnectionCommand, RespVersion};
 use alloc::format;
-use alloc::string::String;
 
 const VERSION_NOT_A_NUMBER: ParseError =
     ParseError::Borrowed(b"-ERR Protocol version is not an integer or out of range\r\n");
@@ -48,8 +47,7 @@ pub(super) fn hello<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
         } else if word.eq_ignore_ascii_case(b"SETNAME") && !options.is_empty() {
             name = options.next().map(|name| checked(name, "Client names")).transpose()?;
         } else {
-            let word = String::from_utf8_lossy(&word[..word.len().min(64)]);
-            return Err(line(&format!("ERR Syntax error in HELLO option '{word}'")));
+            return Err(line(&format!("ERR Syntax error in HELLO option '{}'", lossy(word, 64))));
         }
     }
     done(ConnectionCommand::Hello { version, name })
@@ -73,8 +71,7 @@ pub(super) fn client_setinfo<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     } else if attribute.eq_ignore_ascii_case(b"LIB-VER") {
         done(ConnectionCommand::ClientSetLibVersion(checked(value, "lib-ver")?))
     } else {
-        let attribute = String::from_utf8_lossy(&attribute[..attribute.len().min(64)]);
-        Err(line(&format!("ERR Unrecognized option '{attribute}'")))
+        Err(line(&format!("ERR Unrecognized option '{}'", lossy(attribute, 64))))
     }
 }
 

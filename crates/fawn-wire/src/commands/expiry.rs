@@ -4,9 +4,8 @@ use super::strings::update;
 use crate::RespFormat;
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
-use crate::resp::parse_error::{ParseError, expire_time, line};
+use crate::resp::parse_error::{ParseError, expire_time, line, lossy};
 use alloc::format;
-use alloc::string::String;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Expiry, Update};
 
@@ -33,10 +32,7 @@ fn condition(args: &CommandArgs<'_>) -> Result<ExpiryCondition, ParseError> {
             b"XX" => xx = true,
             b"GT" => gt = true,
             b"LT" => lt = true,
-            _ => {
-                let word = String::from_utf8_lossy(&word[..word.len().min(64)]);
-                return Err(line(&format!("ERR Unsupported option {word}")));
-            }
+            _ => return Err(line(&format!("ERR Unsupported option {}", lossy(word, 64)))),
         }
     }
     match (nx, xx, gt, lt) {

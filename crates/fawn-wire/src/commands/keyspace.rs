@@ -1,10 +1,10 @@
 //! Parsers of Redis's commands on keys of any type, and on the whole keyspace.
 use super::strings::{multi, read, update};
 use crate::command::EachKey;
-use crate::number::parse_u64;
+use crate::number::{parse_i64_strict, parse_u64};
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
-use crate::resp::parse_error::{ParseError, SYNTAX};
+use crate::resp::parse_error::{NOT_AN_INTEGER, ParseError, SYNTAX};
 use crate::{Command, KeyspaceCommand, ReplyFold, RespFormat};
 use fawn_types::{Condition, Update};
 
@@ -44,21 +44,19 @@ pub(super) fn flushall<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 pub(super) fn scan<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     let cursor = parse_u64(args.arg(1)).ok_or(ParseError::Borrowed(b"-ERR invalid cursor\r\n"))?;
     let (mut pattern, mut count, mut kind) = (None, SCAN_COUNT, None);
-    let mut index = 2;
-    while index < args.count {
-        let word = args.arg(index);
-        let value = args.get(index + 1).ok_or(SYNTAX)?;
+    let mut options = args.from(2);
+    while let Some(word) = options.next() {
+        let value = options.next().ok_or(SYNTAX)?;
         if word.eq_ignore_ascii_case(b"MATCH") {
             pattern = Some(value);
         } else if word.eq_ignore_ascii_case(b"COUNT") {
-            let asked = args.integer(index + 1)?;
+            let asked = parse_i64_strict(value).ok_or(NOT_AN_INTEGER)?;
             count = usize::try_from(asked).ok().filter(|count| *count > 0).ok_or(SYNTAX)?.min(SCAN_COUNT_MAX);
         } else if word.eq_ignore_ascii_case(b"TYPE") {
             kind = Some(value);
         } else {
             return Err(SYNTAX);
         }
-        index += 2;
     }
     Ok(Command::Keyspace(KeyspaceCommand::Scan { cursor, pattern, count, kind }))
 }

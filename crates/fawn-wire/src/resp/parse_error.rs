@@ -37,15 +37,14 @@ pub(crate) fn unknown<'a>(name: &[u8], args: impl Iterator<Item = &'a [u8]>) -> 
         list.extend_from_slice(&arg[..arg.len().min(room)]);
         list.extend_from_slice(b"' ");
     }
-    let name = &name[..name.len().min(128)];
-    line(&format!("ERR unknown command '{}', with args beginning with: {}", lossy(name), lossy(&list)))
+    let (name, list) = (lossy(name, 128), String::from_utf8_lossy(&list));
+    line(&format!("ERR unknown command '{name}', with args beginning with: {list}"))
 }
 
 /// The error for an unknown subcommand.
 #[cold]
 pub(crate) fn unknown_subcommand(container: &str, name: &[u8]) -> ParseError {
-    let name = lossy(&name[..name.len().min(128)]);
-    line(&format!("ERR unknown subcommand '{name}'. Try {} HELP.", container.to_ascii_uppercase()))
+    line(&format!("ERR unknown subcommand '{}'. Try {} HELP.", lossy(name, 128), container.to_ascii_uppercase()))
 }
 
 /// The error line sent before the connection is closed.
@@ -56,7 +55,7 @@ pub(crate) fn protocol(error: ProtocolError) -> ParseError {
         ProtocolError::BulkLength => Cow::Borrowed(b"-ERR Protocol error: invalid bulk length\r\n"),
         ProtocolError::BulkEnd => Cow::Borrowed(b"-ERR Protocol error: expected a line end after the bulk string\r\n"),
         ProtocolError::ExpectedDollar(found) => {
-            line(&format!("ERR Protocol error: expected '$', got '{}'", lossy(&[found])))
+            line(&format!("ERR Protocol error: expected '$', got '{}'", lossy(&[found], 1)))
         }
         ProtocolError::TooLarge(limit) => {
             line(&format!("ERR Protocol error: request longer than {limit} bytes, send it in smaller pieces"))
@@ -83,6 +82,7 @@ pub(crate) fn line(text: &str) -> ParseError {
     Cow::Owned(out)
 }
 
-fn lossy(bytes: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(bytes)
+/// The start of a client's bytes, at most `len_max` of them, as text of an error.
+pub(crate) fn lossy(bytes: &[u8], len_max: usize) -> Cow<'_, str> {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(len_max)])
 }
