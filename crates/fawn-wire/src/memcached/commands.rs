@@ -1,5 +1,5 @@
 //! Parsers of memcached's commands.
-use super::line::{MemcachedLine, Words, expiry, is_key};
+use super::line::{LineResult, MemcachedLine, Words, checked, expiry, is_key};
 use super::{BAD_CHUNK, BAD_FORMAT, ERROR, TOO_LARGE};
 use crate::args::{Args, Framing};
 use crate::command::EachKey;
@@ -9,7 +9,7 @@ use crate::{
     MultiReplyEncoder, ReplyFold, ReplyFormat, ServerCommand,
 };
 use fawn_types::request::ExpiryCondition;
-use fawn_types::{Condition, Expiry, Request, Update, Version};
+use fawn_types::{Condition, Expiry, Request, TimeMs, Update, Version};
 
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
@@ -33,34 +33,20 @@ const fn format(format: MemcachedFormat, silent: bool) -> ReplyFormat {
     if silent { ReplyFormat::Silent } else { ReplyFormat::Memcached(format) }
 }
 
-#[inline]
-const fn found<'a>(command: Command<'a>, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    Decoded::Command { command, consumed: line.consumed }
+fn update<'a>(key: &'a [u8], update: Update<'a>, format: ReplyFormat) -> LineResult<'a> {
+    Ok(Command::Single { request: Request::Update { key, update }, format })
 }
 
-#[cold]
-fn refuse<'a>(message: &'static [u8], line: &MemcachedLine<'a>) -> Decoded<'a> {
-    Decoded::refuse(message, line.consumed)
-}
-
-fn update<'a>(line: &MemcachedLine<'a>, key: &'a [u8], update: Update<'a>, format: ReplyFormat) -> Decoded<'a> {
-    found(Command::Single { request: Request::Update { key, update }, format }, line)
-}
-
-pub(crate) fn retrieve_and_touch<'a>(line: &MemcachedLine<'a>, cas: bool) -> Decoded<'a> {
-    let mut words = line.words;
-    let Some(exptime) = words.next() else { return refuse(ERROR, line) };
+pub(crate) fn retrieve_and_touch<'a>(mut words: Words<'a>, cas: bool) -> LineResult<'a> {
+    let exptime = words.next().ok_or(ERROR)?;
     if words.rest().is_empty() {
-        return refuse(ERROR, line);
+        return Err(ERROR);
     }
-    match expiry(exptime) {
-        Some(expiry) => retrieve(line, words, EachKey::Touch(expiry), cas),
-        None => refuse(BAD_EXPTIME, line),
-    }
+    retrieve(words, EachKey::Touch(expiry(exptime).ok_or(BAD_EXPTIME)?), cas)
 }
 
 #[inline]
-pub(crate) fn retrieve<'a>(line: &MemcachedLine<'a>, keys: Words<'a>, each: EachKey, cas: bool) -> Decoded<'a> {
+pub(crate) fn retrieve<'a>(keys: Words<'a>, each: EachKey, cas: bool) -> LineResult<'a> {
     let raw = keys.rest();
     // Fast path: the text of several keys is not a valid key, because it contains spaces.
     if is_key(raw) {
@@ -71,20 +57,20 @@ pub(crate) fn retrieve<'a>(line: &MemcachedLine<'a>, keys: Words<'a>, each: Each
             }
             _ => Request::Get { key: raw },
         };
-        return found(Command::Single { request, format: ReplyFormat::Memcached(MemcachedFormat::Get { cas }) }, line);
+        return Ok(Command::Single { request, format: ReplyFormat::Memcached(MemcachedFormat::Get { cas }) });
     }
     let mut count = 0;
     for key in Words(raw) {
         if !is_key(key) {
-            return refuse(BAD_FORMAT, line);
+            return Err(BAD_FORMAT);
         }
         count += 1;
     }
     if count == 0 {
-        return refuse(ERROR, line);
+        return Err(ERROR);
     }
     let gather = MultiReplyEncoder::new(ReplyFold::Each(ReplyFormat::Memcached(MemcachedFormat::Value { cas })), count);
-    found(Command::Multi(MultiCommand { keys: Args::new(raw, count, Framing::Words), each, multi_reply: gather }), line)
+    Ok(Command::Multi(MultiCommand { keys: Args::new(raw, count, Framing::Words), each, multi_reply: gather }))
 }
 
 /// The action of a storage command.
@@ -100,15 +86,15 @@ pub(crate) fn store<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>, st
     let mut words = line.words;
     let (Some(key), Some(flags), Some(exptime), Some(bytes)) = (words.next(), words.next(), words.next(), words.next())
     else {
-        return refuse(ERROR, line);
+        return line.decoded(Err(ERROR));
     };
     let version = if storage == Storage::Cas { words.next() } else { None };
     if storage == Storage::Cas && version.is_none() {
-        return refuse(ERROR, line);
+        return line.decoded(Err(ERROR));
     }
     // Without the length, the start of the next command is unknown. Like memcached, continue after the line.
     let Some(value_bytes) = parse_u64(bytes).filter(|bytes| *bytes <= u64::from(u32::MAX)) else {
-        return refuse(BAD_FORMAT, line);
+        return line.decoded(Err(BAD_FORMAT));
     };
     let header = || {
         let flags = u32::try_from(parse_u64(flags)?).ok()?;
@@ -145,91 +131,67 @@ pub(crate) fn store<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>, st
     Decoded::Command { command: Command::Single { request: Request::Update { key, update }, format }, consumed }
 }
 
-pub(crate) fn delete<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
-    let mut words = line.words;
-    let Some(key) = words.next() else { return refuse(ERROR, line) };
-    if !is_key(key) {
-        return refuse(BAD_FORMAT, line);
-    }
+#[inline]
+pub(crate) fn delete(mut words: Words<'_>) -> LineResult<'_> {
+    let key = checked(words.next().ok_or(ERROR)?)?;
     // Old clients send a time of 0, which has no effect.
     if words.clone().next() == Some(b"0") {
         words.next();
     }
-    let Some(silent) = noreply(words) else { return refuse(BAD_DELETE, line) };
-    let condition = Condition::Always;
-    update(line, key, Update::Delete { condition, return_previous: false }, format(MemcachedFormat::Deleted, silent))
+    let silent = noreply(words).ok_or(BAD_DELETE)?;
+    let delete = Update::Delete { condition: Condition::Always, return_previous: false };
+    update(key, delete, format(MemcachedFormat::Deleted, silent))
 }
 
-pub(crate) fn count<'a>(line: &MemcachedLine<'a>, make: fn(u64) -> Update<'a>) -> Decoded<'a> {
-    let mut words = line.words;
-    let (Some(key), Some(delta)) = (words.next(), words.next()) else { return refuse(ERROR, line) };
-    let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
-    match (is_key(key), parse_u64(delta)) {
-        (false, _) => refuse(BAD_FORMAT, line),
-        (true, None) => refuse(BAD_DELTA, line),
-        (true, Some(delta)) => update(line, key, make(delta), format(MemcachedFormat::Number, silent)),
-    }
+#[inline]
+pub(crate) fn count<'a>(mut words: Words<'a>, make: impl FnOnce(u64) -> Update<'a>) -> LineResult<'a> {
+    let (key, delta) = (words.next().ok_or(ERROR)?, words.next().ok_or(ERROR)?);
+    let format = format(MemcachedFormat::Number, noreply(words).ok_or(ERROR)?);
+    update(checked(key)?, make(parse_u64(delta).ok_or(BAD_DELTA)?), format)
 }
 
-pub(crate) fn touch<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
-    let mut words = line.words;
-    let (Some(key), Some(exptime)) = (words.next(), words.next()) else { return refuse(ERROR, line) };
-    let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
-    match (is_key(key), expiry(exptime)) {
-        (false, _) => refuse(BAD_FORMAT, line),
-        (true, None) => refuse(BAD_EXPTIME, line),
-        (true, Some(expiry)) => {
-            let condition = ExpiryCondition::Always;
-            let touch = Update::Touch { expiry, condition, return_value: false };
-            update(line, key, touch, format(MemcachedFormat::Touched, silent))
-        }
-    }
+pub(crate) fn touch(mut words: Words<'_>) -> LineResult<'_> {
+    let (key, exptime) = (words.next().ok_or(ERROR)?, words.next().ok_or(ERROR)?);
+    let format = format(MemcachedFormat::Touched, noreply(words).ok_or(ERROR)?);
+    let (key, expiry) = (checked(key)?, expiry(exptime).ok_or(BAD_EXPTIME)?);
+    update(key, Update::Touch { expiry, condition: ExpiryCondition::Always, return_value: false }, format)
 }
 
-pub(crate) fn flush_all<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
-    let mut words = line.words;
+pub(crate) fn flush_all(mut words: Words<'_>, now: TimeMs) -> LineResult<'_> {
     let delay = match words.clone().next() {
         None | Some(b"noreply") => Expiry::Never,
         Some(word) => {
             words.next();
-            match expiry(word) {
-                Some(delay) => delay,
-                None => return refuse(BAD_EXPTIME, line),
-            }
+            expiry(word).ok_or(BAD_EXPTIME)?
         }
     };
-    let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
-    let at_ms = match delay.absolute(line.now) {
-        Expiry::AtMs(at_ms) if at_ms > line.now.0 => at_ms,
+    let format = format(MemcachedFormat::Ok, noreply(words).ok_or(ERROR)?);
+    let at_ms = match delay.absolute(now) {
+        Expiry::AtMs(at_ms) if at_ms > now.0 => at_ms,
         _ => 0,
     };
-    let format = format(MemcachedFormat::Ok, silent);
-    found(Command::Keyspace(KeyspaceCommand::FlushAll { at_ms, format }), line)
+    Ok(Command::Keyspace(KeyspaceCommand::FlushAll { at_ms, format }))
 }
 
-pub(crate) fn verbosity<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
-    let mut words = line.words;
-    let (Some(level), more) = (words.next(), words) else { return refuse(ERROR, line) };
-    let silent = match (level, noreply(more)) {
-        (b"noreply", Some(_)) => true,
-        (_, None) => return refuse(ERROR, line),
-        (level, _) if parse_u64(level).is_none() => return refuse(BAD_FORMAT, line),
-        (_, Some(silent)) => silent,
-    };
-    found(Command::Connection(ConnectionCommand::Verbosity(format(MemcachedFormat::Ok, silent))), line)
+pub(crate) fn verbosity(mut words: Words<'_>) -> LineResult<'_> {
+    let level = words.next().ok_or(ERROR)?;
+    let silent = noreply(words).ok_or(ERROR)? || level == b"noreply";
+    if level != b"noreply" && parse_u64(level).is_none() {
+        return Err(BAD_FORMAT);
+    }
+    Ok(Command::Connection(ConnectionCommand::Verbosity(format(MemcachedFormat::Ok, silent))))
 }
 
 /// A command without arguments.
-pub(crate) fn bare<'a>(line: &MemcachedLine<'a>, connection: ConnectionCommand<'a>) -> Decoded<'a> {
-    if line.words.rest().is_empty() { found(Command::Connection(connection), line) } else { refuse(ERROR, line) }
+pub(crate) fn bare<'a>(words: Words<'a>, connection: ConnectionCommand<'a>) -> LineResult<'a> {
+    if words.rest().is_empty() { Ok(Command::Connection(connection)) } else { Err(ERROR) }
 }
 
-pub(crate) fn stats<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
-    match (line.words.rest(), line.words.clone().next()) {
-        (b"", _) => found(Command::Server(ServerCommand::Stats { argument: None }), line),
-        (rest, Some(word)) if rest == word && STATS.contains(&word) => {
-            found(Command::Server(ServerCommand::Stats { argument: Some(word) }), line)
-        }
-        _ => refuse(ERROR, line),
-    }
+pub(crate) fn stats(mut words: Words<'_>) -> LineResult<'_> {
+    let argument = match (words.rest(), words.next()) {
+        (b"", _) => None,
+        (rest, Some(word)) if rest == word && STATS.contains(&word) => Some(word),
+        _ => return Err(ERROR),
+    };
+    Ok(Command::Server(ServerCommand::Stats { argument }))
 }

@@ -1,5 +1,6 @@
 //! A memcached command line, prepared for the command parsers: words, keys and times.
 use crate::number::parse_i64;
+use crate::{Command, Decoded};
 use fawn_types::limits::MEMCACHED_KEY_BYTES_MAX;
 use fawn_types::{Expiry, TimeMs};
 
@@ -15,6 +16,20 @@ pub(crate) struct MemcachedLine<'a> {
     /// Length of the line, including its end.
     pub(crate) consumed: usize,
     pub(crate) now: TimeMs,
+}
+
+/// A line as a command, or the text that rejects it.
+pub(crate) type LineResult<'a> = Result<Command<'a>, &'static [u8]>;
+
+impl<'a> MemcachedLine<'a> {
+    /// The decoding step of a line without a data block.
+    #[inline]
+    pub(crate) fn decoded(&self, result: LineResult<'a>) -> Decoded<'a> {
+        match result {
+            Ok(command) => Decoded::Command { command, consumed: self.consumed },
+            Err(message) => Decoded::refuse(message, self.consumed),
+        }
+    }
 }
 
 /// Words separated by spaces.
@@ -45,6 +60,12 @@ impl<'a> Iterator for Words<'a> {
 #[inline]
 pub(crate) fn is_key(word: &[u8]) -> bool {
     !word.is_empty() && word.len() <= MEMCACHED_KEY_BYTES_MAX && word.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
+}
+
+/// The word as a key.
+#[inline]
+pub(crate) fn checked(word: &[u8]) -> Result<&[u8], &'static [u8]> {
+    if is_key(word) { Ok(word) } else { Err(super::BAD_FORMAT) }
 }
 
 /// Parses an exptime. 0: never; negative: at once; up to 30 days: from now; above: since the epoch.
