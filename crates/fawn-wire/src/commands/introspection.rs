@@ -59,7 +59,7 @@ fn describe(spec: &'static CommandSpec, version: RespVersion, out: &mut Vec<u8>)
     bulk(spec.name.as_bytes(), out);
     integer(i64::from(spec.arity), out);
     set_header(version, spec.flags.names().count(), out);
-    spec.flags.names().for_each(|name| simple(name, out));
+    spec.flags.names().for_each(|name| simple(&name, out));
     for place in [spec.keys.first, spec.keys.last, spec.keys.step] {
         integer(i64::from(place), out);
     }
@@ -86,7 +86,7 @@ fn key_specs(spec: &CommandSpec, version: RespVersion, out: &mut Vec<u8>) {
     array_header(1, out);
     map_header(version, 3, out);
     bulk(b"flags", out);
-    let access = if spec.flags.has(CommandFlags::WRITE) { ["RW", "update"] } else { ["RO", "access"] };
+    let access = if spec.flags.contains(CommandFlags::WRITE) { ["RW", "update"] } else { ["RO", "access"] };
     set_header(version, access.len(), out);
     access.iter().for_each(|name| simple(name, out));
     bulk(b"begin_search", out);

@@ -17,6 +17,7 @@ pub(crate) use lookup::{find, find_subcommand};
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
 use crate::{Decoded, MemcachedState, Protocol, memcached};
+use alloc::string::String;
 
 /// Specification of a command, used by the parser, by `COMMAND` and by the documentation.
 #[derive(Clone, Copy, Debug)]
@@ -70,62 +71,39 @@ impl KeyPlaces {
     pub(crate) const FROM_SECOND: Self = Self { first: 2, last: -1, step: 1 };
 }
 
-/// A set of Redis's command flags.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CommandFlags(pub(crate) u16);
+bitflags::bitflags! {
+    /// A set of Redis's command flags, in Redis's order.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct CommandFlags: u16 {
+        /// May change a key.
+        const WRITE = 1;
+        /// Changes no key.
+        const READONLY = 1 << 1;
+        /// Rejected if the store is full.
+        const DENYOOM = 1 << 2;
+        /// Intended for operators.
+        const ADMIN = 1 << 3;
+        /// Not allowed in scripts.
+        const NOSCRIPT = 1 << 4;
+        /// Allowed while the server loads data.
+        const LOADING = 1 << 5;
+        /// Allowed on a stale replica.
+        const STALE = 1 << 6;
+        /// Takes constant or logarithmic time.
+        const FAST = 1 << 7;
+        /// Needs no authentication.
+        const NO_AUTH = 1 << 8;
+        /// Allowed while a script blocks.
+        const ALLOW_BUSY = 1 << 9;
+        /// Puts the command into the category `@dangerous`; not one of Redis's flags.
+        const DANGEROUS = 1 << 15;
+    }
+}
 
 impl CommandFlags {
-    pub(crate) const NONE: Self = Self(0);
-    /// May change a key.
-    pub const WRITE: Self = Self(1);
-    /// Changes no key.
-    pub const READONLY: Self = Self(1 << 1);
-    /// Rejected if the store is full.
-    pub const DENYOOM: Self = Self(1 << 2);
-    /// Intended for operators.
-    pub const ADMIN: Self = Self(1 << 3);
-    /// Not allowed in scripts.
-    pub const NOSCRIPT: Self = Self(1 << 4);
-    /// Allowed while the server loads data.
-    pub const LOADING: Self = Self(1 << 5);
-    /// Allowed on a stale replica.
-    pub const STALE: Self = Self(1 << 6);
-    /// Takes constant or logarithmic time.
-    pub const FAST: Self = Self(1 << 7);
-    /// Needs no authentication.
-    pub const NO_AUTH: Self = Self(1 << 8);
-    /// Allowed while a script blocks.
-    pub const ALLOW_BUSY: Self = Self(1 << 9);
-    /// Puts the command into the category `@dangerous`; not one of Redis's flags.
-    pub(crate) const DANGEROUS: Self = Self(1 << 15);
-
-    /// Redis's names, in its order.
-    const NAMES: [(Self, &'static str); 10] = [
-        (Self::WRITE, "write"),
-        (Self::READONLY, "readonly"),
-        (Self::DENYOOM, "denyoom"),
-        (Self::ADMIN, "admin"),
-        (Self::NOSCRIPT, "noscript"),
-        (Self::LOADING, "loading"),
-        (Self::STALE, "stale"),
-        (Self::FAST, "fast"),
-        (Self::NO_AUTH, "no_auth"),
-        (Self::ALLOW_BUSY, "allow_busy"),
-    ];
-
-    pub(crate) const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Whether the set includes all flags of `other`.
-    #[must_use]
-    pub const fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
     /// Redis's names of the flags.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        Self::NAMES.into_iter().filter(move |(flag, _)| self.has(*flag)).map(|(_, name)| name)
+    pub fn names(self) -> impl Iterator<Item = String> {
+        self.difference(Self::DANGEROUS).iter_names().map(|(name, _)| name.to_ascii_lowercase())
     }
 }
 
@@ -176,17 +154,17 @@ impl CommandSpec {
 
     /// The command's access-control categories in Redis.
     pub fn categories(&self) -> impl Iterator<Item = &'static str> {
-        let on_data = self.flags.has(CommandFlags::WRITE) || self.flags.has(CommandFlags::READONLY);
+        let on_data = self.flags.contains(CommandFlags::WRITE) || self.flags.contains(CommandFlags::READONLY);
         let on_command = self.name.starts_with("command");
         [
             (self.group != CommandGroup::String && on_data, "@keyspace"),
-            (self.flags.has(CommandFlags::READONLY), "@read"),
-            (self.flags.has(CommandFlags::WRITE), "@write"),
+            (self.flags.contains(CommandFlags::READONLY), "@read"),
+            (self.flags.contains(CommandFlags::WRITE), "@write"),
             (self.group == CommandGroup::String, "@string"),
-            (self.flags.has(CommandFlags::ADMIN), "@admin"),
-            (self.flags.has(CommandFlags::FAST), "@fast"),
-            (!self.flags.has(CommandFlags::FAST), "@slow"),
-            (self.flags.has(CommandFlags::DANGEROUS), "@dangerous"),
+            (self.flags.contains(CommandFlags::ADMIN), "@admin"),
+            (self.flags.contains(CommandFlags::FAST), "@fast"),
+            (!self.flags.contains(CommandFlags::FAST), "@slow"),
+            (self.flags.contains(CommandFlags::DANGEROUS), "@dangerous"),
             (self.group == CommandGroup::Connection && !self.is_container() || on_command, "@connection"),
         ]
         .into_iter()

@@ -34,14 +34,15 @@ macro_rules! row {
     };
 }
 
-const CLIENT: CommandFlags = CommandFlags::NOSCRIPT.and(CommandFlags::LOADING).and(CommandFlags::STALE);
-const SESSION: CommandFlags = CLIENT.and(CommandFlags::FAST).and(CommandFlags::NO_AUTH).and(CommandFlags::ALLOW_BUSY);
-const OPERATOR: CommandFlags = CLIENT.and(CommandFlags::ADMIN).and(CommandFlags::DANGEROUS);
-const ALWAYS: CommandFlags = CommandFlags::LOADING.and(CommandFlags::STALE);
-const STORE: CommandFlags = CommandFlags::WRITE.and(CommandFlags::DENYOOM);
-const CHANGE: CommandFlags = CommandFlags::WRITE.and(CommandFlags::FAST);
-const STORE_FAST: CommandFlags = STORE.and(CommandFlags::FAST);
-const READ: CommandFlags = CommandFlags::READONLY.and(CommandFlags::FAST);
+const CLIENT: CommandFlags = CommandFlags::NOSCRIPT.union(CommandFlags::LOADING).union(CommandFlags::STALE);
+const SESSION: CommandFlags =
+    CLIENT.union(CommandFlags::FAST).union(CommandFlags::NO_AUTH).union(CommandFlags::ALLOW_BUSY);
+const OPERATOR: CommandFlags = CLIENT.union(CommandFlags::ADMIN).union(CommandFlags::DANGEROUS);
+const ALWAYS: CommandFlags = CommandFlags::LOADING.union(CommandFlags::STALE);
+const STORE: CommandFlags = CommandFlags::WRITE.union(CommandFlags::DENYOOM);
+const CHANGE: CommandFlags = CommandFlags::WRITE.union(CommandFlags::FAST);
+const STORE_FAST: CommandFlags = STORE.union(CommandFlags::FAST);
+const READ: CommandFlags = CommandFlags::READONLY.union(CommandFlags::FAST);
 
 /// Every command of both protocols, a container before its subcommands.
 #[rustfmt::skip]
@@ -115,7 +116,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         "`string`, or `none` if absent.", Parse::Resp(|args| read(args, RespFormat::TypeName))),
     row!(Resp "unlink", -2, CHANGE, ALL, "4.0.0", Generic, "key [key …]",
         "Same as `DEL`.", Parse::Resp(keyspace::del)),
-    row!(Resp "client", -2, CommandFlags::NONE, NONE, "2.4.0", Connection, "subcommand",
+    row!(Resp "client", -2, CommandFlags::empty(), NONE, "2.4.0", Connection, "subcommand",
         "Commands on this connection.", Parse::Container),
     row!(Resp "client|getname", 2, CLIENT, NONE, "2.6.9", Connection, "",
         "The connection's name.", Parse::Resp(|_| done(ConnectionCommand::ClientGetName))),
@@ -132,7 +133,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         "Sets the name or version of the client's library.", Parse::Resp(connection::client_setinfo)),
     row!(Resp "client|setname", 3, CLIENT, NONE, "2.6.9", Connection, "name",
         "Sets the connection's name.", Parse::Resp(|args| done(ConnectionCommand::ClientSetName(checked(args.arg(2), "Client names")?)))),
-    row!(Resp "echo", 2, ALWAYS.and(CommandFlags::FAST), NONE, "1.0.0", Connection, "message",
+    row!(Resp "echo", 2, ALWAYS.union(CommandFlags::FAST), NONE, "1.0.0", Connection, "message",
         "Returns the message.", Parse::Resp(|args| done(ConnectionCommand::Echo(args.arg(1))))),
     row!(Resp "hello", -1, SESSION, NONE, "6.0.0", Connection,
         "[2 | 3 [AUTH user password] [SETNAME name]]",
@@ -143,7 +144,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         "Closes the connection after the pending replies.", Parse::Resp(|args| done(ConnectionCommand::Quit(args.format(RespFormat::OkOrNull))))),
     row!(Resp "reset", 1, SESSION, NONE, "6.2.0", Connection, "",
         "Resets the connection to its initial state.", Parse::Resp(|_| done(ConnectionCommand::Reset))),
-    row!(Resp "select", 2, ALWAYS.and(CommandFlags::FAST), NONE, "1.0.0", Connection, "0",
+    row!(Resp "select", 2, ALWAYS.union(CommandFlags::FAST), NONE, "1.0.0", Connection, "0",
         "Selects the database; there is only one.", Parse::Resp(connection::select)),
     row!(Resp "command", -1, ALWAYS, NONE, "2.8.13", Server, "[subcommand]",
         "Describes every command.", Parse::Resp(server::command)),
@@ -156,16 +157,16 @@ pub static COMMANDS: &[CommandSpec] = &[
     row!(Resp "command|list", -2, ALWAYS, NONE, "7.0.0", Server,
         "[FILTERBY PATTERN pattern | ACLCAT category | MODULE name]",
         "Names of commands.", Parse::Resp(server::command_list)),
-    row!(Resp "config", -2, CommandFlags::NONE, NONE, "2.0.0", Server, "subcommand",
+    row!(Resp "config", -2, CommandFlags::empty(), NONE, "2.0.0", Server, "subcommand",
         "Commands on the configuration.", Parse::Container),
     row!(Resp "config|get", -3, OPERATOR, NONE, "2.0.0", Server,
         "pattern [pattern …]",
         "Parameters whose names match.", Parse::Resp(|args| Ok(Command::Server(ServerCommand::ConfigGet { patterns: args.from(2) })))),
-    row!(Resp "flushall", -1, CommandFlags::WRITE.and(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[ASYNC | SYNC]",
+    row!(Resp "flushall", -1, CommandFlags::WRITE.union(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[ASYNC | SYNC]",
         "Removes every key.", Parse::Resp(keyspace::flushall)),
-    row!(Resp "flushdb", -1, CommandFlags::WRITE.and(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[ASYNC | SYNC]",
+    row!(Resp "flushdb", -1, CommandFlags::WRITE.union(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[ASYNC | SYNC]",
         "Removes every key, since there is only one database.", Parse::Resp(keyspace::flushall)),
-    row!(Resp "info", -1, ALWAYS.and(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[section …]",
+    row!(Resp "info", -1, ALWAYS.union(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[section …]",
         "State and statistics of the server.", Parse::Resp(|args| Ok(Command::Server(ServerCommand::Info { sections: args.from(1) })))),
     // memcached text
     row!(Memcached "get", -2, READ, ALL, "1.0.0", String, "key [key …]",
@@ -203,15 +204,15 @@ pub static COMMANDS: &[CommandSpec] = &[
         "Subtracts from a counter, which stops at 0.", Parse::Memcached(|_, line| line.decoded(text::count(line.words, |delta| Update::SubtractUnsigned { delta })))),
     row!(Memcached "touch", 3, CHANGE, ONE, "1.4.8", String, "key exptime [noreply]",
         "Changes the expiry.", Parse::Memcached(|_, line| line.decoded(text::touch(line.words)))),
-    row!(Memcached "flush_all", -1, CommandFlags::WRITE.and(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[delay] [noreply]",
+    row!(Memcached "flush_all", -1, CommandFlags::WRITE.union(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[delay] [noreply]",
         "Removes every key, now or after a delay in seconds.", Parse::Memcached(|_, line| line.decoded(text::flush_all(line.words, line.now)))),
     row!(Memcached "stats", -1, ALWAYS, NONE, "1.0.0", Server, "[argument]",
         "Statistics of the server.", Parse::Memcached(|_, line| line.decoded(text::stats(line.words)))),
-    row!(Memcached "version", 1, ALWAYS.and(CommandFlags::FAST), NONE, "1.0.0", Server, "",
+    row!(Memcached "version", 1, ALWAYS.union(CommandFlags::FAST), NONE, "1.0.0", Server, "",
         "The server's version.", Parse::Memcached(|_, line| line.decoded(text::bare(line.words, ConnectionCommand::Version)))),
-    row!(Memcached "verbosity", -2, CommandFlags::ADMIN.and(CommandFlags::LOADING).and(CommandFlags::STALE), NONE, "1.0.0", Server,
+    row!(Memcached "verbosity", -2, CommandFlags::ADMIN.union(CommandFlags::LOADING).union(CommandFlags::STALE), NONE, "1.0.0", Server,
         "level [noreply]",
         "Accepted without effect; logging is configured elsewhere.", Parse::Memcached(|_, line| line.decoded(text::verbosity(line.words)))),
-    row!(Memcached "quit", 1, ALWAYS.and(CommandFlags::FAST), NONE, "1.0.0", Connection, "",
+    row!(Memcached "quit", 1, ALWAYS.union(CommandFlags::FAST), NONE, "1.0.0", Connection, "",
         "Closes the connection.", Parse::Memcached(|_, line| line.decoded(text::bare(line.words, ConnectionCommand::Quit(ReplyFormat::Silent))))),
 ];

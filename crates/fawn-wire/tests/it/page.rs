@@ -79,9 +79,9 @@ fn row(spec: &CommandSpec) -> String {
     let syntax = spec.syntax.replace('|', "\\|");
     let usage = if syntax.is_empty() { name } else { format!("{name} {syntax}") };
     let kind = match spec.flags {
-        flags if flags.has(CommandFlags::WRITE) => "write",
-        flags if flags.has(CommandFlags::READONLY) => "read",
-        flags if flags.has(CommandFlags::ADMIN) => "admin",
+        flags if flags.contains(CommandFlags::WRITE) => "write",
+        flags if flags.contains(CommandFlags::READONLY) => "read",
+        flags if flags.contains(CommandFlags::ADMIN) => "admin",
         _ => "",
     };
     format!("| `{usage}` | {} | {kind} | {} |\n", spec.summary, spec.since)
