@@ -96,15 +96,6 @@ impl Codec {
         }
     }
 
-    /// The connection's protocol.
-    #[must_use]
-    pub const fn protocol(&self) -> Protocol {
-        match self {
-            Codec::Memcached(_) => Protocol::Memcached,
-            Codec::Resp(_) => Protocol::Resp,
-        }
-    }
-
     /// The negotiated RESP version; `V2` for other protocols.
     #[must_use]
     pub const fn resp_version(&self) -> RespVersion {
