@@ -150,8 +150,6 @@ pub enum ConnectionCommand<'a> {
         /// `SETNAME`.
         name: Option<&'a [u8]>,
     },
-    /// `SELECT 0`; the decoder rejects other databases.
-    Select,
     /// `QUIT`, in either protocol: close after the pending replies.
     Quit(ReplyFormat),
     /// `RESET`: back to RESP2, without a name.
@@ -168,10 +166,9 @@ pub enum ConnectionCommand<'a> {
     ClientSetLibVersion(&'a [u8]),
     /// `CLIENT INFO`.
     ClientInfo,
-    /// `CLIENT NO-EVICT` and `NO-TOUCH`: accepted without effect.
-    ClientNoOp,
-    /// memcached `verbosity`: accepted without effect; logging is configured elsewhere.
-    Verbosity(ReplyFormat),
+    /// Accepted without effect: `SELECT 0`, since the decoder rejects other databases, `CLIENT NO-EVICT` and
+    /// `NO-TOUCH`, and memcached's `verbosity`, since logging is configured elsewhere.
+    NoEffect(ReplyFormat),
     /// memcached `version`.
     Version,
 }

@@ -48,7 +48,6 @@ impl ConnectionCommand<'_> {
                 }
                 hello(codec.resp_version(), identity.id, out);
             }
-            ConnectionCommand::Select | ConnectionCommand::ClientNoOp => simple("OK", out),
             ConnectionCommand::Quit(format) => {
                 // memcached's `quit` has no reply, Redis's `QUIT` has `OK`.
                 if matches!(format, crate::ReplyFormat::Resp(..)) {
@@ -61,7 +60,7 @@ impl ConnectionCommand<'_> {
                 identity.name.clear();
                 simple("RESET", out);
             }
-            ConnectionCommand::Verbosity(format) => encode_done(format, out),
+            ConnectionCommand::NoEffect(format) => encode_done(format, out),
             ConnectionCommand::Version => {
                 out.extend_from_slice(concat!("VERSION ", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes());
             }
@@ -88,7 +87,7 @@ fn hello(version: RespVersion, id: u64, out: &mut Vec<u8>) {
     map_header(version, 7, out);
     entries(&[("server", "fawn"), ("version", REDIS_VERSION)], out);
     bulk(b"proto", out);
-    integer(version.number(), out);
+    integer(version as i64, out);
     bulk(b"id", out);
     integer(id as i64, out);
     entries(&[("mode", "standalone"), ("role", "master")], out);
@@ -100,7 +99,7 @@ fn client_info(version: RespVersion, identity: &ClientIdentity, out: &mut Vec<u8
     let ClientIdentity { id, name, lib_name, lib_version } = identity;
     // The decoder has checked that names are printable.
     let [name, lib_name, lib_version] = [name, lib_name, lib_version].map(|name| String::from_utf8_lossy(name));
-    let resp = version.number();
+    let resp = version as u8;
     let text = format!("id={id} name={name} lib-name={lib_name} lib-ver={lib_version} db=0 resp={resp}\n");
     crate::resp::encode::text(version, text.as_bytes(), out);
 }

@@ -4,7 +4,7 @@ use crate::number::parse_i64_strict;
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
 use crate::resp::parse_error::{ParseError, SYNTAX, arity, line, lossy};
-use crate::{Command, ConnectionCommand, RespVersion};
+use crate::{Command, ConnectionCommand, RespFormat, RespVersion};
 use alloc::format;
 
 const VERSION_NOT_A_NUMBER: ParseError =
@@ -18,6 +18,10 @@ pub(super) const fn done(connection: ConnectionCommand<'_>) -> ParseResult<'_> {
     Ok(Command::Connection(connection))
 }
 
+const fn no_effect<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    done(ConnectionCommand::NoEffect(args.format(RespFormat::OkOrNull)))
+}
+
 pub(super) fn ping<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     if args.count > 2 {
         return Err(arity("ping"));
@@ -26,7 +30,7 @@ pub(super) fn ping<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 }
 
 pub(super) fn select<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    if args.integer(1)? == 0 { done(ConnectionCommand::Select) } else { Err(NO_SUCH_DB) }
+    if args.integer(1)? == 0 { no_effect(args) } else { Err(NO_SUCH_DB) }
 }
 
 pub(super) fn hello<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
@@ -79,7 +83,7 @@ pub(super) fn client_setinfo<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 pub(super) fn client_switch<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     let word = args.arg(2);
     if word.eq_ignore_ascii_case(b"ON") || word.eq_ignore_ascii_case(b"OFF") {
-        return done(ConnectionCommand::ClientNoOp);
+        return no_effect(args);
     }
     Err(SYNTAX)
 }

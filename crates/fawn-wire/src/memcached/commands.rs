@@ -179,7 +179,7 @@ pub(crate) fn verbosity(mut words: Words<'_>) -> LineResult<'_> {
     if level != b"noreply" && parse_u64(level).is_none() {
         return Err(BAD_FORMAT);
     }
-    Ok(Command::Connection(ConnectionCommand::Verbosity(format(MemcachedFormat::Ok, silent))))
+    Ok(Command::Connection(ConnectionCommand::NoEffect(format(MemcachedFormat::Ok, silent))))
 }
 
 /// A command without arguments.

@@ -18,14 +18,6 @@ pub enum RespVersion {
     V3 = 3,
 }
 
-impl RespVersion {
-    /// The version's number: 2 or 3.
-    #[must_use]
-    pub const fn number(self) -> i64 {
-        self as i64
-    }
-}
-
 /// The decoder of a RESP connection.
 #[derive(Clone, Debug)]
 pub struct RespState {
