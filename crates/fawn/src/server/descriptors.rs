@@ -13,24 +13,19 @@ const SHARD_RESERVE_WANTED: u64 = 448;
 pub(super) fn make_room(connections: u32, shards: u16) -> u32 {
     let further = u64::from(shards.saturating_sub(1));
     let reserve = RESERVE + SHARD_RESERVE * further;
-    let needed = u64::from(connections) + reserve;
     let wanted = u64::from(connections) + RESERVE + SHARD_RESERVE_WANTED * further;
-    let limit = getrlimit(Resource::Nofile);
-    let has = limit.current.unwrap_or(u64::MAX);
-    if has >= wanted {
-        return connections;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let has = current.unwrap_or(u64::MAX);
+    let allowed = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let is_raised = has < wanted && setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum }).is_ok();
+    let left = (if is_raised { allowed } else { has }).saturating_sub(reserve);
+    let fit = u32::try_from(left).unwrap_or(connections).clamp(1, connections);
+    if fit < connections {
+        tracing::warn!(
+            asked = connections,
+            fit,
+            "the limit on open files allows fewer connections than asked for; raise it (ulimit -n, LimitNOFILE=)"
+        );
     }
-    let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum: limit.maximum });
-    let now = if raised.is_ok() { allowed } else { has };
-    if now >= needed {
-        return connections;
-    }
-    let fit = u32::try_from(now.saturating_sub(reserve)).unwrap_or(connections).max(1);
-    tracing::warn!(
-        asked = connections,
-        fit,
-        "the limit on open files allows fewer connections than asked for; raise it (ulimit -n, LimitNOFILE=)"
-    );
     fit
 }
