@@ -11,15 +11,8 @@ const LINE_PERCENT: u64 = 10;
 #[derive(Debug)]
 pub(crate) struct LoadProgress {
     bar: ProgressBar,
-    lines: Option<ProgressLines>,
-}
-
-/// Progress in plain lines.
-#[derive(Debug)]
-struct ProgressLines {
-    total_bytes: u64,
-    /// Percentage of the next line.
-    next_percent: Cell<u64>,
+    /// Percentage of the next plain line, if these are printed.
+    next_percent: Option<Cell<u64>>,
 }
 
 impl LoadProgress {
@@ -34,25 +27,24 @@ impl LoadProgress {
         };
         // The templates are constants; indicatif's default replaces one that a new version rejects.
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar, lines: None }
+        Self { bar, next_percent: None }
     }
 
     /// Like [`LoadProgress::new`], with plain lines where there is no terminal.
     pub(crate) fn with_lines(total_bytes: u64) -> Self {
-        let next_percent = Cell::new(LINE_PERCENT);
-        let lines = (!std::io::stderr().is_terminal()).then_some(ProgressLines { total_bytes, next_percent });
-        Self { lines, ..Self::new(Some(total_bytes)) }
+        let next_percent = (!std::io::stderr().is_terminal()).then_some(Cell::new(LINE_PERCENT));
+        Self { next_percent, ..Self::new(Some(total_bytes)) }
     }
 
     /// Updates consumed bytes and stored rows.
     pub(super) fn show(&self, consumed_bytes: u64, rows: u64) {
         self.bar.set_position(consumed_bytes);
         self.bar.set_message(format!("{rows} rows"));
-        let Some(lines) = &self.lines else { return };
-        let percent = consumed_bytes.saturating_mul(100) / lines.total_bytes.max(1);
-        if percent >= lines.next_percent.get() {
+        let Some((next_percent, total_bytes)) = self.next_percent.as_ref().zip(self.bar.length()) else { return };
+        let percent = consumed_bytes.saturating_mul(100) / total_bytes.max(1);
+        if percent >= next_percent.get() {
             eprintln!("{percent:>3}%  {rows} rows");
-            lines.next_percent.set(percent / LINE_PERCENT * LINE_PERCENT + LINE_PERCENT);
+            next_percent.set(percent / LINE_PERCENT * LINE_PERCENT + LINE_PERCENT);
         }
     }
 
