@@ -44,7 +44,7 @@ impl Load {
         let mut client = self.target.connect()?;
         let mut rows = InputRows::new(self.format, reader, fields);
         let progress = LoadProgress::new(total_bytes);
-        let summary = load::send(&mut rows, &name, &mut client, Present::Replaced, &progress)?;
+        let summary = load::send(&mut rows, |_| true, &name, &mut client, Present::Replaced, &progress)?;
         report(&summary);
         match summary.bad_rows {
             0 => Ok(()),

@@ -44,7 +44,14 @@ fn load(catalogue: &Catalogue, mut present: Present, client: &mut CliClient) -> 
     let mut loaded = 0;
     for _ in 0..PASSES_MAX {
         let progress = LoadProgress::with_lines(catalogue.total_bytes());
-        let summary = load::send(&mut catalogue.rows(), &catalogue.source, client, present, &progress)?;
+        let summary = load::send(
+            &mut catalogue.stanzas(),
+            |row| catalogue.is_last(row),
+            &catalogue.source,
+            client,
+            present,
+            &progress,
+        )?;
         loaded += summary.rows;
         if summary.refused == 0 {
             tell(&summary, loaded);

@@ -90,7 +90,7 @@ impl<R: BufRead> InputRows<R> {
 
 #[cfg(test)]
 mod tests {
-    use crate::load::{Fields, Format, InputRows, Rows};
+    use crate::load::{Fields, Format, InputRows};
 
     fn all(text: &str, value: Option<&str>) -> Vec<String> {
         let (key, value) = ("Package".to_owned(), value.map(str::to_owned));

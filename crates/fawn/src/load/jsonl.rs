@@ -52,7 +52,7 @@ fn scalar(value: &Value, name: &str, line: u64) -> Result<Vec<u8>, BadRow> {
 
 #[cfg(test)]
 mod tests {
-    use crate::load::{Fields, Format, InputRows, Rows};
+    use crate::load::{Fields, Format, InputRows};
 
     #[test]
     fn keys_and_values_are_fields_and_bad_lines_have_numbers() {

@@ -7,7 +7,7 @@ mod row;
 mod send;
 
 pub(crate) use progress::LoadProgress;
-pub(crate) use row::{BadRow, LoadRow, NextRow, Rows};
+pub(crate) use row::{BadRow, LoadRow, NextRow};
 pub(crate) use send::{Present, Summary, send};
 
 use lines::InputLines;
@@ -46,17 +46,20 @@ impl<R: BufRead> InputRows<R> {
     pub(crate) const fn new(format: Format, input: R, fields: Fields) -> Self {
         Self { format, lines: InputLines::new(input), fields }
     }
-}
 
-impl<R: BufRead> Rows for InputRows<R> {
-    fn next_row(&mut self) -> NextRow {
+    /// The next row.
+    ///
+    /// # Errors
+    /// If the input itself cannot be read further.
+    pub(crate) fn next_row(&mut self) -> NextRow {
         match self.format {
             Format::Deb822 => self.next_stanza(),
             Format::Jsonl => self.next_object(),
         }
     }
 
-    fn consumed_bytes(&self) -> u64 {
+    /// Bytes of the input consumed so far.
+    pub(crate) const fn consumed_bytes(&self) -> u64 {
         self.lines.consumed_bytes
     }
 }

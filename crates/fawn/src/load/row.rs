@@ -34,18 +34,6 @@ impl BadRow {
 /// A row, good or bad; `None` at the end.
 pub(crate) type NextRow = std::io::Result<Option<Result<LoadRow, BadRow>>>;
 
-/// A stream of rows.
-pub(crate) trait Rows {
-    /// The next row.
-    ///
-    /// # Errors
-    /// If the input itself cannot be read further.
-    fn next_row(&mut self) -> NextRow;
-
-    /// Bytes of the input consumed so far.
-    fn consumed_bytes(&self) -> u64;
-}
-
 /// The whole key, or the reason why there is none.
 pub(super) fn key_of(fields: &Fields, found: Option<&[u8]>, line: u64) -> Result<Vec<u8>, BadRow> {
     let Some(found) = found else { return Err(BadRow::new(line, format!("no field `{}` for the key", fields.key))) };

@@ -1,9 +1,9 @@
 //! Pipelined load: batches of SETs on one connection, two in flight, each reply matched with its row's line.
-use super::row::Rows;
-use super::{BadRow, LoadProgress, LoadRow};
+use super::{BadRow, InputRows, LoadProgress, LoadRow};
 use crate::client::CliClient;
 use crate::failure::{Exit, Failure};
 use fawn_wire::client::resp::{RespReply, encode_command};
+use std::io::BufRead;
 use std::time::{Duration, Instant};
 
 /// Batch limit in bytes and rows. The replies of a batch (5 bytes a row) fit any socket's buffer, so
@@ -70,9 +70,10 @@ struct LoadRun<'a> {
     done_line: u64,
 }
 
-/// Loads all of `rows`; `name` is the input's name in messages.
-pub(crate) fn send(
-    rows: &mut dyn Rows,
+/// Loads all of `rows` that `is_wanted` accepts; `name` is the input's name in messages.
+pub(crate) fn send<R: BufRead>(
+    rows: &mut InputRows<R>,
+    is_wanted: impl Fn(&LoadRow) -> bool,
     name: &str,
     client: &mut CliClient,
     present: Present,
@@ -82,7 +83,7 @@ pub(crate) fn send(
     let mut run = LoadRun { name, client, present, progress, summary: Summary::default(), done_line: 0 };
     let mut in_flight = LoadBatch::default();
     loop {
-        let (batch, more) = run.fill(rows)?;
+        let (batch, more) = run.fill(rows, &is_wanted)?;
         let sent = run.client.send(&batch.requests);
         sent.map_err(|error| run.stopped(&error))?;
         // One batch is in flight while the one before is confirmed: neither side waits for the other.
@@ -101,12 +102,17 @@ pub(crate) fn send(
 
 impl LoadRun<'_> {
     /// Gathers a batch; returns whether the input continues.
-    fn fill(&mut self, rows: &mut dyn Rows) -> Result<(LoadBatch, bool), Failure> {
+    fn fill<R: BufRead>(
+        &mut self,
+        rows: &mut InputRows<R>,
+        is_wanted: impl Fn(&LoadRow) -> bool,
+    ) -> Result<(LoadBatch, bool), Failure> {
         let mut batch = LoadBatch::default();
         while !batch.is_full() {
             match rows.next_row().map_err(Failure::about(Exit::Failed, self.name))? {
                 None => return Ok((batch, false)),
-                Some(Ok(row)) => batch.push(&row, self.present),
+                Some(Ok(row)) if is_wanted(&row) => batch.push(&row, self.present),
+                Some(Ok(_)) => {}
                 Some(Err(bad)) => self.bad_row(&bad),
             }
         }
