@@ -86,14 +86,9 @@ fn bind(settings: &Settings) -> Result<(Vec<Bound>, ListenAddrs), Failure> {
     let wanted = [(Protocol::Resp, settings.resp), (Protocol::Memcached, settings.memcached)];
     let wanted = wanted.into_iter().filter_map(|(protocol, endpoint)| Some((protocol, endpoint.address()?)));
     let bound: Vec<Bound> = wanted.map(|(protocol, at)| Bound::new(protocol, at)).collect::<Result<_, _>>()?;
-    let mut listen_addrs = ListenAddrs::default();
-    for Bound { protocol, address, .. } in &bound {
-        match protocol {
-            Protocol::Resp => listen_addrs.resp = Some(*address),
-            Protocol::Memcached => listen_addrs.memcached = Some(*address),
-        }
-    }
-    Ok((bound, listen_addrs))
+    let address = |protocol| bound.iter().find(|bound| bound.protocol == protocol).map(|bound| bound.address);
+    let (resp, memcached) = (address(Protocol::Resp), address(Protocol::Memcached));
+    Ok((bound, ListenAddrs { resp, memcached, admin: None }))
 }
 
 /// Arguments of all threads, in the order of their shards, and the queues of orders to them.
