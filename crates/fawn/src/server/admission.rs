@@ -18,21 +18,13 @@ const SHORT_BYTES: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub(super) struct AdmissionControl {
     /// Slots of open connections: each leaves the queue when it ends.
-    queue: VecDeque<usize>,
+    pub(super) queue: VecDeque<usize>,
     admitted: usize,
-    check_at: Option<Instant>,
+    /// Time of the next check for slow senders.
+    pub(super) check_at: Option<Instant>,
 }
 
 impl AdmissionControl {
-    /// Number of waiting connections.
-    pub(super) fn waiting(&self) -> usize {
-        self.queue.len()
-    }
-
-    pub(super) const fn next_due(&self) -> Option<Instant> {
-        self.check_at
-    }
-
     /// Maximum bytes to read from a connection without buffered input. It is small while others wait, because the start
     /// of a large request is kept in memory until the request's turn, too.
     pub(super) fn first_read_bytes(&self) -> usize {

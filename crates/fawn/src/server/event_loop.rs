@@ -222,7 +222,7 @@ impl<S: ClientService> EventLoop<S> {
             Control::Listen(listeners) => self.listen(listeners)?,
             Control::Report(answer) => {
                 self.counters.connections = self.conns.len() as u64;
-                self.counters.input_waiting = self.admission.waiting() as u64;
+                self.counters.input_waiting = self.admission.queue.len() as u64;
                 // The requester may have stopped waiting.
                 let (server, node, now) = (self.counters, self.shard.status(), clock::now().mono);
                 drop(answer.send(ShardReport { server, node, now }));
@@ -262,7 +262,7 @@ impl<S: ClientService> EventLoop<S> {
         // A shard without clients waits for other shards; it has no deadline of its own.
         let stop_by = self.shutdown_deadline.filter(|_| !peers.is_some_and(PeerShards::is_drained));
         let peers_due = peers.and_then(|peers| peers.next_due(self.instant));
-        [store_due, self.accept_again, self.watch.next_due(), self.admission.next_due(), stop_by, peers_due]
+        [store_due, self.accept_again, self.watch.next_due(), self.admission.check_at, stop_by, peers_due]
             .into_iter()
             .flatten()
             .min()

@@ -26,8 +26,3 @@ impl ConnTimers {
         [self.stalled.front(), self.lingering.front()].into_iter().flatten().map(|due| due.at).min()
     }
 }
-
-/// Takes the first entry of `queue` if it is due.
-pub(super) fn pop_due(queue: &mut VecDeque<ConnDeadline>, now: Instant) -> Option<ConnDeadline> {
-    queue.pop_front_if(|due| due.at <= now)
-}

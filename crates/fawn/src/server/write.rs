@@ -2,7 +2,7 @@
 use super::conn::{ConnPhase, IoResult};
 use super::event_loop::EventLoop;
 use super::limits::LINGER;
-use super::timers::{ConnDeadline, pop_due};
+use super::timers::ConnDeadline;
 use fawn_node::ClientService;
 use std::net::Shutdown;
 
@@ -68,12 +68,12 @@ impl<S: ClientService> EventLoop<S> {
     /// Handles connections whose deadline has passed.
     pub(super) fn expire(&mut self) {
         self.drop_slow_senders();
-        while let Some(due) = pop_due(&mut self.watch.lingering, self.instant) {
+        while let Some(due) = self.watch.lingering.pop_front_if(|due| due.at <= self.instant) {
             if self.conns.get(due.slot).is_some_and(|conn| conn.serial == due.serial) {
                 self.remove(due.slot);
             }
         }
-        while let Some(due) = pop_due(&mut self.watch.stalled, self.instant) {
+        while let Some(due) = self.watch.stalled.pop_front_if(|due| due.at <= self.instant) {
             let Some(conn) = self.conns.get_mut(due.slot).filter(|conn| conn.serial == due.serial) else { continue };
             conn.flags.watched = false;
             if conn.flags.blocked && !conn.flags.progressed && conn.phase != ConnPhase::Lingering {

@@ -30,7 +30,7 @@ fn states(rig: &mut Rig, slots: &[usize]) -> Vec<(bool, bool)> {
 }
 
 fn check_after_a_period(rig: &mut Rig) {
-    rig.event_loop.instant = rig.event_loop.admission.next_due().expect("others wait");
+    rig.event_loop.instant = rig.event_loop.admission.check_at.expect("others wait");
     rig.event_loop.drop_slow_senders();
 }
 
@@ -106,13 +106,13 @@ fn a_finished_request_gives_its_memory_to_the_next() {
 fn a_connection_that_leaves_is_counted_no_more() {
     let mut rig = rig();
     let ((_first, _), (second, second_slot)) = (begin(&mut rig), begin(&mut rig));
-    assert_eq!(rig.event_loop.admission.waiting(), 1);
+    assert_eq!(rig.event_loop.admission.queue.len(), 1);
     drop(second);
     // A waiting connection is not read, so the end shows when its reply is written.
     let session = rig.conn(second_slot).session;
     rig.event_loop.drop_conn(second_slot);
     assert!(!rig.event_loop.slots.contains_key(&session));
-    assert_eq!(rig.event_loop.admission.waiting(), 0);
+    assert_eq!(rig.event_loop.admission.queue.len(), 0);
 }
 
 /// Input that waits for the service is not the client's delay.
