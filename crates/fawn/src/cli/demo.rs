@@ -1,8 +1,8 @@
 //! Command `fawn demo`.
 use super::logs;
-use crate::config::{DurabilityMode, Endpoint, SettingFlags, Settings, ShardCount, Size};
+use crate::config::{DurabilityMode, Endpoint, SettingFlags, Settings, ShardCount, Size, default_budget, refuse};
 use crate::demo;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use std::path::PathBuf;
 
 /// Enough for the catalogue's indexes and a cache; a demo does not need a quarter of the machine.
@@ -88,33 +88,22 @@ impl Demo {
             }
         }
         let memory_min = Size(MEMORY_MIN.0 * u64::from(self.shards.unwrap_or(1)));
-        let check = |memory: Size| match memory < memory_min {
-            true => refuse(format!("memory = {memory}: expected at least {memory_min} for the stores of three nodes")),
-            false => Ok(()),
-        };
+        let memory = self.memory.unwrap_or_else(|| default_budget().min(MEMORY_DEFAULT.max(memory_min)));
         // Before the settings are checked, whose least memory is that of one store.
-        self.memory.map_or(Ok(()), check)?;
-        let is_given = self.memory.is_some();
+        if memory < memory_min {
+            return refuse(format!("memory = {memory}: expected at least {memory_min} for the stores of three nodes"));
+        }
         let flags = SettingFlags {
             dir: Some(self.dir.unwrap_or_else(demo::default_dir)),
             resp: self.resp,
             memcached: self.memcached,
             admin: self.admin,
-            memory: self.memory,
+            memory: Some(memory),
             shards: self.shards.map(ShardCount::Number),
             durability: self.durability,
             ready_file: self.ready_file,
             ..SettingFlags::default()
         };
-        let mut settings = Settings::resolve(flags, SettingFlags::default())?;
-        if !is_given {
-            settings.memory = settings.memory.min(MEMORY_DEFAULT.max(memory_min));
-        }
-        check(settings.memory)?;
-        Ok(settings)
+        Settings::resolve(flags, SettingFlags::default())
     }
-}
-
-fn refuse<T>(message: impl ToString) -> Result<T, Failure> {
-    Err(Failure::new(Exit::Usage, message))
 }

@@ -6,7 +6,7 @@ const FALLBACK_BYTES: u64 = 1 << 30;
 const BUDGET_BYTES_MIN: u64 = 64 << 20;
 
 /// A quarter of the machine's memory, or of the container's limit if that is lower; whole MiB.
-pub(super) fn default_budget() -> Size {
+pub(crate) fn default_budget() -> Size {
     let available = [machine_bytes(), container_bytes()].into_iter().flatten().min().unwrap_or(FALLBACK_BYTES);
     Size((available / 4).max(BUDGET_BYTES_MIN) >> 20 << 20)
 }

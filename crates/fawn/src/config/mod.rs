@@ -10,6 +10,7 @@ mod shards;
 mod units;
 
 pub(crate) use flags::{SettingFlags, SettingSources};
-pub(crate) use settings::{DeviceChoice, DurabilityMode, LogFormat, Settings};
+pub(crate) use memory::default_budget;
+pub(crate) use settings::{DeviceChoice, DurabilityMode, LogFormat, Settings, refuse};
 pub(crate) use shards::ShardCount;
 pub(crate) use units::{Endpoint, Size, TimeSpan};

@@ -203,7 +203,8 @@ impl Settings {
     }
 }
 
-fn refuse(message: impl ToString) -> Result<(), Failure> {
+/// A refusal of a setting.
+pub(crate) fn refuse<T>(message: impl ToString) -> Result<T, Failure> {
     Err(Failure::new(Exit::Usage, message))
 }
 
