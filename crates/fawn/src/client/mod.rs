@@ -50,11 +50,7 @@ impl CliClient {
         let mut request = Vec::new();
         encode_command(args, &mut request);
         self.send(&request)?;
-        let outcome = self.receive(|reply| match reply {
-            RespReply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
-            reply => Ok(read(reply)),
-        })?;
-        outcome.map_err(|message| self.failure(format_args!("the server answered: {message}")))
+        self.receive(read)?.map_err(|message| self.failure(format_args!("the server answered: {message}")))
     }
 
     /// Sends encoded commands.
@@ -62,14 +58,17 @@ impl CliClient {
         self.stream.write_all(requests).map_err(|error| self.lost(error))
     }
 
-    /// The next reply.
-    pub(crate) fn receive<R>(&mut self, read: impl FnOnce(RespReply<'_>) -> R) -> Result<R, Failure> {
+    /// The next reply; the inner error is the text of an error reply.
+    pub(crate) fn receive<R>(&mut self, read: impl FnOnce(RespReply<'_>) -> R) -> Result<Result<R, String>, Failure> {
         let mut parser = ReplyParser::new();
         loop {
             let need_bytes = match parser.parse(&self.input[self.used..]) {
                 ParsedReply::Reply { reply, consumed } => {
                     self.used += consumed;
-                    return Ok(read(reply));
+                    return Ok(match reply {
+                        RespReply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
+                        reply => Ok(read(reply)),
+                    });
                 }
                 ParsedReply::Incomplete { need_bytes } => need_bytes,
                 ParsedReply::Malformed { expected, at } => {
@@ -84,14 +83,11 @@ impl CliClient {
     /// Reads until `need_bytes` are available after the consumed ones.
     fn fill(&mut self, need_bytes: usize) -> Result<(), Failure> {
         self.input.drain(..std::mem::take(&mut self.used));
+        let mut chunk = [0; READ_BYTES];
         while self.input.len() < need_bytes {
-            let at = self.input.len();
-            self.input.resize(at + READ_BYTES.max(need_bytes - at), 0);
-            let got = self.stream.read(&mut self.input[at..]);
-            self.input.truncate(at + *got.as_ref().unwrap_or(&0));
-            match got {
+            match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(self.lost("the server closed it")),
-                Ok(_) => {}
+                Ok(got) => self.input.extend_from_slice(&chunk[..got]),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.lost(error)),
             }

@@ -122,11 +122,7 @@ impl LoadRun<'_> {
     /// Receives a batch's replies.
     fn settle(&mut self, batch: &LoadBatch) -> Result<(), Failure> {
         for &(line, bytes) in &batch.rows {
-            let reply = self.client.receive(|reply| match reply {
-                RespReply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
-                RespReply::Null => Ok(false),
-                _ => Ok(true),
-            });
+            let reply = self.client.receive(|reply| reply != RespReply::Null);
             match reply.map_err(|error| self.stopped(&error))? {
                 Ok(true) => {
                     self.summary.rows += 1;
