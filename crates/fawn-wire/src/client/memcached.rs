@@ -130,6 +130,13 @@ pub fn parse_reply(input: &[u8]) -> ParsedReply<MemcachedReply<'_>> {
 }
 
 fn word(line: &[u8]) -> Option<MemcachedReply<'_>> {
+    if let Some(version) = line.strip_prefix(b"VERSION ") {
+        return Some(MemcachedReply::Version(version));
+    }
+    if let Some(stat) = line.strip_prefix(b"STAT ") {
+        let space = memchr::memchr(b' ', stat)?;
+        return Some(MemcachedReply::Stat { name: &stat[..space], value: &stat[space + 1..] });
+    }
     Some(match line {
         b"END" => MemcachedReply::End,
         b"STORED" => MemcachedReply::Stored,
@@ -141,20 +148,9 @@ fn word(line: &[u8]) -> Option<MemcachedReply<'_>> {
         b"OK" => MemcachedReply::Ok,
         b"ERROR" => MemcachedReply::Error(line),
         _ if line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"SERVER_ERROR") => MemcachedReply::Error(line),
-        _ => return text(line),
+        // Some servers pad the reply to `decr` with spaces.
+        _ => MemcachedReply::Number(parse_u64(line.trim_ascii_end())?),
     })
-}
-
-fn text(line: &[u8]) -> Option<MemcachedReply<'_>> {
-    if let Some(version) = line.strip_prefix(b"VERSION ") {
-        return Some(MemcachedReply::Version(version));
-    }
-    if let Some(stat) = line.strip_prefix(b"STAT ") {
-        let space = memchr::memchr(b' ', stat)?;
-        return Some(MemcachedReply::Stat { name: &stat[..space], value: &stat[space + 1..] });
-    }
-    // Some servers pad the reply to `decr` with spaces.
-    parse_u64(line.trim_ascii_end()).map(MemcachedReply::Number)
 }
 
 fn value<'a>(input: &'a [u8], words: &'a [u8], start: usize) -> ParsedReply<MemcachedReply<'a>> {
