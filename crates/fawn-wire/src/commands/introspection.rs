@@ -68,13 +68,8 @@ fn describe(spec: &'static CommandSpec, version: RespVersion, out: &mut Vec<u8>)
     // No command tips.
     array_header(0, out);
     key_specs(spec, version, out);
-    match spec.container() {
-        Some(_) => array_header(0, out),
-        None => {
-            array_header(subcommands(spec.name).count(), out);
-            subcommands(spec.name).for_each(|sub| describe(sub, version, out));
-        }
-    }
+    array_header(subcommands(spec.name).count(), out);
+    subcommands(spec.name).for_each(|sub| describe(sub, version, out));
 }
 
 /// Appends the key specification, which repeats the positions of the keys in a general form.
@@ -121,7 +116,7 @@ fn docs(names: Args<'_>, version: RespVersion, out: &mut Vec<u8>) {
 
 fn document(spec: &'static CommandSpec, version: RespVersion, out: &mut Vec<u8>) {
     bulk(spec.name.as_bytes(), out);
-    let subs = if spec.container().is_none() { subcommands(spec.name).count() } else { 0 };
+    let subs = subcommands(spec.name).count();
     map_header(version, 3 + usize::from(subs > 0), out);
     entries(&[("summary", spec.summary), ("since", spec.since), ("group", spec.group.name())], out);
     if subs > 0 {
