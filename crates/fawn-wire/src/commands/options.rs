@@ -41,20 +41,6 @@ impl TimeForm {
     }
 }
 
-/// Parses an expiry time that must be above 0 (`SET … EX`, `GETEX`, `SETEX`).
-pub(crate) fn expiry(
-    command: &'static str,
-    text: &[u8],
-    form: TimeForm,
-    args: &CommandArgs<'_>,
-) -> Result<Expiry, ParseError> {
-    let amount = parse_i64_strict(text).ok_or(NOT_AN_INTEGER)?;
-    if amount <= 0 {
-        return Err(expire_time(command));
-    }
-    form.to_expiry(amount, args.now).ok_or_else(|| expire_time(command))
-}
-
 /// The effect of a command's options on the expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeyTime {
@@ -64,6 +50,20 @@ pub(crate) enum KeyTime {
     Never,
     /// Sets the expiry to a time of this form.
     At(TimeForm),
+}
+
+impl KeyTime {
+    /// The expiry; the `amount` of a time must be above 0 (`SET … EX`, `GETEX`, `SETEX`).
+    pub(crate) fn expiry(self, command: &str, amount: &[u8], args: &CommandArgs<'_>) -> Result<Expiry, ParseError> {
+        let form = match self {
+            Self::Keep => return Ok(Expiry::Keep),
+            Self::Never => return Ok(Expiry::Never),
+            Self::At(form) => form,
+        };
+        let amount = parse_i64_strict(amount).ok_or(NOT_AN_INTEGER)?;
+        let expiry = form.to_expiry(amount, args.now).filter(|_| amount > 0);
+        expiry.ok_or_else(|| expire_time(command))
+    }
 }
 
 /// Sets an option. As in Redis, an option may be repeated, but two different ones are an error. If the option has an

@@ -1,5 +1,5 @@
 //! Parsers of Redis's string commands: values and counters.
-use super::options::{KeyTime, TimeForm, expiry, set_once};
+use super::options::{KeyTime, TimeForm, set_once};
 use crate::command::{EachKey, unconditional_set};
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
@@ -49,12 +49,7 @@ pub(super) fn set<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
             return Err(SYNTAX);
         }
     }
-    let expiry = match time {
-        None => Expiry::Never,
-        Some(KeyTime::Keep) => Expiry::Keep,
-        Some(KeyTime::Never) => unreachable!("no word of SET says so"),
-        Some(KeyTime::At(form)) => expiry("set", amount, form, args)?,
-    };
+    let expiry = time.unwrap_or(KeyTime::Never).expiry("set", amount, args)?;
     let condition = condition.unwrap_or_default();
     let format = if return_previous { RespFormat::Bulk } else { RespFormat::OkOrNull };
     update(args, Update::Set { value, flags: 0, expiry, condition, return_previous }, format)
@@ -67,7 +62,7 @@ pub(super) fn setnx<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 
 /// `SETEX` and `PSETEX`.
 pub(super) fn set_expiring<'a>(command: &'static str, form: TimeForm, args: &CommandArgs<'a>) -> ParseResult<'a> {
-    let expiry = expiry(command, args.arg(2), form, args)?;
+    let expiry = KeyTime::At(form).expiry(command, args.arg(2), args)?;
     let (value, condition) = (args.arg(3), Condition::Always);
     update(args, Update::Set { value, flags: 0, expiry, condition, return_previous: false }, RespFormat::OkOrNull)
 }
@@ -88,12 +83,8 @@ pub(super) fn getex<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
             set_once(&mut time, KeyTime::At(form))?;
         }
     }
-    let expiry = match time {
-        None | Some(KeyTime::Keep) => return read(args, RespFormat::Bulk),
-        Some(KeyTime::Never) => Expiry::Never,
-        Some(KeyTime::At(form)) => expiry("getex", amount, form, args)?,
-    };
-    let condition = ExpiryCondition::Always;
+    let Some(time) = time else { return read(args, RespFormat::Bulk) };
+    let (expiry, condition) = (time.expiry("getex", amount, args)?, ExpiryCondition::Always);
     update(args, Update::Touch { expiry, condition, return_value: true }, RespFormat::Bulk)
 }
 
