@@ -34,19 +34,14 @@ fn look_at(dir: &Path, file: &LayoutFile, shard: u16) -> Result<(), Failure> {
     };
     // Opening or checking the store reports a corrupt manifest.
     let Ok(decoded) = manifest::decode_all(&bytes) else { return Ok(()) };
-    check_identity(&store, file, &decoded.state)?;
-    check_slice(&store, file, shard, &decoded.state)
-}
-
-fn check_identity(store: &Path, file: &LayoutFile, state: &ManifestState) -> Result<(), Failure> {
-    if state.identity.is_some_and(|identity| identity.secret != file.secret) {
+    if decoded.state.identity.is_some_and(|identity| identity.secret != file.secret) {
         return refuse(
-            store,
+            &store,
             "has another hash secret than the directory's layout: it is a shard of another node; put the right one back, \
              nothing was changed",
         );
     }
-    Ok(())
+    check_slice(&store, file, shard, &decoded.state)
 }
 
 fn check_slice(store: &Path, file: &LayoutFile, shard: u16, state: &ManifestState) -> Result<(), Failure> {
