@@ -64,6 +64,10 @@ impl<S: ClientService> EventLoop<S> {
 
 /// Sends the refusal. The socket's buffer is empty, so the few bytes always fit.
 fn refuse(listener: &Listener, mut stream: TcpStream) {
-    let event = stream.write(listener.too_many());
+    let words: &[u8] = match listener.protocol {
+        Protocol::Resp => b"-ERR max number of clients reached\r\n",
+        Protocol::Memcached => b"SERVER_ERROR max number of clients reached\r\n",
+    };
+    let event = stream.write(words);
     tracing::debug!(?event, protocol = listener::name(listener.protocol), "refused: too many connections");
 }

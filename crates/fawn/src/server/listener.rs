@@ -1,4 +1,4 @@
-//! Listening sockets: one per shard on the same port, and the text for refused clients.
+//! Listening sockets: one per shard on the same port.
 use crate::failure::{Exit, Failure};
 use fawn_wire::Protocol;
 use mio::net::TcpListener;
@@ -74,16 +74,6 @@ fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
 pub(super) struct Listener {
     pub(super) socket: TcpListener,
     pub(super) protocol: Protocol,
-}
-
-impl Listener {
-    /// The refusal of clients beyond the limit, in their protocol.
-    pub(super) const fn too_many(&self) -> &'static [u8] {
-        match self.protocol {
-            Protocol::Resp => b"-ERR max number of clients reached\r\n",
-            Protocol::Memcached => b"SERVER_ERROR max number of clients reached\r\n",
-        }
-    }
 }
 
 /// A protocol's name in messages and metrics.
