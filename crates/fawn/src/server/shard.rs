@@ -69,8 +69,7 @@ impl ShardHandles {
 
 /// Waits for all shards to end; returns the first failure.
 pub(super) fn join_all(threads: Vec<JoinHandle<Result<(), Failure>>>) -> Result<(), Failure> {
-    let outcomes: Vec<_> = threads.into_iter().map(join).collect();
-    outcomes.into_iter().collect()
+    threads.into_iter().map(join).fold(Ok(()), Result::and)
 }
 
 fn join(thread: JoinHandle<Result<(), Failure>>) -> Result<(), Failure> {
