@@ -37,9 +37,7 @@ pub(crate) type NextRow = std::io::Result<Option<Result<LoadRow, BadRow>>>;
 /// The whole key, or the reason why there is none.
 pub(super) fn key_of(fields: &Fields, found: Option<&[u8]>, line: u64) -> Result<Vec<u8>, BadRow> {
     let Some(found) = found else { return Err(BadRow::new(line, format!("no field `{}` for the key", fields.key))) };
-    let mut key = Vec::with_capacity(fields.prefix.len() + found.len());
-    key.extend_from_slice(fields.prefix.as_bytes());
-    key.extend_from_slice(found);
+    let key = [fields.prefix.as_bytes(), found].concat();
     match key.len() {
         0 => Err(BadRow::new(line, format!("field `{}` for the key is empty", fields.key))),
         len if len > KEY_BYTES_MAX => {
