@@ -1,7 +1,6 @@
 //! Ready file: created atomically once clients are served, removed when the server ends.
 use super::ListenAddrs;
 use crate::failure::{Exit, Failure};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// An existing ready file; dropping it removes it.
@@ -29,8 +28,7 @@ impl ReadyFile {
         content["pid"] = std::process::id().into();
         // Renamed into place, so that readers see all of it.
         let partial = path.with_extension("partial");
-        let mut file = std::fs::File::create(&partial).map_err(fail)?;
-        writeln!(file, "{content}").map_err(fail)?;
+        std::fs::write(&partial, format!("{content}\n")).map_err(fail)?;
         std::fs::rename(&partial, path).map_err(fail)?;
         Ok(Self { path: path.to_owned() })
     }
