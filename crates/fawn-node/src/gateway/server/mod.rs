@@ -9,21 +9,26 @@ use crate::status::ShardStatus;
 use fawn_types::TimeMs;
 use fawn_wire::{ServerCommand, commands, memcached, resp};
 
+/// Server state besides its status.
+pub(crate) struct ServerContext<'a> {
+    pub(crate) server_info: &'a ServerInfo,
+    pub(crate) options: &'a ShardOptions,
+    pub(crate) store: &'a fawn_ds::internals::Options,
+}
+
 /// Replies to the request; returns whether the counters that clients see are to be reset.
 pub(crate) fn answer(
-    server_info: &ServerInfo,
-    options: &ShardOptions,
-    store: &fawn_ds::internals::Options,
+    about: &ServerContext<'_>,
     status: impl Fn() -> ShardStatus,
     session: &mut Session,
     server: &ServerCommand<'_>,
     now: TimeMs,
 ) -> bool {
     let version = session.codec.resp_version();
-    let settings = || config::settings(options, server_info, store);
+    let settings = || config::settings(about.options, about.server_info, about.store);
     match server {
         ServerCommand::Info { sections } => {
-            let text = info::text(server_info, &status(), *sections, now);
+            let text = info::text(about.server_info, &status(), *sections, now);
             session.replies.respond(|out| resp::encode::text(version, text.as_bytes(), out));
         }
         ServerCommand::ConfigGet { patterns } => {
@@ -38,7 +43,7 @@ pub(crate) fn answer(
         }
         ServerCommand::Stats { argument } => {
             let lines = match argument {
-                None => stats::general(server_info, &status(), now),
+                None => stats::general(about.server_info, &status(), now),
                 Some(b"settings") => settings(),
                 // `items`, `slabs`, `sizes`, `conns`: this store has nothing under these names.
                 Some(_) => Vec::new(),
