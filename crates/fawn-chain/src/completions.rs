@@ -10,6 +10,8 @@ use fawn_types::{ClientTag, MemberId, Version};
 
 /// Approximate memory of a completion without its result.
 const COMPLETION_BYTES: usize = 96;
+/// Freed results that the queue of open ones may contain, besides as many as are kept.
+const OPEN_SLACK: usize = 64;
 /// Former sessions of one shard that are remembered as ended.
 const ENDED_MAX: usize = 16;
 
@@ -94,6 +96,8 @@ pub struct Completions {
     bytes: usize,
     /// Uncommitted operations, in version order. Bounded by the head's `pending_max`.
     pending: VecDeque<(Version, ClientTag)>,
+    /// Committed operations with a result, in version order. Some of the results may be freed already.
+    open: VecDeque<(Version, ClientTag)>,
     committed: Version,
 }
 
@@ -279,11 +283,24 @@ impl Completions {
             && version <= through
         {
             self.pending.pop_front();
-            let done = self.sessions.get(&tag.session).and_then(|session| session.done.get(&tag.seq));
-            if let Some(done) = done.filter(|done| done.version == version) {
+            if let Some(done) = done_at(&self.sessions, version, tag) {
+                self.open.push_back((version, tag));
                 answer(tag, done);
             }
         }
+        // Behind a session that never acknowledges, the queue stays as short as the results of all are.
+        if self.open.len() > 2 * self.results + OPEN_SLACK {
+            let sessions = &self.sessions;
+            self.open.retain(|&(version, tag)| done_at(sessions, version, tag).is_some());
+        }
+    }
+
+    /// The version of the oldest record whose result may be requested again: after a restart the log must have it.
+    /// Results that were restored are not considered, because their records are not part of the log's history.
+    pub fn oldest_open(&mut self) -> Option<Version> {
+        let Self { open, sessions, .. } = self;
+        while open.pop_front_if(|(version, tag)| done_at(sessions, *version, *tag).is_none()).is_some() {}
+        self.open.front().or(self.pending.front()).map(|(version, _)| *version)
     }
 
     /// Removes the operations whose records above `after` were cut off; they never happened.
@@ -292,8 +309,7 @@ impl Completions {
             && version > after
         {
             self.pending.pop_back();
-            let done = self.sessions.get(&tag.session).and_then(|session| session.done.get(&tag.seq));
-            if done.is_some_and(|done| done.version == version) {
+            if done_at(&self.sessions, version, tag).is_some() {
                 self.remove(tag);
             }
         }
@@ -316,4 +332,9 @@ impl Completions {
     pub const fn is_empty(&self) -> bool {
         self.results == 0
     }
+}
+
+/// The result of an operation, if the record at this version has it.
+fn done_at(sessions: &BTreeMap<u64, ClientCompletions>, version: Version, tag: ClientTag) -> Option<&CompletedUpdate> {
+    sessions.get(&tag.session)?.done.get(&tag.seq).filter(|done| done.version == version)
 }

@@ -112,6 +112,8 @@ pub(crate) struct RangeState {
     pub(crate) retained: VecDeque<Retained>,
     /// Versions up to here need not be retained; `None`: nothing is retained.
     pub(crate) retain_floor: Option<Version>,
+    /// Records from here on are retained beyond a lowered bound, because their results may be requested again.
+    pub(crate) needed_from: Option<Version>,
     /// `retained` has every record in `(complete_above, committed]`.
     pub(crate) complete_above: Version,
     pub(crate) pending_clear: Option<Version>,
@@ -142,6 +144,7 @@ impl RangeState {
             pending: VecDeque::new(),
             retained: VecDeque::new(),
             retain_floor: None,
+            needed_from: None,
             complete_above: Version::ZERO,
             pending_clear: None,
             marks: Marks::default(),
@@ -166,16 +169,20 @@ impl RangeState {
     }
 
     /// Retains a committed record above `floor` for retransmission, within `retained_max`, and `records_max` with
-    /// transferred results.
+    /// transferred results and needed records.
     pub(crate) fn retain(&mut self, record: Retained, floor: Version, retained_max: usize, records_max: usize) {
         self.retained.push_back(record);
-        self.bound_retained(retained_max);
+        self.bound_retained(retained_max, records_max);
         self.bound_copied_results(records_max);
         self.drop_retained_through(floor);
     }
 
-    pub(crate) fn bound_retained(&mut self, retained_max: usize) {
-        while self.retained.len() > retained_max {
+    pub(crate) fn bound_retained(&mut self, retained_max: usize, records_max: usize) {
+        while let Some(oldest) = self.retained.front() {
+            let is_needed = self.needed_from.is_some_and(|needed| oldest.version >= needed);
+            if self.retained.len() <= if is_needed { records_max } else { retained_max } {
+                break;
+            }
             self.drop_oldest_retained();
         }
     }

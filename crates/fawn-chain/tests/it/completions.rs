@@ -43,6 +43,29 @@ fn what_was_cut_off_never_happened() {
     assert_eq!(answered, 1);
 }
 
+/// The log must keep the record of each result that may be requested again.
+#[test]
+fn the_oldest_result_that_may_be_requested_is_known() {
+    let mut completions = Completions::new(CompletionLimits::default());
+    assert_eq!(completions.oldest_open(), None);
+    (1..=3).for_each(|seq| completions.record(tag(seq), 1, version(seq), b"result"));
+    assert_eq!(completions.oldest_open(), Some(version(1)), "also before its commit");
+    completions.commit(version(2), |_, _| {});
+    assert_eq!(completions.oldest_open(), Some(version(1)));
+    completions.acknowledge(3, 3);
+    assert_eq!(completions.oldest_open(), Some(version(3)));
+    completions.rollback(version(2));
+    assert_eq!(completions.oldest_open(), None);
+    completions.record(of_node(7, 1, 1), 1, version(3), b"of a front-end that asks no more");
+    for seq in 4..=10_000 {
+        completions.record(tag(seq), seq, version(seq), b"result");
+        completions.commit(version(seq), |_, _| {});
+        assert_eq!(completions.oldest_open(), Some(version(3)));
+    }
+    completions.record(of_node(7, 2, 1), 1, version(10_001), b"of its next process");
+    assert_eq!(completions.oldest_open(), Some(version(10_000)));
+}
+
 /// A replica receives no requests, so it frees results according to the records alone.
 #[test]
 fn a_replica_frees_what_records_say_was_acknowledged() {

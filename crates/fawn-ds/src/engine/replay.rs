@@ -41,6 +41,14 @@ impl<D: Device> Engine<D> {
         self.release_held(at);
     }
 
+    /// Keeps a range's records from this version on, also above the number of [`Engine::set_retained_max`]: their
+    /// results may be requested again after a restart. [`crate::Options::retained_records_max`] takes precedence.
+    pub fn set_needed_from(&mut self, range: RangeId, oldest: Option<Version>) {
+        if let Ok(at) = self.range_at(range) {
+            self.ranges[at].needed_from = oldest;
+        }
+    }
+
     /// Lowers the number of records retained per range for [`Engine::replay`] below
     /// [`crate::Options::retained_records_max`]. Recovery retains up to that option, so that the caller can read them
     /// all before lowering it.
@@ -54,7 +62,7 @@ impl<D: Device> Engine<D> {
         self.retained_share = self.options.retained_share(self.ranges.len());
         let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
         for at in 0..self.ranges.len() {
-            self.ranges[at].bound_retained(retained_max);
+            self.ranges[at].bound_retained(retained_max, records_max);
             self.ranges[at].bound_copied_results(records_max);
             self.release_held(at);
         }

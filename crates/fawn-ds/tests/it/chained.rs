@@ -330,6 +330,29 @@ fn fewer_records_are_kept_to_send_again_from_then_on_and_never_more_than_the_opt
     assert_eq!(node.engine.replay_floor(RANGE), version(1, 40));
 }
 
+/// A result that may be requested again outlives the bound on what is sent again, but not that of the options.
+#[test]
+fn needed_records_are_kept_beyond_the_lowered_number() {
+    let disk = SimDisk::new(SimOptions::default());
+    let options = Options { retained_records_max: 20, ..chained() };
+    let mut node = TestNode::open_in_chain(&disk, options, Now::at(1)).unwrap();
+    node.engine.set_retain_floor(RANGE, Version::ZERO);
+    node.engine.set_retained_max(5);
+    let mut write = |through: u64, needed_from: Option<u64>, floor: u64| {
+        node.engine.set_needed_from(RANGE, needed_from.map(|seq| version(1, seq)));
+        for seq in node.engine.progress(RANGE).appended.seq() + 1..=through {
+            put(&mut node, b"k", b"v", version(1, seq));
+            sync(&mut node);
+            node.engine.commit(RANGE, version(1, seq));
+        }
+        assert_eq!(node.engine.replay_floor(RANGE), version(1, floor), "through {through}");
+    };
+    write(8, None, 3);
+    write(20, Some(6), 5);
+    write(30, Some(6), 10);
+    write(31, None, 26);
+}
+
 /// A restart replays all that the log keeps: one read per record would take seconds.
 #[test]
 fn a_cold_replay_reads_many_records_at_once() {

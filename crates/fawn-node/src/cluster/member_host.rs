@@ -316,6 +316,7 @@ impl<D: Device> MemberHost<D> {
     fn commit(&mut self, slot: RangeSlot, through: Version, links: &mut PeerLinks) {
         let Self { engine, members, encoded, .. } = self;
         let HostedMember { id, replica, completions, .. } = &mut members[slot];
+        engine.set_needed_from(*id, completions.oldest_open());
         engine.commit(*id, through);
         let replies = matches!(replica.role(), Some(Role::Tail | Role::Single)) && replica.acknowledges();
         let header = links.header(*id, replica.epoch());

@@ -119,7 +119,8 @@ impl<D: Device> MemberHost<D> {
         self.engine.set_retain_floor(range, Version::ZERO);
         let replica = replica_of(&self.engine, range, &self.config)
             .map_err(|cause| NodeError::Kept { what: format!("the promise for {range:?}"), cause })?;
-        let completions = self.recover_completions(range)?;
+        let mut completions = self.recover_completions(range)?;
+        self.engine.set_needed_from(range, completions.oldest_open());
         self.members.push(HostedMember::new(replica, completions));
         Ok(())
     }
