@@ -184,9 +184,10 @@ impl Budget {
         RepliesStatus { held_bytes: ready_bytes, held_bytes_peak, reserved_bytes, waiting }
     }
 
-    /// Whether the next iteration can grant something.
+    /// Whether the next iteration can grant something. An ended session freed bytes also for sessions that keep replies:
+    /// these are in no queue.
     pub(crate) fn has_due_work(&self) -> bool {
-        !self.granted.is_empty() || self.is_due && !self.waiting.is_empty()
+        self.has_ended || !self.granted.is_empty() || self.is_due && !self.waiting.is_empty()
     }
 
     /// Usage without the part for short replies.

@@ -341,3 +341,26 @@ fn sessions_behind_a_list_of_an_ended_one_continue() {
         harness.check_empty();
     }
 }
+
+/// The end of a session lets another one continue that keeps an unread reply, so it is in no queue: the next iteration
+/// is due at once.
+#[test]
+fn the_end_of_a_session_is_announced_to_one_that_keeps_a_reply() {
+    let options = ShardOptions { replies_bytes_max: 32 << 10, ..shard_options(Durability::Sync) };
+    let mut harness = cold(4, 5_000, SimOptions::instant(1), options);
+    let (kept, ended) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    harness.reads_replies = false;
+    for (id, key) in [(kept, "key:0"), (ended, "key:1")] {
+        harness.send(id, &resp(&format!("GET {key}")));
+        harness.run(20);
+    }
+    harness.send(kept, &resp("GET key:2"));
+    harness.run(20);
+    assert!(!harness.host.wants_input(kept), "a third reply is above half of the budget");
+    assert_eq!(harness.host.status().replies.waiting, 0, "it waits for its own client");
+    harness.host.close_session(ended);
+    let is_due = harness.host.has_due_work();
+    harness.run(1);
+    assert!(harness.host.wants_input(kept), "it may continue");
+    assert!(is_due, "a host that runs due iterations only would not let it continue");
+}
