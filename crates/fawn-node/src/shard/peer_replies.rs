@@ -4,7 +4,7 @@ use crate::forward::QueuedRequest;
 use crate::gateway::deliver;
 use crate::request::{LargerItem, OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, RequestKind, StoredRequest};
 use fawn_flash::Device;
-use fawn_types::Reply;
+use fawn_types::{OperationError, Reply};
 
 impl<D: Device> ShardContext<'_, D> {
     /// Receives the reply to an operation that has ended.
@@ -23,6 +23,12 @@ impl<D: Device> ShardContext<'_, D> {
             }
             return;
         }
+        let reply = match reply {
+            Reply::Stored { .. } | Reply::Error(_) => reply,
+            // The peer has another version, or is broken.
+            _ if op.kind == RequestKind::Batch => &Reply::Error(OperationError::Unavailable),
+            _ => reply,
+        };
         self.deliver(&op.target, &op.key, reply);
         for target in &op.joined {
             self.deliver(target, &op.key, reply);

@@ -7,14 +7,14 @@ use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, RangeEntry, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::payload::{RequestBody, encode_request};
+use fawn_node::cluster::payload::{RequestBody, decode_request, encode_request};
 use fawn_node::cluster::{MapPlace, NodeConfig, NodeError, NodeLimits, NodeOutput};
 use fawn_node::{ServerInfo, Shard, ShardOptions};
 use fawn_types::{
-    BootId, ClientTag, Condition, Durability, Epoch, HashSecret, MemberId, NodeId, Now, RangeId, Request, RingKey,
-    Update,
+    BootId, ClientTag, Condition, Durability, Epoch, HashSecret, MemberId, NodeId, Now, RangeId, Reply, Request,
+    RingKey, Update,
 };
-use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
+use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair, put_result};
 use std::ops::RangeInclusive;
 
 /// A front-end apart from the world's.
@@ -412,4 +412,38 @@ fn an_entry_is_requested_once_for_all_operations_of_its_range() {
     }
     // At most every 50 ms.
     assert!((1..=ranges * FOR_MS / 50).contains(&wanted), "{wanted} for {OPS} operations on {ranges} ranges");
+}
+
+/// A peer answers a batch with what no correct peer answers: the client hears an error, not that a key is absent.
+#[test]
+fn a_reply_that_no_batch_has_is_an_error() {
+    for lie in [Reply::Absent, Reply::Deleted, Reply::Unsigned(1)] {
+        let mut world = TestWorld::new(65);
+        // The front-end learns where the keys are.
+        world.put(b"{t}a", b"0");
+        let now = world.now;
+        let node = world.nodes.get_mut(&FRONT_END).unwrap();
+        let command = redis(&[b"MSET", b"{t}a", b"1", b"{t}b", b"2"]);
+        let id = node.open_session(command.protocol);
+        assert_eq!(node.handle_input(now, id, &command.bytes), command.bytes.len());
+        node.run_once(now);
+        let outputs: Vec<_> = std::iter::from_fn(|| node.poll_node_output()).collect();
+        for output in outputs {
+            let NodeOutput::Send { to, bytes } = output else { continue };
+            let mut stream = FrameStream::new();
+            stream.push(&bytes);
+            while let Some(Frame { header, body }) = stream.next_frame().unwrap() {
+                let Body::Request { op, payload: request, .. } = body else { continue };
+                let (session, ..) = decode_request(request).unwrap();
+                let mut payload = session.to_le_bytes().to_vec();
+                put_result(&mut payload, &lie);
+                let (mut frame, header) = (Vec::new(), Header { from: to, ..header });
+                encode_frame(&Frame { header, body: Body::Reply { op, payload: &payload } }, &mut frame);
+                node.handle_bytes(now, to, &frame);
+            }
+        }
+        node.run_once(now);
+        let heard = node.output(id).escape_ascii().to_string();
+        assert!(heard.starts_with("-"), "{lie:?}: {heard}");
+    }
 }
