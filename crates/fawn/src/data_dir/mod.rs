@@ -185,7 +185,7 @@ fn store_dir(dir: &Path, shard: u16) -> PathBuf {
     dir.join(format!("shard-{shard}"))
 }
 
-/// Names in a directory.
+/// The layout found in a directory.
 enum FoundLayout {
     Nothing,
     Flat,

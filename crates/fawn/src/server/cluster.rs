@@ -31,7 +31,7 @@ pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, Failure
     let refused = |error: NodeError| Failure::new(Exit::Data, format!("{}: {error}", settings.dir.display()));
     let ids = (1..=NODES).flat_map(|node| (0..shards).map(move |shard| MemberId::new(NodeId(node), ShardId(shard))));
     let mut stores: Vec<(u32, PathBuf)> = (1..).zip(ids.map(|id| settings.dir.join(dir_name(id)))).collect();
-    // A lost store is created with the secret of the others, and none is created beside stores that do not fit.
+    // A lost store is created with the secret of the others, and none is created alongside stores that do not fit.
     stores.sort_by_key(|(number, dir)| (!data_dir::is_taken(dir), *number));
     let mut engines: BTreeMap<u32, Engine<StoreDevice>> = BTreeMap::new();
     for (number, dir) in stores {

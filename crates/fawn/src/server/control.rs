@@ -1,4 +1,4 @@
-//! Orders from the rest of the process to a shard: a bounded queue, taken between iterations.
+//! Control messages from the main thread to a shard: a bounded queue, received between iterations.
 use super::cluster_report::{cluster_json, trouble};
 use super::counters::{LoopCounters, object, store_json};
 use super::listener::Listener;
@@ -7,17 +7,17 @@ use fawn_types::MonoMs;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-/// Capacity of a shard's queue of orders; senders beyond it are refused.
+/// Capacity of a shard's queue of control messages. A `Report` beyond it is refused, a `Stop` waits for space.
 pub(super) const QUEUE_LEN: usize = 16;
 
-/// An order to a shard.
+/// A control message to a shard.
 #[derive(Debug)]
 pub(super) enum Control {
-    /// Accept clients at these listeners: all shards are open.
+    /// Accept clients at these listeners. Sent once all shards have opened their stores.
     Listen(Vec<Listener>),
     /// Report state and statistics.
     Report(oneshot::Sender<ShardReport>),
-    /// Accept no more connections, send pending replies, end.
+    /// Accept no more connections, execute received requests, send their replies, end.
     Stop,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct ShardReport {
     pub(crate) server: LoopCounters,
     /// Sessions, requests and stores; in a cluster, the requests of the node that serves the clients.
     pub(crate) node: ShardStatus,
-    /// When it was made.
+    /// Time of the report.
     pub(crate) now: MonoMs,
 }
 
@@ -39,23 +39,23 @@ impl ShardReport {
         json!({
             "server": object(&self.server),
             "node": object(&self.node),
-            // In a cluster, see its back-ends.
+            // A cluster has a store per back-end, listed under `cluster`.
             "store": cluster.is_none().then(|| store_json(&self.node.store)),
             "cluster": cluster.map(|cluster| cluster_json(cluster, self.now)),
         })
     }
 
-    /// Its stores, each with its back-end if there are several.
+    /// The shard's own store, or in a cluster the store of each back-end.
     pub(crate) fn stores(&self) -> impl Iterator<Item = (Option<&BackEndStatus>, &StoreStatus)> {
         let own = self.node.cluster.is_none().then_some((None, &self.node.store));
         let back_ends = self.node.cluster.iter().flat_map(|cluster| &cluster.back_ends);
         own.into_iter().chain(back_ends.map(|back_end| (Some(back_end), &back_end.store)))
     }
 
-    /// Reason to send no clients here, if there is one. A full store still reads and deletes.
+    /// Reason for `/readyz` to fail, if there is one. A full store is none: it still reads and deletes.
     pub(crate) fn trouble(&self) -> Option<String> {
         if let Some(cluster) = &self.node.cluster {
-            // A missing back-end is repaired by the others; clients need not leave.
+            // A failed back-end is no reason by itself: the other members of its chains serve its keys.
             return trouble(cluster, self.now);
         }
         let first = self.node.store.poisoned.as_ref()?;

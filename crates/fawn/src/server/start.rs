@@ -91,7 +91,7 @@ fn bind(settings: &Settings) -> Result<(Vec<Bound>, ListenAddrs), Failure> {
     Ok((bound, ListenAddrs { resp, memcached, admin: None }))
 }
 
-/// Arguments of all threads, in the order of their shards, and the queues of orders to them.
+/// Arguments of all threads, in the order of their shards, and the queues of control messages to them.
 fn prepare(
     (service, settings): (Service, &Settings),
     listen_addrs: &ListenAddrs,
@@ -153,7 +153,7 @@ fn serve(starting: ShardThread) -> Result<(), Failure> {
     let limits = ShardLimits::of(&config.settings);
     let shard = service.open(config, clock::now())?;
     let mut event_loop = EventLoop::new(queue, shard, limits, shared, peers);
-    // If the starter has gone, the queue of orders is closed and the shard stops at once.
+    // If the starting thread has ended, the control queue is closed and the shard stops at once.
     let _: Result<(), _> = opened.send(());
     drop(opened);
     runtime.block_on(event_loop.run(orders)).map_err(Failure::about(Exit::Failed, "waiting for sockets"))?;
