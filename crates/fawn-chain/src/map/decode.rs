@@ -1,4 +1,4 @@
-//! Decoding of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`).
+//! Decoding of range entries, maps and a replica's persisted state (`docs/formats/peer-frames.md`).
 use super::encode::{IMAGE_VERSION, MAP_MAGIC, STATE_MAGIC, STATE_VERSION};
 use super::{
     Activation, ChainMember, ChainState, ClusterMap, HISTORY_MAX, LastActive, MemberRole, NodeEntry, RangeEntry,
@@ -13,7 +13,7 @@ use fawn_types::{
     BootId, Durability, Epoch, HashSecret, KeyRange, MemberId, NodeId, RangeId, RingKey, TimeMs, Version,
 };
 
-/// The serving members of one chain, and as many syncing ones.
+/// Maximum number of members listed for one range: those of the longest chain, and as many syncing ones.
 pub(crate) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
 
 /// Decodes a map encoded by `encode_map`.
@@ -43,7 +43,7 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
     Ok(ClusterMap { revision, secret: HashSecret(secret), durability, ring, nodes, ranges })
 }
 
-/// Decodes a promise encoded by `encode_state`.
+/// Decodes a replica's persisted state encoded by `encode_state`.
 ///
 /// # Errors
 /// If the image is truncated, corrupt, or of another layout version.
@@ -64,7 +64,7 @@ fn read_closed(reader: &mut FrameReader<'_>) -> Result<Closed, DecodeError> {
     Ok(Closed { boot, last, before })
 }
 
-/// Checks checksum, magic and layout version. The returned reader covers only the content after them.
+/// Checks checksum, magic and layout version. The returned reader covers only the fields after them.
 fn open<'a>(what: &'static str, image: &'a [u8], magic: u32, version: u16) -> Result<FrameReader<'a>, DecodeError> {
     let truncated = DecodeError::Truncated { what, need_bytes: 8, have_bytes: image.len() };
     let (content, sum) = image.split_last_chunk::<8>().ok_or(truncated)?;
@@ -97,7 +97,8 @@ fn read_node(reader: &mut FrameReader<'_>) -> Result<NodeEntry, DecodeError> {
     Ok(NodeEntry { node: NodeId(node), shards, weight, domain, address: String::from(address) })
 }
 
-/// Reads an entry as managers make them: replicas and managers rely on its limits and on its order.
+/// Decodes an entry. Refuses entries that no manager creates, because replicas and managers rely on the limits and on
+/// the order of the history.
 pub(crate) fn read_entry(reader: &mut FrameReader<'_>) -> Result<RangeEntry, DecodeError> {
     let range = RangeId(reader.u32("range")?);
     check("range", u64::from(range.0), range.0 < RangeId::NUMBERS_MAX)?;
@@ -122,7 +123,7 @@ pub(crate) fn read_entry(reader: &mut FrameReader<'_>) -> Result<RangeEntry, Dec
         }
     };
     if let Some(last) = &last_active {
-        // The members of the next epoch.
+        // The manager's next handshake lists the members of both, and must be able to encode them.
         let others = members.iter().filter(|member| !is_listed(&last.members, member.id));
         let count = last.members.len() + others.count();
         check("members and last active members", count as u64, count <= MEMBERS_MAX)?;

@@ -1,4 +1,4 @@
-//! Encoding of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`).
+//! Encoding of range entries, maps and a replica's persisted state (`docs/formats/peer-frames.md`).
 use super::{ChainMember, ChainState, ClusterMap, MemberRole, RangeEntry};
 use crate::replica::{Closed, PersistedState};
 use alloc::vec::Vec;

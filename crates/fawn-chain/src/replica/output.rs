@@ -8,7 +8,7 @@ use fawn_types::{BootId, Epoch, MemberId, Version};
 pub struct PersistedState {
     /// The greatest epoch that this member promised; it never acts below it.
     pub promised: Epoch,
-    /// The newest entry it knows; `cluster recover-manager` rebuilds a lost map from these.
+    /// The newest entry that this member knows, for rebuilding a lost map. No command does so yet.
     pub entry: Option<RangeEntry>,
     /// The mark of a clean shutdown. The next promise removes it.
     pub closed: Option<Closed>,
