@@ -1,4 +1,4 @@
-//! Frames of a cluster: from peers, from this shard to itself, and the order in which an iteration handles them.
+//! Peer frames: reception from other shards and from this shard itself, and their order within an iteration.
 use super::Shard;
 use crate::cluster::NodeOutput;
 use crate::cluster::payload::decode_request;
@@ -14,7 +14,7 @@ const LOCAL_ROUNDS_MAX: usize = 64;
 const LOCAL_BATCHES_MAX: usize = 64;
 
 impl<D: Device> Shard<D> {
-    /// Receives bytes of a peer's stream; frames may be split and joined arbitrarily.
+    /// Receives bytes of a peer's stream. They may begin and end anywhere within a frame.
     pub fn handle_bytes(&mut self, now: Now, from: MemberId, bytes: &[u8]) {
         self.note_time(now);
         self.receive(from, bytes);
@@ -40,7 +40,7 @@ impl<D: Device> Shard<D> {
         self.state.links.return_stream(from, stream);
     }
 
-    /// The link to this peer is new: partial frames of the old link are discarded in both directions.
+    /// Handles a new link to a peer: discards partial frames of the old link in both directions.
     pub fn handle_link_reset(&mut self, now: Now, from: MemberId) {
         self.note_time(now);
         if let Some(control) = &mut self.state.control {
@@ -49,18 +49,18 @@ impl<D: Device> Shard<D> {
         self.state.links.reset(from);
     }
 
-    /// The next effect for peers and disks.
+    /// The next effect for the host: frames for a peer, a map to store, or a link to reset.
     pub fn poll_node_output(&mut self) -> Option<NodeOutput> {
         let of_control = self.state.control.as_mut().and_then(|control| control.poll_output());
         of_control.or_else(|| self.state.links.poll_output())
     }
 
-    /// Exchanges frames with this shard itself until none is left. A host of several shards repeats it before their
-    /// iterations end, so that a write passes along its chain in one iteration.
+    /// Exchanges frames with this shard itself until none is left, or the bound on rounds is reached. A host of several
+    /// shards repeats the call before their iterations end, so that a write passes along its chain in one iteration.
     pub(crate) fn exchange(&mut self) {
         self.round();
-        // After the first round: a host that was suspended must receive its own heartbeat before it looks for silent
-        // members.
+        // After the first round: after a suspension of the process, the manager must receive the heartbeat of its own
+        // shard before it looks for silent members.
         let now = self.state.host.now;
         if let Some(control) = &mut self.state.control {
             control.manager.iter_mut().for_each(|manager| manager.handle_timeout(now));
@@ -82,7 +82,7 @@ impl<D: Device> Shard<D> {
             || forward.cluster.as_ref().is_some_and(|cluster| cluster.can_start())
     }
 
-    /// One pass over sessions' requests, manager and members, then over the frames that they sent to this shard.
+    /// One pass over sessions' requests, manager and members, then over the frames that these sent to this shard.
     fn round(&mut self) {
         self.host().run_ready();
         let failed = match &mut self.state.forward.cluster {
@@ -125,6 +125,7 @@ impl<D: Device> Shard<D> {
             Body::Entry(entry) | Body::PromisedAbove(entry) | Body::Align { entry, .. }
                 if entry.range != frame.header.range =>
             {
+                // Header and entry name different ranges: the sender is faulty.
                 return;
             }
             Body::Entry(entry) => self.state.forward.handle_entry(entry),
