@@ -98,7 +98,8 @@ impl SimDisk {
         self.fail_every(kind, DeviceFault::Hang);
     }
 
-    /// Completes all hanging operations at the next reap; later operations do not hang.
+    /// Completes all hanging operations at the next reap, and ends [`SimDisk::hang`]. A hang ordered for a later
+    /// operation stays.
     pub fn release_hung(&self) {
         self.state().release_hung();
     }

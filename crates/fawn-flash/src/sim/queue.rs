@@ -17,12 +17,12 @@ pub(super) struct Ticket {
     pub(super) inode: InodeId,
     pub(super) name: Arc<str>,
     pub(super) request: IoRequest,
-    /// The last sequence number of changes made before the submission: a sync covers changes up to it.
+    /// Sequence number of the last change before the submission. A sync covers changes up to and including it.
     pub(super) covered: u64,
     pub(super) fault: Option<DeviceFault>,
     /// An error determined at submission (poisoned or disconnected device).
     pub(super) refused: Option<DeviceError>,
-    /// Tick of the completion; `None` until the operation is kicked.
+    /// Tick of the completion; `None` until the device's next kick.
     pub(super) due: Option<u64>,
 }
 
@@ -46,7 +46,8 @@ impl DiskState {
         }
     }
 
-    /// Makes hanging operations due; none hangs from now on.
+    /// Ends the hang of operations in flight: they become due at the current tick at the earliest. Also ends the faults
+    /// that hang every operation of a kind; a hang ordered for a later operation stays.
     pub(super) fn release_hung(&mut self) {
         self.faults.end_hanging();
         for ticket in self.queue.iter_mut().filter(|ticket| ticket.hangs()) {
@@ -61,8 +62,7 @@ impl DiskState {
         mine.filter(|ticket| !ticket.hangs()).filter_map(|ticket| ticket.due).min()
     }
 
-    /// Applies all due operations of `device`. Returns the device's first failure, which is `poison` if it had one
-    /// before.
+    /// Applies all due operations of `device`. Returns the device's first failed write or sync: `poison`, if it is set.
     pub(super) fn deliver(
         &mut self,
         device: u64,
@@ -88,7 +88,7 @@ impl DiskState {
             if let (true, Err(error)) = (poisons, &completion.result) {
                 failure.get_or_insert_with(|| error.clone());
             } else if let (true, Some(first)) = (poisons, &failure) {
-                // As on real devices, no operation succeeds after a failure.
+                // As on real devices, no write or sync succeeds after a failed one.
                 completion.result = Err(DeviceError::Poisoned { first: first.to_string() });
             }
             out.push_back(completion);
@@ -150,7 +150,7 @@ impl DiskState {
         Ok(())
     }
 
-    /// Applies a failed write: each sector arrives or not.
+    /// Applies a failed write: a random subset of its sectors.
     fn write_some(&mut self, id: InodeId, offset: u64, bytes: &[u8]) {
         for (index, sector) in bytes.chunks(SECTOR_BYTES).enumerate() {
             if self.rng.coin() {

@@ -1,8 +1,8 @@
-//! Operations in flight by number: the buffer in use by the kernel, and the progress.
+//! Operations in flight on a ring, by number: the request with the buffer that the kernel uses, and its progress.
 use crate::request::{IoRequest, Work};
 use rustix::io::Errno;
 
-/// One operation; its buffer stays here until the kernel completes it.
+/// One operation. Its buffer stays here until the kernel completes the operation.
 pub(super) struct UringSlot {
     pub(super) request: IoRequest,
     pub(super) done_bytes: usize,
@@ -12,9 +12,9 @@ pub(super) struct UringSlot {
 pub(super) enum NextStep {
     /// Completed, with success or failure.
     Done,
-    /// Moved part of the bytes; for a read, perhaps up to the end of the file.
+    /// Moved part of the bytes. A read may have reached the end of the file.
     Short,
-    /// Interrupted before any bytes moved.
+    /// Interrupted; this attempt moved no bytes.
     Again,
 }
 
@@ -26,10 +26,12 @@ impl UringSlot {
             Ok(moved) => {
                 self.done_bytes += moved;
                 assert!(self.done_bytes <= self.request.len_bytes, "the kernel moved more bytes than requested");
+                // A write that moves nothing would be retried for ever; the caller turns it into an error.
                 let stuck_write = moved == 0 && self.request.work != Work::Read;
                 if self.done_bytes == self.request.len_bytes || stuck_write { NextStep::Done } else { NextStep::Short }
             }
-            // Only reads are retried: a failed write or sync never is.
+            // Only reads are retried. A second sync could succeed without the data, which the kernel may have marked
+            // clean, so a failed write or sync poisons the device.
             Err(_) if self.request.work == Work::Read && is_interruption(result) => NextStep::Again,
             Err(_) => NextStep::Done,
         }
@@ -40,7 +42,7 @@ fn is_interruption(result: i32) -> bool {
     matches!(Errno::from_raw_os_error(-result), Errno::INTR | Errno::AGAIN)
 }
 
-/// Operations by number; numbers are reused.
+/// Operations by number. The number of a completed operation is reused.
 #[derive(Default)]
 pub(super) struct Slots {
     slots: Vec<Option<UringSlot>>,
