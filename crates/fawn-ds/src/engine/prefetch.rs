@@ -1,7 +1,8 @@
-//! Batched prefetch: loads the cache lines that the next lookups or appends will touch.
+//! Batched prefetch: loads the cache lines that the next lookups or appends will access.
 //!
-//! A lookup in memory misses the CPU caches four times in a row: index page, pointer, page-cache table, record. Misses
-//! of different keys are independent, so issuing them together overlaps the waits.
+//! A lookup in memory has four dependent misses of the CPU caches: the index page's handle, the index page, the page
+//! cache's table, the record (`docs/decisions/2026-11-21-hot-paths.md`). Misses of different keys are independent, so
+//! that prefetches stage by stage overlap them.
 use super::Engine;
 use crate::format::record::RecordRef;
 use crate::index::Pointer;
@@ -11,15 +12,16 @@ use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{KeyHash, RangeId};
 
-/// Keys per batch: about the misses that a core keeps in flight, and few enough that no line is evicted before its use.
+/// Maximum keys per batch: about as many as a core has cache misses in flight, and few enough that no line is evicted
+/// before its use.
 pub const PREFETCH_KEYS_MAX: usize = 16;
 
-/// Prefetched bytes per record, at most.
+/// Maximum prefetched bytes per record.
 const NEEDED_BYTES_MAX: usize = 320;
 
 impl<D: Device> Engine<D> {
-    /// Prefetches the memory that [`Engine::lookup`] or [`Engine::append`] of these keys will touch; changes nothing
-    /// but their speed. Only the first [`PREFETCH_KEYS_MAX`] hashes are used.
+    /// Prefetches the memory that [`Engine::lookup`] or [`Engine::append`] of these keys will access. Changes only
+    /// their speed. Only the first [`PREFETCH_KEYS_MAX`] hashes are used.
     pub fn prefetch(&self, range: RangeId, hashes: &[KeyHash]) {
         let hashes = &hashes[..hashes.len().min(PREFETCH_KEYS_MAX)];
         let Ok(at) = self.range_at(range) else { return };
@@ -46,7 +48,7 @@ impl<D: Device> Engine<D> {
         for (hash, (of_record, _)) in hashes.iter_mut().zip(records) {
             *hash = *of_record;
         }
-        // A single record would wait for the same lines anyway.
+        // A single record gains nothing: it has no other misses to overlap with.
         if records.len() > 1 {
             self.prefetch(range, &hashes[..records.len()]);
         }
@@ -70,8 +72,8 @@ impl<D: Device> Engine<D> {
     }
 }
 
-/// The estimated part of the page that a record takes. Coarse, because only a bound on the lengths is known; the CPU's
-/// own prefetcher covers longer runs.
+/// The part of the page to prefetch for a record at `offset`. Its length is not known yet, so the estimate is the
+/// length that covers 99.9 % of the segment's records. The CPU's own prefetcher covers longer runs.
 #[inline]
 pub(super) fn needed_of(segment: &Segment, offset: u32) -> Range<usize> {
     let from = offset as usize % PAGE_BYTES;
