@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Resources used by a process, from the kernel's accounting; includes ended threads.
+/// Resources used by a process, from the kernel's accounting. They include those of ended threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// CPU time, user and system; resolution 10 ms.
+    /// CPU time, user and system. The resolution is the kernel's clock tick, 10 ms.
     pub cpu: Duration,
     /// Number of read system calls. With direct I/O, each call is one request to the device.
     pub read_calls: u64,
@@ -63,10 +63,10 @@ impl Drop for OwnedChild {
     }
 }
 
-/// Runs `command` to its end, with its errors in `log`. The first returned line is empty and marks the start.
+/// Runs `command` to its end, with its standard error in `log`. The first returned line is empty and marks the start.
 ///
 /// # Errors
-/// If the program is missing or fails; a failure includes the end of the log.
+/// If the program cannot be started, which counts as missing, or fails; a failure includes the end of the log.
 pub fn run_lines(
     mut command: Command,
     program: &'static str,
