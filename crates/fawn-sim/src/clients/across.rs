@@ -3,7 +3,7 @@ use super::{Clients, Key};
 use crate::history::{HistoryOperation, KeyRequest, Observed};
 use std::collections::BTreeMap;
 
-/// An answer to `DBSIZE`.
+/// A reply to `DBSIZE`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SizeAnswer {
     pub called: u64,
@@ -14,8 +14,8 @@ pub(super) struct SizeAnswer {
 impl Clients {
     /// The moment by which each `MSET` has taken effect: the first reply that returned one of its values.
     ///
-    /// It is one batch of the log, so all its keys change at once. A value that was read therefore bounds the writes of
-    /// the other keys too, even if the `MSET` itself was never answered.
+    /// An `MSET` is one batch of the log, so all its keys change at once. A value that was read therefore bounds the
+    /// writes of the other keys too, even if the `MSET` itself had no reply.
     pub(super) fn batches_seen(&self) -> BTreeMap<u64, u64> {
         let mut batches = BTreeMap::new();
         let operations = || self.histories.values().flatten();
@@ -35,15 +35,15 @@ impl Clients {
         seen
     }
 
-    /// Every `DBSIZE` counted at least the keys that were present from its call to its reply.
+    /// Checks that every `DBSIZE` counted at least the keys that were present from its call to its reply.
     ///
     /// # Errors
-    /// If one counted fewer.
+    /// If a `DBSIZE` counted fewer keys.
     pub fn check_sizes(&self) -> Result<(), String> {
         let histories: Vec<(Key, Vec<HistoryOperation>)> = self.histories().collect();
         for SizeAnswer { called, answered, size } in &self.sizes {
             let is_present = |history: &[HistoryOperation]| {
-                // A key with an expiry, now or ever, is left out: its removal has no moment.
+                // A key that was ever given an expiry before the reply is left out: when it expired is unknown.
                 let removed = |op: &HistoryOperation| match &op.ask {
                     KeyRequest::Delete => op.answered,
                     ask if ask.lets_expire() => u64::MAX,
@@ -65,7 +65,7 @@ impl Clients {
     }
 }
 
-/// The token with which a written value begins.
+/// The token `<number>` with which a written value begins. It identifies the write; later appends add more tokens.
 fn token_of(value: &[u8]) -> &[u8] {
     let end = value.iter().position(|byte| *byte == b'>').map_or(value.len(), |at| at + 1);
     &value[..end]
