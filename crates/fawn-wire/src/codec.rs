@@ -1,4 +1,4 @@
-//! The decoder of one connection: protocol, limits, and the result of a decoding step.
+//! The decoder of one connection, for either protocol: its limits, and the result of a decoding step.
 use crate::{Command, MemcachedState, RespState, RespVersion};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -31,8 +31,9 @@ impl Default for CodecLimits {
 /// Result of a decoding step at the start of the input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decoded<'a> {
-    /// The request is incomplete. Call again with the same bytes once the input has at least `need_bytes`; an earlier
-    /// call is allowed but finds nothing new. The hint avoids parsing a large value again after every read.
+    /// The request is incomplete. Call again with the same bytes once the input has at least `need_bytes`. An earlier
+    /// call is allowed and returns `Incomplete` again. The minimum spares a decoding step after every read of a large
+    /// value.
     Incomplete {
         /// Minimum length of the input, from its start, with which decoding can continue.
         need_bytes: usize,
@@ -51,12 +52,12 @@ pub enum Decoded<'a> {
         /// Number of input bytes to remove.
         consumed: usize,
     },
-    /// Bytes without meaning: an empty line, or the rest of a rejected value.
+    /// Bytes without a request: an empty line, or the rest of a rejected request.
     Skip {
         /// Number of input bytes to remove; at least 1.
         consumed: usize,
     },
-    /// A rejected request.
+    /// A rejected request, with the reply to it.
     Error {
         /// The encoded reply, line end included; empty if the client wants no reply.
         message: Cow<'static, [u8]>,
@@ -134,7 +135,8 @@ impl Codec {
         }
     }
 
-    /// Decodes the first request of `input`. `now` serves replies with times in them, and delays.
+    /// Decodes the first request of `input`. `now` is for the time left (`TTL`), the delay of `flush_all`, and overflow
+    /// checks of expiries. A relative expiry stays relative: the head adds its own time.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match self {

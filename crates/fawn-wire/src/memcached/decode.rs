@@ -6,7 +6,7 @@ use alloc::borrow::Cow;
 use fawn_types::TimeMs;
 
 impl MemcachedState {
-    /// Decodes the first request of `input`. `now` serves replies with times in them, and delays.
+    /// Decodes the first request of `input`; see [`Codec::decode`](crate::Codec::decode).
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         if self.swallow_bytes > 0 {

@@ -22,7 +22,7 @@ impl RespState {
         fast_path::decode(input, &self.limits, self.version)
     }
 
-    /// Decodes the first request of `input`. `now` serves replies with times in them, and delays.
+    /// Decodes the first request of `input`; see [`Codec::decode`](crate::Codec::decode).
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         if self.discard.is_active() {
