@@ -105,7 +105,7 @@ fn copies(reports: &[ShardReport]) -> impl Iterator<Item = (String, &MemberStatu
     })
 }
 
-/// Labels of a back-end's shard. All of them are in one thread, so its number is the shard's.
+/// Labels of a back-end. A cluster runs in one thread, so `shard` is the shard's number on its node, not the thread's.
 fn labels_of(back_end: &BackEndStatus) -> String {
     format!("shard=\"{}\",node=\"{}\"", back_end.id.shard().0, back_end.id.node().0)
 }
