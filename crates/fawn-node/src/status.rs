@@ -20,7 +20,7 @@ counters! {
             prometheus "fawn_get_misses_total", info "Stats:keyspace_misses", stats "get_misses";
         cold: u64, "Device reads started for requests.",
             prometheus "fawn_cold_reads_total", info "Fawn:cold_reads", stats "fawn_cold_reads";
-        forwarded: u64, "Requests sent to other shards of the node.";
+        forwarded: u64, "Requests sent to other shards of the node, and to chains.";
         executed_for_peers: u64, "Requests executed for other shards of the node; not part of `commands`.";
         writes: u64, "Records written for clients.", prometheus "fawn_writes_total", stats "cmd_set";
         flushes: u64, "Times the store was emptied.", stats "cmd_flush";
