@@ -30,6 +30,13 @@ struct ReplySlot {
     reply: ReplyState,
 }
 
+impl ReplySlot {
+    /// Whether the reply is known and waits for the slots before it only.
+    const fn is_due_at_once(&self) -> bool {
+        self.wait.is_none() && !matches!(self.reply, ReplyState::Reserved(_))
+    }
+}
+
 /// A session's replies, in the order of its requests.
 #[derive(Debug)]
 pub(crate) struct Replies {
@@ -217,6 +224,7 @@ impl Replies {
     }
 
     /// Fills a reserved slot; the reply may be sent once `wait` is committed.
+    #[inline]
     pub(crate) fn complete(&mut self, number: u64, wait: Option<Version>, encode: impl FnOnce(&mut Vec<u8>)) {
         let slot = self.slot_mut(number);
         slot.wait = wait;
@@ -237,7 +245,7 @@ impl Replies {
             self.errors += u64::from(is_error);
             self.own_bytes += bytes;
         }
-        if self.slots.front().is_some_and(|slot| !matches!(slot.reply, ReplyState::Reserved(_))) {
+        if self.slots.front().is_some_and(ReplySlot::is_due_at_once) {
             // The next replies waited for this slot only. They are moved out at once, so the next completed slot is the
             // first and needs no buffer of its own.
             self.settle(Version::ZERO, None);
