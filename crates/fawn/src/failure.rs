@@ -13,8 +13,8 @@ Exit codes:
   3  the data directory cannot be used: in use, no permission, newer format, corrupt
   4  the server cannot be reached, or answered with an error
   5  rows of the input were bad (fawn load without --skip-bad)
-  6  the key is not there (fawn get, fawn del)
-  7  an address cannot be listened on
+  6  no such key (fawn get, fawn del)
+  7  cannot listen on an address
 
 Documentation: docs/guide/operations.md. Logs go to standard error; FAWN_LOG=debug shows more.";
 

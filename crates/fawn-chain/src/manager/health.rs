@@ -7,7 +7,7 @@ use fawn_types::{BootId, MemberId, MonoMs, RangeId};
 /// How long a suspicion counts against its reporter.
 const SUSPICION_MS: u64 = 60_000;
 /// How long a chain counts as stalled after a member's report that it suspects its successor. The report is repeated.
-const STANDS_STILL_MS: u64 = 3_000;
+const STALLED_MS: u64 = 3_000;
 /// A syncing member repeats ten times a second that it has caught up. After a longer silence its time starts from zero.
 const KEEPS_UP_GAP_MS: u64 = 6_000;
 
@@ -32,7 +32,7 @@ pub(super) struct HealthTable {
     /// The last suspicion of each reporter: its time, and the successor.
     suspicions: BTreeMap<(RangeId, MemberId), (MonoMs, MemberId)>,
     /// Chains that are too short to drop a suspected member.
-    stands_still: BTreeMap<RangeId, MonoMs>,
+    is_stalled: BTreeMap<RangeId, MonoMs>,
     /// Shards whose disk hangs: how long their oldest write or sync has been in flight, ms.
     slow: BTreeMap<MemberId, u64>,
     pub(super) now: MonoMs,
@@ -57,8 +57,8 @@ impl Health for HealthTable {
         pause_ms > 0 && self.keeps_up_since(range, id).is_none_or(|since| self.now.ms_since(since) < pause_ms)
     }
 
-    fn stands_still(&self, range: RangeId) -> bool {
-        self.stands_still.get(&range).is_some_and(|at| self.now.ms_since(*at) < STANDS_STILL_MS)
+    fn is_stalled(&self, range: RangeId) -> bool {
+        self.is_stalled.get(&range).is_some_and(|at| self.now.ms_since(*at) < STALLED_MS)
     }
 }
 
@@ -131,7 +131,7 @@ impl HealthTable {
     /// Records that a chain became active. Syncing members must catch up with the new tail; serving members are no
     /// longer syncing ones.
     pub(super) fn note_active(&mut self, range: RangeId, serves: impl Fn(MemberId) -> bool, options: HoldOffOptions) {
-        self.stands_still.remove(&range);
+        self.is_stalled.remove(&range);
         self.caught_up.retain(|(of, id), _| *of != range || !serves(*id));
         for (_, held) in self.caught_up.iter_mut().filter(|((of, _), _)| *of == range) {
             held.is_current = false;
@@ -141,7 +141,7 @@ impl HealthTable {
 
     /// Records that a member suspects its successor in a chain that is too short to drop one.
     pub(super) fn note_stands_still(&mut self, range: RangeId) {
-        self.stands_still.insert(range, self.now);
+        self.is_stalled.insert(range, self.now);
     }
 
     /// Records that `reporter` suspects `suspect`, and returns which of them to drop. A reporter that suspects two

@@ -18,7 +18,7 @@ pub trait Health {
     /// Whether this syncing copy was left out of its chain, and has not kept up for long enough since.
     fn is_held_off(&self, range: RangeId, id: MemberId) -> bool;
     /// Whether the chain is stalled, and too short to drop the member that it waits for.
-    fn stands_still(&self, range: RangeId) -> bool;
+    fn is_stalled(&self, range: RangeId) -> bool;
 }
 
 /// One change of one chain.
@@ -65,7 +65,7 @@ pub fn next_change(
     // A hold-off protects a working chain from a member that stalls it. A chain that is short or stalled has nothing to
     // lose.
     let is_short = entry.serving().count() < SERVING_ENOUGH || !entry.takes_writes();
-    let is_urgent = is_short || health.stands_still(range);
+    let is_urgent = is_short || health.is_stalled(range);
     let ready = entry.syncing().filter(|member| {
         let has_caught_up = boot(member.id) == Some(member.boot) && health.caught_up(range, member.id);
         has_caught_up && (is_urgent || !health.is_held_off(range, member.id))

@@ -1,5 +1,5 @@
 //! Decoding of range entries, maps and a replica's persisted state (`docs/formats/peer-frames.md`).
-use super::encode::{IMAGE_VERSION, MAP_MAGIC, STATE_MAGIC, STATE_VERSION};
+use super::encode::{MAP_MAGIC, MAP_VERSION, STATE_MAGIC, STATE_VERSION};
 use super::{
     Activation, ChainMember, ChainState, ClusterMap, HISTORY_MAX, LastActive, MemberRole, NodeEntry, RangeEntry,
 };
@@ -21,7 +21,7 @@ pub(crate) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
 /// # Errors
 /// If the image is truncated, corrupt, or of another layout version.
 pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
-    let mut reader = open("cluster map", image, MAP_MAGIC, IMAGE_VERSION)?;
+    let mut reader = open("cluster map", image, MAP_MAGIC, MAP_VERSION)?;
     let revision = reader.u64("map revision")?;
     let mut secret = [0; 16];
     secret.copy_from_slice(reader.take("hash secret", 16)?);

@@ -12,14 +12,14 @@ pub(super) const STATE_MAGIC: u32 = u32::from_le_bytes(*b"FWNP");
 /// Layout version of a promise's image.
 pub(super) const STATE_VERSION: u16 = 6;
 /// Layout version of a map's image.
-pub(super) const IMAGE_VERSION: u16 = 4;
+pub(super) const MAP_VERSION: u16 = 4;
 
 /// The map as stored by the manager: magic, layout version, content, checksum of all preceding bytes.
 #[must_use]
 pub fn encode_map(map: &ClusterMap) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + map.ranges.len() * 256);
     out.put_u32(MAP_MAGIC);
-    out.put_u16(IMAGE_VERSION);
+    out.put_u16(MAP_VERSION);
     out.put_u64(map.revision);
     out.extend_from_slice(&map.secret.0);
     out.put_u8(durability_code(map.durability));

@@ -9,7 +9,7 @@ use fawn_types::{BootId, Durability, KeyRange, MemberId, RangeId};
 struct Facts {
     caught_up: bool,
     is_held_off: bool,
-    stands_still: bool,
+    is_stalled: bool,
 }
 
 impl Health for Facts {
@@ -25,8 +25,8 @@ impl Health for Facts {
         self.is_held_off
     }
 
-    fn stands_still(&self, _: RangeId) -> bool {
-        self.stands_still
+    fn is_stalled(&self, _: RangeId) -> bool {
+        self.is_stalled
     }
 }
 
@@ -48,11 +48,11 @@ fn change(entry: &RangeEntry, facts: Facts) -> Option<Change> {
 
 #[test]
 fn a_hold_off_ends_early_for_a_chain_that_is_short_or_stalled() {
-    let held = Facts { caught_up: true, is_held_off: true, stands_still: false };
+    let held = Facts { caught_up: true, is_held_off: true, is_stalled: false };
     let promotion = Some(Change::Reform { range: RangeId(1), promote: vec![member(3)] });
     assert_eq!(change(&chain_of_two(2), held), None);
     assert_eq!(change(&chain_of_two(2), Facts { is_held_off: false, ..held }), promotion);
-    assert_eq!(change(&chain_of_two(2), Facts { stands_still: true, ..held }), promotion);
+    assert_eq!(change(&chain_of_two(2), Facts { is_stalled: true, ..held }), promotion);
     let short = RangeEntry { copies_min: 3, ..chain_of_two(2) };
     assert_eq!(change(&short, held), promotion, "it takes no writes");
 }

@@ -3,7 +3,7 @@
 //! Nearly all lookups take it. All others take the slow path in [`super::lookup`], which alone reads from the device,
 //! reports corruption and handles expiry. The two must agree.
 use super::Engine;
-use super::prefetch::needed_of;
+use super::prefetch::record_range_in_page;
 use crate::format::record::{PlainRecord, RecordPlace, decode_plain};
 use crate::index::Pointer;
 use fawn_flash::Device;
@@ -47,7 +47,7 @@ impl<D: Device> Engine<D> {
             return Some(hit(&plain, MemoryLocation::Window { slot, offset, from, to }));
         }
         let (place, within) = (RecordPlace { segment_id: segment.id, offset }, offset as usize % PAGE_BYTES);
-        let needed = needed_of(segment, offset);
+        let needed = record_range_in_page(segment, offset);
         let scratch = &mut self.scratch;
         self.cache.get_if(segment.file, offset / PAGE_BYTES as u32, needed, |page| {
             let plain = decode_plain(&page[within..], key, Some(place))?;

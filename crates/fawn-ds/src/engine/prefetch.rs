@@ -34,11 +34,11 @@ impl<D: Device> Engine<D> {
             if let Some(pointer) = index.candidates(hash).next() {
                 pointers[found] = pointer;
                 found += 1;
-                self.fetch_place(pointer);
+                self.prefetch_table(pointer);
             }
         }
         debug_assert!(found <= hashes.len(), "one candidate per key");
-        pointers[..found].iter().for_each(|&pointer| self.fetch_record(pointer));
+        pointers[..found].iter().for_each(|&pointer| self.prefetch_record(pointer));
     }
 
     /// As [`Engine::prefetch`], for up to [`PREFETCH_KEYS_MAX`] records about to be appended.
@@ -55,19 +55,19 @@ impl<D: Device> Engine<D> {
     }
 
     #[inline]
-    fn fetch_place(&self, pointer: Pointer) {
+    fn prefetch_table(&self, pointer: Pointer) {
         let (slot, offset) = self.segments.place(pointer);
         if let Some(segment) = self.segments.get(slot) {
-            self.cache.fetch_place(segment.file, offset / PAGE_BYTES as u32);
+            self.cache.prefetch_table(segment.file, offset / PAGE_BYTES as u32);
         }
     }
 
     #[inline]
-    fn fetch_record(&self, pointer: Pointer) {
+    fn prefetch_record(&self, pointer: Pointer) {
         let (slot, offset) = self.segments.place(pointer);
         if let Some(segment) = self.segments.get(slot) {
-            let needed = needed_of(segment, offset);
-            self.cache.fetch_bytes(segment.file, offset / PAGE_BYTES as u32, needed);
+            let needed = record_range_in_page(segment, offset);
+            self.cache.prefetch_bytes(segment.file, offset / PAGE_BYTES as u32, needed);
         }
     }
 }
@@ -75,7 +75,7 @@ impl<D: Device> Engine<D> {
 /// The part of the page to prefetch for a record at `offset`. Its length is not known yet, so the estimate is the
 /// length that covers 99.9 % of the segment's records. The CPU's own prefetcher covers longer runs.
 #[inline]
-pub(super) fn needed_of(segment: &Segment, offset: u32) -> Range<usize> {
+pub(super) fn record_range_in_page(segment: &Segment, offset: u32) -> Range<usize> {
     let from = offset as usize % PAGE_BYTES;
     from..PAGE_BYTES.min(from + (segment.lengths.covering_bytes() as usize).min(NEEDED_BYTES_MAX))
 }

@@ -116,13 +116,13 @@ impl PageCache {
 
     /// Prefetch for [`PageCache::get_if`], step one of two: the table's word for the page.
     #[inline]
-    pub fn fetch_place(&self, file: FileId, page: u32) {
+    pub fn prefetch_table(&self, file: FileId, page: u32) {
         self.table.fetch(key_of(file, page));
     }
 
     /// Step two: the page's bytes, if it is cached.
     #[inline]
-    pub fn fetch_bytes(&self, file: FileId, page: u32, needed: Range<usize>) {
+    pub fn prefetch_bytes(&self, file: FileId, page: u32, needed: Range<usize>) {
         if let Some(frame) = self.table.guess(key_of(file, page)) {
             prefetch(&self.slab.page(frame)[needed]);
             prefetch(&self.keys[frame as usize..=frame as usize]);

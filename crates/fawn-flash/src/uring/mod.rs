@@ -122,12 +122,12 @@ impl UringQueue {
 
     fn finish(&mut self, data_dir: &mut DataDir, index: u32, result: i32, out: &mut VecDeque<Completion>) {
         let slot = self.slots.get_mut(index);
-        let goes_on = match slot.advance(result) {
+        let must_resubmit = match slot.advance(result) {
             slots::NextStep::Done => false,
             slots::NextStep::Short => !fill_at_end(data_dir, slot),
-            slots::NextStep::Again => true,
+            slots::NextStep::Retry => true,
         };
-        if goes_on {
+        if must_resubmit {
             self.backlog.push_back(index);
             self.overdue = true;
             return;

@@ -15,7 +15,7 @@ pub(super) enum NextStep {
     /// Moved part of the bytes. A read may have reached the end of the file.
     Short,
     /// Interrupted; this attempt moved no bytes.
-    Again,
+    Retry,
 }
 
 impl UringSlot {
@@ -32,7 +32,7 @@ impl UringSlot {
             }
             // Only reads are retried. A second sync could succeed without the data, which the kernel may have marked
             // clean, so a failed write or sync poisons the device.
-            Err(_) if self.request.work == Work::Read && is_interruption(result) => NextStep::Again,
+            Err(_) if self.request.work == Work::Read && is_interruption(result) => NextStep::Retry,
             Err(_) => NextStep::Done,
         }
     }

@@ -17,7 +17,7 @@ fn partial_operations_go_on_and_failed_writes_do_not() {
     assert!(matches!(slot(write).advance(0), NextStep::Done), "a write without progress fails instead of looping");
     assert!(matches!(slot(Work::Read).advance(0), NextStep::Short), "perhaps the end of the file");
     for interrupted in [-libc::EINTR, -libc::EAGAIN] {
-        assert!(matches!(slot(Work::Read).advance(interrupted), NextStep::Again));
+        assert!(matches!(slot(Work::Read).advance(interrupted), NextStep::Retry));
         assert!(matches!(slot(write).advance(interrupted), NextStep::Done), "a failed write is never retried");
         assert!(matches!(slot(Work::Sync).advance(interrupted), NextStep::Done));
     }

@@ -180,7 +180,7 @@ impl<D: Device> ShardGroup<D> {
                 continue;
             }
             grouped.shard.exchange();
-            grouped.is_due = grouped.shard.has_rounds_left();
+            grouped.is_due = grouped.shard.has_local_work();
             let from = grouped.shard.id();
             while let Some(output) = self.shards[at].shard.poll_node_output() {
                 self.route(from, output);

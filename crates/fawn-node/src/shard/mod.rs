@@ -232,7 +232,7 @@ impl<D: Device> Shard<D> {
         }
         let has_moved = std::mem::take(&mut self.state.forward.has_moved) || self.state.committed() > before;
         self.settle_sessions(has_moved);
-        let is_due = self.has_rounds_left();
+        let is_due = self.has_local_work();
         if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
             self.state.multi_reply = Vec::new();
         }

@@ -67,7 +67,7 @@ impl<D: Device> Shard<D> {
             self.round();
         }
         for _ in 0..LOCAL_ROUNDS_MAX {
-            if !self.has_rounds_left() {
+            if !self.has_local_work() {
                 return;
             }
             self.round();
@@ -75,7 +75,7 @@ impl<D: Device> Shard<D> {
     }
 
     /// Whether another round has work.
-    pub(crate) fn has_rounds_left(&self) -> bool {
+    pub(crate) fn has_local_work(&self) -> bool {
         let forward = &self.state.forward;
         self.state.links.has_own()
             || forward.is_due()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// A reply to `DBSIZE`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SizeAnswer {
+pub(super) struct SizeReply {
     pub called: u64,
     pub answered: u64,
     pub size: u64,
@@ -41,7 +41,7 @@ impl Clients {
     /// If a `DBSIZE` counted fewer keys.
     pub fn check_sizes(&self) -> Result<(), String> {
         let histories: Vec<(Key, Vec<HistoryOperation>)> = self.histories().collect();
-        for SizeAnswer { called, answered, size } in &self.sizes {
+        for SizeReply { called, answered, size } in &self.sizes {
             let is_present = |history: &[HistoryOperation]| {
                 // A key that was ever given an expiry before the reply is left out: when it expired is unknown.
                 let removed = |op: &HistoryOperation| match &op.ask {

@@ -15,7 +15,7 @@ use crate::chain_time::{ChainTimes, TailTime};
 use crate::history::{HistoryOperation, JudgedTime, KeyRequest, Observed};
 use crate::scenario::Scenario;
 use crate::seed::Seed;
-use across::SizeAnswer;
+use across::SizeReply;
 use codec::{FoundValue, ReplyOutcome};
 use connection::{ClientConnection, CommandKind, KeyOperation, PendingCommand};
 use fawn_types::random::SplitMix64;
@@ -118,7 +118,7 @@ pub struct Clients {
     tokens: u64,
     histories: BTreeMap<Key, Vec<HistoryOperation>>,
     sweeps: Vec<Sweep>,
-    sizes: Vec<SizeAnswer>,
+    sizes: Vec<SizeReply>,
     /// The value and version of each key that were read last: a swap expects these.
     seen: BTreeMap<Key, (Vec<u8>, u64)>,
     /// Length of the longest value, as replies to reads and appends showed it.
@@ -334,7 +334,7 @@ impl Clients {
                     self.moment += 1;
                     let is_low = self.canary == Some(Canary::SizeTooLow);
                     let size = size.saturating_sub(u64::from(is_low));
-                    self.sizes.push(SizeAnswer { called: command.called, answered: self.moment, size });
+                    self.sizes.push(SizeReply { called: command.called, answered: self.moment, size });
                 }
                 if let Some(size) = size.filter(|size| *size > self.keys_ever()) {
                     return Err(format!("DBSIZE counts {size} keys, but only {} were ever used", self.keys_ever()));

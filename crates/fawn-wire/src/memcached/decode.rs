@@ -9,7 +9,7 @@ impl MemcachedState {
     /// Decodes the first request of `input`; see [`Codec::decode`](crate::Codec::decode).
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
-        if self.swallow_bytes > 0 {
+        if self.discard_bytes > 0 {
             return self.swallow(input);
         }
         let Some((line, consumed)) = inline::find_line(input, &mut self.searched_bytes) else {
@@ -32,14 +32,14 @@ impl MemcachedState {
         line: &MemcachedLine<'_>,
         block_bytes: u64,
     ) -> Decoded<'static> {
-        self.swallow_bytes = block_bytes;
+        self.discard_bytes = block_bytes;
         Decoded::Error { message: Cow::Borrowed(message), consumed: line.consumed, fatal: false }
     }
 
     #[cold]
     fn swallow(&mut self, input: &[u8]) -> Decoded<'static> {
-        let taken = self.swallow_bytes.min(input.len() as u64);
-        self.swallow_bytes -= taken;
+        let taken = self.discard_bytes.min(input.len() as u64);
+        self.discard_bytes -= taken;
         if taken == 0 { Decoded::Incomplete { need_bytes: 1 } } else { Decoded::Skip { consumed: taken as usize } }
     }
 }

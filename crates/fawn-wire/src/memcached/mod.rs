@@ -16,7 +16,7 @@ pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n"
 pub struct MemcachedState {
     limits: CodecLimits,
     /// Bytes left of a rejected value's block; dropped as they arrive, never buffered.
-    swallow_bytes: u64,
+    discard_bytes: u64,
     /// Length of an incomplete line that is known to have no line end.
     searched_bytes: usize,
 }
@@ -25,10 +25,10 @@ impl MemcachedState {
     /// The decoder of a new connection.
     #[must_use]
     pub const fn new(limits: CodecLimits) -> Self {
-        Self { limits, swallow_bytes: 0, searched_bytes: 0 }
+        Self { limits, discard_bytes: 0, searched_bytes: 0 }
     }
 
     pub(crate) const fn is_between_requests(&self) -> bool {
-        self.swallow_bytes == 0 && self.searched_bytes == 0
+        self.discard_bytes == 0 && self.searched_bytes == 0
     }
 }

@@ -35,9 +35,9 @@ impl From<&ClusterStatus> for ClusterValues {
 counters! {
     /// Values of a copy during a full resync; 0 otherwise.
     struct CopyValues {
-        is_copying: bool, "1 while a back-end's copy of a range is made anew.", prometheus "fawn_copying";
-        keys: u64, "Keys that such a copy has.", prometheus "fawn_copying_keys";
-        keys_estimated: u64, "About so many keys it will have.", prometheus "fawn_copying_keys_estimated";
+        is_copying: bool, "1 while a back-end copies a whole range.", prometheus "fawn_copying";
+        keys: u64, "Keys copied so far.", prometheus "fawn_copying_keys";
+        keys_estimated: u64, "Estimated number of keys of the whole range.", prometheus "fawn_copying_keys_estimated";
     }
 }
 

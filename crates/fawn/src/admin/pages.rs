@@ -49,7 +49,7 @@ impl Pages {
             "/" => page(StatusCode::OK, TEXT, INDEX.to_owned()),
             "/healthz" => self.with_reports(|_| page(StatusCode::OK, TEXT, "ok\n".to_owned())).await,
             "/readyz" if !self.is_prepared.load(Ordering::Acquire) => {
-                page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "its data are being loaded\n".to_owned())
+                page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "loading the catalogue\n".to_owned())
             }
             "/readyz" => self.with_reports(ready).await,
             "/metrics" => self.with_reports(|reports| self.metrics(reports)).await,
@@ -81,9 +81,9 @@ impl Pages {
 }
 
 fn ready(reports: &[ShardReport]) -> PageResponse {
-    match reports.iter().find_map(ShardReport::trouble) {
+    match reports.iter().find_map(ShardReport::unready_reason) {
         None => page(StatusCode::OK, TEXT, "ready\n".to_owned()),
-        Some(trouble) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{trouble}\n")),
+        Some(unready_reason) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{unready_reason}\n")),
     }
 }
 

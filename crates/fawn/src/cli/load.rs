@@ -49,7 +49,8 @@ impl Load {
         match summary.bad_rows {
             0 => Ok(()),
             _ if self.skip_bad => Ok(()),
-            bad => Err(Failure::new(Exit::BadRows, format!("{name}: {bad} rows were not loaded, named above"))),
+            1 => Err(Failure::new(Exit::BadRows, format!("{name}: 1 row was not loaded, listed above"))),
+            bad => Err(Failure::new(Exit::BadRows, format!("{name}: {bad} rows were not loaded, listed above"))),
         }
     }
 }

@@ -59,7 +59,7 @@ fn load(catalogue: &Catalogue, mut present: Present, client: &mut CliClient) -> 
         }
         present = Present::Kept;
     }
-    let reason = "the store goes on refusing rows, named above; start the demo again once that is mended";
+    let reason = "the store still refuses rows, listed above; remove the cause and start the demo again";
     Err(Failure::new(Exit::Server, reason))
 }
 

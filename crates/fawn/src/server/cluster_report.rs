@@ -6,7 +6,7 @@ use fawn_types::MonoMs;
 use serde_json::{Value, json};
 
 /// A chain without writes for this long has a problem; shorter pauses are handshakes.
-const STANDS_MS: u64 = 2_000;
+const UNAVAILABLE_MS_MIN: u64 = 2_000;
 
 /// State of a cluster.
 pub(super) fn cluster_json(cluster: &ClusterStatus, now: MonoMs) -> Value {
@@ -63,8 +63,9 @@ fn copy_json(copy: &MemberStatus) -> Value {
 }
 
 /// Reason to send no clients to a cluster, if there is one.
-pub(super) fn trouble(cluster: &ClusterStatus, now: MonoMs) -> Option<String> {
-    let unavailable_ms = cluster.unavailable_since.map(|since| now.ms_since(since)).filter(|ms| *ms >= STANDS_MS)?;
+pub(super) fn unready_reason(cluster: &ClusterStatus, now: MonoMs) -> Option<String> {
+    let unavailable_ms =
+        cluster.unavailable_since.map(|since| now.ms_since(since)).filter(|ms| *ms >= UNAVAILABLE_MS_MIN)?;
     let advice = advice(&cluster.back_ends).unwrap_or_else(|| "see the log".to_owned());
     Some(format!("a chain has taken no writes for {unavailable_ms} ms: {advice}"))
 }
@@ -128,18 +129,18 @@ mod tests {
     #[test]
     fn a_copy_less_is_told_but_no_reason_to_send_clients_away() {
         let whole = cluster(3, None, None);
-        assert!(!whole.is_degraded() && advice(&whole.back_ends).is_none() && trouble(&whole, NOW).is_none());
+        assert!(!whole.is_degraded() && advice(&whole.back_ends).is_none() && unready_reason(&whole, NOW).is_none());
         let limping = cluster(2, Some("write of segment-1: EIO"), None);
-        assert!(limping.is_degraded() && trouble(&limping, NOW).is_none());
+        assert!(limping.is_degraded() && unready_reason(&limping, NOW).is_none());
         let advice = advice(&limping.back_ends).expect("what to do");
         assert!(advice.contains("node 2") && advice.contains("EIO") && advice.contains("restart"), "{advice}");
     }
 
     #[test]
     fn a_chain_that_stands_is_trouble_once_it_lasts() {
-        let since = |ms| trouble(&cluster(1, Some("EIO"), Some(MonoMs(ms))), NOW);
+        let since = |ms| unready_reason(&cluster(1, Some("EIO"), Some(MonoMs(ms))), NOW);
         assert_eq!(since(9_990), None, "members change in milliseconds");
-        let trouble = since(7_000).expect("it lasts");
-        assert!(trouble.contains("3000 ms") && trouble.contains("node 2"), "{trouble}");
+        let unready_reason = since(7_000).expect("it lasts");
+        assert!(unready_reason.contains("3000 ms") && unready_reason.contains("node 2"), "{unready_reason}");
     }
 }

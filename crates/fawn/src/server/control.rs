@@ -1,5 +1,5 @@
 //! Control messages from the main thread to a shard: a bounded queue, received between iterations.
-use super::cluster_report::{cluster_json, trouble};
+use super::cluster_report::{cluster_json, unready_reason};
 use super::counters::{LoopCounters, object, store_json};
 use super::listener::Listener;
 use fawn_node::{BackEndStatus, ShardStatus, StoreStatus};
@@ -53,10 +53,10 @@ impl ShardReport {
     }
 
     /// Reason for `/readyz` to fail, if there is one. A full store is none: it still reads and deletes.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub(crate) fn unready_reason(&self) -> Option<String> {
         if let Some(cluster) = &self.node.cluster {
             // A failed back-end is no reason by itself: the other members of its chains serve its keys.
-            return trouble(cluster, self.now);
+            return unready_reason(cluster, self.now);
         }
         let first = self.node.store.poisoned.as_ref()?;
         Some(format!("the store takes no more writes: {first}; restart, and run `fawn check` on the data directory"))

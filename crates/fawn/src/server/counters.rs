@@ -8,7 +8,7 @@ counters! {
     pub(crate) struct LoopCounters {
         connections: u64, "Client connections open.", prometheus "fawn_connections";
         accepted: u64, "Client connections accepted.", prometheus "fawn_connections_accepted_total";
-        dropped: u64, "Client connections closed for holding too much.", prometheus "fawn_connections_dropped_total";
+        dropped: u64, "Client connections closed by the server: slow senders, slow readers, holders of the most input.", prometheus "fawn_connections_dropped_total";
         iterations: u64, "Iterations of the event loop.", prometheus "fawn_loop_iterations_total";
         reads: u64, "Reads from client sockets.", prometheus "fawn_socket_reads_total";
         writes: u64, "Writes to client sockets.", prometheus "fawn_socket_writes_total";

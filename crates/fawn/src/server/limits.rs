@@ -19,7 +19,7 @@ const HELD_BYTES_MIN: u64 = 4 << 20;
 /// Maximum reply to a request on several keys; one such reply may exceed the budget.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 /// Length of a request besides its largest value: key, framing, the read after it.
-const VALUE_ROOM_BYTES: u64 = 1 << 20;
+const REQUEST_OVERHEAD_BYTES: u64 = 1 << 20;
 
 /// Bounds of a shard's connections.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl ShardLimits {
     /// Bytes that all connections together may hold, per direction: a sixteenth of the budget. Small budgets give up to
     /// an eighth, so that one maximum value passes.
     pub(super) fn held_bytes(settings: &Settings) -> usize {
-        let (share, one_value) = (settings.memory.0 / 16, settings.value_max.0 + VALUE_ROOM_BYTES);
+        let (share, one_value) = (settings.memory.0 / 16, settings.value_max.0 + REQUEST_OVERHEAD_BYTES);
         let wanted = share.max(one_value.min(settings.memory.0 / 8));
         wanted.clamp(HELD_BYTES_MIN, 4 * REQUEST_BYTES_MAX as u64) as usize
     }

@@ -41,14 +41,14 @@ impl PeerShards {
     pub(super) fn new(shard: usize, mailbox: Mailbox<MessageBatch>, shared: Arc<ProcessState>) -> Self {
         let now = Instant::now();
         // The first iteration publishes at once: until then other shards see an empty shard.
-        let told_at = now.checked_sub(STATUS_AGE).unwrap_or(now);
+        let published_at = now.checked_sub(STATUS_AGE).unwrap_or(now);
         Self {
             shard,
             mailbox,
             shared,
-            published_at: told_at,
+            published_at,
             has_news: true,
-            read_at: told_at,
+            read_at: published_at,
             ending: DrainState::Serving,
         }
     }
