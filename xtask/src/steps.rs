@@ -32,7 +32,7 @@ impl<'a> Steps<'a> {
         self.run_threads(1, vec![(name.to_owned(), Box::new(run))])
     }
 
-    /// Runs steps that wait for disks and clients, two at a time, in order of their start; their output interleaves.
+    /// Runs two steps at a time, begun in this order. Their lines of output alternate. After a failure no step begins.
     pub(crate) fn side_by_side(&mut self, steps: Vec<Step<'_>>) -> Result<(), String> {
         self.run_threads(2, steps)
     }
@@ -81,7 +81,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Runs steps of the queue until it is empty or a step of any thread has failed.
+/// One thread's share: runs steps of the queue until it is empty, or a step of any thread has failed.
 fn run_queued<'a>(queue: &Mutex<impl Iterator<Item = Step<'a>>>, has_failed: &AtomicBool) -> Result<StepTimes, String> {
     let mut times = Vec::new();
     while !has_failed.load(Ordering::Relaxed) {

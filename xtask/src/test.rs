@@ -20,7 +20,7 @@ fn lints(gate: &mut Steps<'_>) -> Result<(), String> {
 }
 
 fn tests(gate: &mut Steps<'_>) -> Result<(), String> {
-    // Clippy has seen the examples; linking them here takes a minute.
+    // Without the examples: clippy compiles them, and linking them takes a minute.
     let targets = ["--lib", "--bins", "--tests"];
     let test = |words: &[&str]| steps::run("cargo", &[&["test", "--workspace", "--locked", "--quiet"], words].concat());
     gate.step("unit and integration tests", || test(&targets))?;
@@ -51,7 +51,7 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
     gate.finish()
 }
 
-/// Steps of one busy thread at most each, the longest first.
+/// Steps that leave a core idle: they wait for a disk or a client, or have one thread. Long ones begin first.
 fn server_steps() -> Vec<Step<'static>> {
     let seed = commit();
     let fuzz_seed = seed.clone();
@@ -89,7 +89,7 @@ fn script(name: &str, script: &'static str, args: &[&str]) -> Step<'static> {
     (name.to_owned(), Box::new(run))
 }
 
-/// 5 M keys under 128 MiB, with as many idle connections as the bench's 20 M keys under 512 MiB have.
+/// A quarter of the bench's keys under a quarter of its memory, with as many idle connections.
 fn memory() -> Result<(), String> {
     let dir = clients::scratch("memory")?;
     let words = ["bench", "memory", "--keys", "5000000", "--memory", "128M", "--dir", &dir.to_string_lossy()];

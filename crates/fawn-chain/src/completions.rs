@@ -10,7 +10,7 @@ use fawn_types::{ClientTag, MemberId, Version};
 
 /// Approximate memory of a completion without its result.
 const COMPLETION_BYTES: usize = 96;
-/// Freed results that the queue of open ones may contain, besides as many as are kept.
+/// Maximum length of the queue of open results beyond twice the number of kept results.
 const OPEN_SLACK: usize = 64;
 /// Former sessions of one shard that are remembered as ended.
 const ENDED_MAX: usize = 16;
@@ -96,7 +96,7 @@ pub struct Completions {
     bytes: usize,
     /// Uncommitted operations, in version order. Bounded by the head's `pending_max`.
     pending: VecDeque<(Version, ClientTag)>,
-    /// Committed operations with a result, in version order. Some of the results may be freed already.
+    /// Committed operations with a result, in version order. Those whose results were freed meanwhile are removed later.
     open: VecDeque<(Version, ClientTag)>,
     committed: Version,
 }
@@ -288,7 +288,7 @@ impl Completions {
                 answer(tag, done);
             }
         }
-        // Behind a session that never acknowledges, the queue stays as short as the results of all are.
+        // A session that never acknowledges keeps the front: the freed entries behind it would grow without a bound.
         if self.open.len() > 2 * self.results + OPEN_SLACK {
             let sessions = &self.sessions;
             self.open.retain(|&(version, tag)| done_at(sessions, version, tag).is_some());
@@ -296,7 +296,7 @@ impl Completions {
     }
 
     /// The version of the oldest record whose result may be requested again: after a restart the log must have it.
-    /// Results that were restored are not considered, because their records are not part of the log's history.
+    /// Restored results are left out: their records are not part of the log's history.
     pub fn oldest_open(&mut self) -> Option<Version> {
         let Self { open, sessions, .. } = self;
         while open.pop_front_if(|(version, tag)| done_at(sessions, *version, *tag).is_none()).is_some() {}

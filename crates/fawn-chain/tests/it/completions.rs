@@ -62,6 +62,8 @@ fn the_oldest_result_that_may_be_requested_is_known() {
         completions.commit(version(seq), |_, _| {});
         assert_eq!(completions.oldest_open(), Some(version(3)));
     }
+    let shown = format!("{completions:?}");
+    assert!(shown.len() < 20_000, "the freed results behind the oldest one are forgotten: {} bytes", shown.len());
     completions.record(of_node(7, 2, 1), 1, version(10_001), b"of its next process");
     assert_eq!(completions.oldest_open(), Some(version(10_000)));
 }

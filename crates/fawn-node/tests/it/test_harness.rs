@@ -27,7 +27,10 @@ pub(crate) struct TestClient {
 
 /// The seeds of a test, each printed with the command that repeats it: `FAWN_SEED` alone, or `FAWN_SEEDS` in number.
 pub(crate) fn seeds(test: &'static str, default: Range<u64>) -> impl Iterator<Item = u64> {
-    let number = |name| std::env::var(name).ok().map(|text: String| text.parse::<u64>().unwrap());
+    let number = |name| {
+        let text = std::env::var(name).ok()?;
+        Some(text.parse::<u64>().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
+    };
     let seeds = match (number("FAWN_SEED"), number("FAWN_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
         (None, Some(count)) => default.start..default.start + count,

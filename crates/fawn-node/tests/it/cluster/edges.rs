@@ -178,6 +178,38 @@ fn an_update_refused_for_its_length_is_never_done() {
     }
 }
 
+/// A result whose reply was lost outlives the other records of its segment, also at a node that keeps few records to
+/// send again: a retry after two restarts finds it.
+#[test]
+fn the_log_keeps_a_result_that_may_be_requested_again() {
+    let mut world = TestWorld::new(64);
+    world.limits.retained_records_max = 10;
+    (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
+    (1..=BACK_ENDS).for_each(|node| world.start(node));
+    world.put(b"counter", b"0");
+    let tag = ClientTag { session: STRANGERS_SESSION, seq: 1 };
+    let increment = RequestBody::Key(Request::Update { key: b"counter", update: Update::AddSigned { delta: 1 } });
+    let send = |world: &mut TestWorld| {
+        let entry = world.manager_map().range_of(&RingKey::of(&SECRET, b"counter")).unwrap();
+        let (head, at) = (entry.head().unwrap().node().0, (entry.epoch, entry.range));
+        ask_as(world, head, at, (STRANGERS_SESSION, tag), &increment)
+    };
+    send(&mut world);
+    for _ in 0..2 {
+        for i in 0..2_000_u32 {
+            world.put(format!("k{}", i % 40).as_bytes(), &[i as u8; 300]);
+        }
+        assert_eq!(world.get(b"counter").value(), Some(&b"1"[..]));
+        (1..=BACK_ENDS).for_each(|node| world.kill(node, true));
+        (1..=BACK_ENDS).for_each(|node| world.start(node));
+    }
+    world.put(b"after the restarts", b"");
+    let replies = send(&mut world);
+    assert!(replies.iter().any(|reply| reply.starts_with("reply of ")), "{replies:?}");
+    world.run(100);
+    assert_eq!(world.get(b"counter").value(), Some(&b"1"[..]), "the retry was executed again");
+}
+
 #[test]
 fn entries_expire_by_chain_time_everywhere() {
     let mut world = TestWorld::new(61);
