@@ -160,6 +160,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn append_control(&mut self, at: usize, kind: RecordKind, version: Version) -> Result<(), EngineError> {
         let record = RecordRef::bare(kind, version, &[]);
         let len = record::encoded_len(&record);
+        self.check_writable()?;
         self.make_room(len, Reserve::Marks)?;
         let (slot, _) = self.encode(at, &record, len, false);
         if kind == RecordKind::Rollback {
@@ -189,12 +190,12 @@ impl<D: Device> Engine<D> {
         (slot, self.segments.pointer(slot, offset))
     }
 
-    /// Makes room for `len` more bytes in the open frame; opens a frame, a chunk or a segment as needed.
+    /// Makes room for `len` more bytes in the open frame; opens a frame, a chunk or a segment as needed. The caller has
+    /// checked that the store takes writes.
     ///
     /// `reserve` selects how much of the space kept back on a full device may be used.
     #[inline]
     pub(crate) fn make_room(&mut self, len: usize, reserve: Reserve) -> Result<(), EngineError> {
-        self.check_writable()?;
         // Nearly every record fits into the open frame, long before the next segment must be prepared.
         let segment_bytes = self.options.segment_bytes;
         let fits = |chunk: &Chunk| {
@@ -211,6 +212,7 @@ impl<D: Device> Engine<D> {
     /// Opens a frame, a chunk or a segment as needed, and prepares the next segment in time.
     #[inline(never)]
     fn extend_room(&mut self, len: usize, reserve: Reserve) -> Result<(), EngineError> {
+        self.check_writable()?;
         let segment_bytes = self.options.segment_bytes;
         loop {
             let Some(chunk) = self.window.active() else {

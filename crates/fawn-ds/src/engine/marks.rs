@@ -53,6 +53,7 @@ impl<D: Device> Engine<D> {
         if !self.ranges[at].needs_marks() || self.ranges[at].is_beginning() {
             return Ok(());
         }
+        self.check_writable()?;
         self.make_room(record::encoded_len(&mark_of(Version::ZERO)), Reserve::Marks)?;
         self.encode_mark(at);
         Ok(())
