@@ -145,7 +145,7 @@ pub enum OpenError {
     /// Corruption below the synced watermark: acknowledged writes may be lost.
     #[error(
         "{file} is corrupt from byte {from_bytes} to {to_bytes}, below what was synced: {detail}; \
-         restore a backup; `fawn check` tells what else is corrupt"
+         restore a backup, or open it read-only to export; `fawn check` tells what else is corrupt"
     )]
     Corrupt {
         /// Name of the segment's file.
