@@ -20,13 +20,13 @@ impl Clients {
         let mut batches = BTreeMap::new();
         let operations = || self.histories.values().flatten();
         for operation in operations().filter(|operation| operation.batch > 0) {
-            if let KeyRequest::Write(value) = &operation.ask {
+            if let KeyRequest::Write(value) = &operation.request {
                 batches.insert(token_of(value), operation.batch);
             }
         }
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
         for operation in operations() {
-            let Observed::Value(Some(value)) = &operation.heard else { continue };
+            let Observed::Value(Some(value)) = &operation.observed else { continue };
             if let Some(batch) = batches.get(token_of(value)) {
                 let moment = seen.entry(*batch).or_insert(u64::MAX);
                 *moment = (*moment).min(operation.answered);
@@ -44,9 +44,9 @@ impl Clients {
         for SizeReply { called, answered, size } in &self.sizes {
             let is_present = |history: &[HistoryOperation]| {
                 // A key that was ever given an expiry before the reply is left out: when it expired is unknown.
-                let removed = |op: &HistoryOperation| match &op.ask {
+                let removed = |op: &HistoryOperation| match &op.request {
                     KeyRequest::Delete => op.answered,
-                    ask if ask.lets_expire() => u64::MAX,
+                    request if request.lets_expire() => u64::MAX,
                     _ => 0,
                 };
                 let before = history.iter().filter(|op| op.called < *answered);

@@ -43,11 +43,13 @@ fn resp_words(command: &PendingCommand) -> Vec<Vec<u8>> {
     let names = || command.ops.iter().map(|op| op.key.name());
     let words = |verb: &str| std::iter::once(verb.as_bytes().to_vec());
     match command.kind {
-        CommandKind::Single { .. } => command.ops.first().map(|op| single_words(op.key, &op.ask)).unwrap_or_default(),
+        CommandKind::Single { .. } => {
+            command.ops.first().map(|op| single_words(op.key, &op.request)).unwrap_or_default()
+        }
         CommandKind::GetAll => words("MGET").chain(names()).collect(),
         CommandKind::DeleteAll => words("DEL").chain(names()).collect(),
         CommandKind::SetAll => {
-            let pairs = command.ops.iter().flat_map(|op| match &op.ask {
+            let pairs = command.ops.iter().flat_map(|op| match &op.request {
                 KeyRequest::Write(value) => [op.key.name(), value.clone()],
                 other => unreachable!("MSET writes, found {other:?}"),
             });
@@ -62,9 +64,9 @@ fn resp_words(command: &PendingCommand) -> Vec<Vec<u8>> {
     }
 }
 
-fn single_words(key: Key, ask: &KeyRequest) -> Vec<Vec<u8>> {
+fn single_words(key: Key, request: &KeyRequest) -> Vec<Vec<u8>> {
     let text = |ms: &u64| ms.to_string().into_bytes();
-    let (verb, more) = match ask {
+    let (verb, more) = match request {
         KeyRequest::WriteExpiring(value, ms) => {
             return vec![b"SET".to_vec(), key.name(), value.clone(), b"PX".to_vec(), text(ms)];
         }
@@ -88,7 +90,7 @@ fn single_words(key: Key, ask: &KeyRequest) -> Vec<Vec<u8>> {
 fn encode_memcached(command: &PendingCommand, out: &mut Vec<u8>) {
     let op = match (command.kind, command.ops.as_slice()) {
         (CommandKind::FlushAll, _) => return memcached::encode_words(&[&b"flush_all"[..]], out),
-        (CommandKind::Single { .. }, [op]) if op.ask != KeyRequest::Read => op,
+        (CommandKind::Single { .. }, [op]) if op.request != KeyRequest::Read => op,
         (CommandKind::Single { .. } | CommandKind::GetAll, ops) => {
             let names = ops.iter().map(|op| op.key.name());
             let words: Vec<Vec<u8>> = std::iter::once(b"gets".to_vec()).chain(names).collect();
@@ -97,7 +99,7 @@ fn encode_memcached(command: &PendingCommand, out: &mut Vec<u8>) {
         (other, _) => unreachable!("memcached has no {other:?}"),
     };
     let name = op.key.name();
-    let (verb, value) = match &op.ask {
+    let (verb, value) = match &op.request {
         KeyRequest::Write(value) | KeyRequest::WriteExpiring(value, _) => ("set", value),
         KeyRequest::WriteIfAbsent(value) => ("add", value),
         KeyRequest::WriteIfPresent(value) => ("replace", value),
@@ -117,7 +119,7 @@ fn encode_memcached(command: &PendingCommand, out: &mut Vec<u8>) {
         CommandKind::Single { version } if verb == "cas" => Some(version),
         _ => None,
     };
-    let exptime = if let KeyRequest::WriteExpiring(_, ms) = op.ask { (ms / 1_000).cast_signed() } else { 0 };
+    let exptime = if let KeyRequest::WriteExpiring(_, ms) = op.request { (ms / 1_000).cast_signed() } else { 0 };
     let store = StoreCommand { verb, key: &name, flags: 0, exptime, version, noreply: false };
     memcached::encode_store(&store, value, out);
 }
@@ -128,16 +130,16 @@ fn failed(command: &PendingCommand, text: &[u8]) -> Result<ReplyOutcome, String>
     let is_open = [Unavailable, Overloaded, StoreFull, TooFewCopies]
         .iter()
         .any(|error| text.ends_with(error.to_string().as_bytes()));
-    let heard = match command.kind {
+    let observed = match command.kind {
         CommandKind::SetAll if text.starts_with(b"CROSSSLOT") => Observed::Refused,
         _ if is_open => Observed::Unknown,
         _ => return Err(unexpected(command, &text.escape_ascii())),
     };
     Ok(match command.kind {
-        CommandKind::FlushAll => ReplyOutcome::Flushed(heard),
+        CommandKind::FlushAll => ReplyOutcome::Flushed(observed),
         CommandKind::Size => ReplyOutcome::Size(None),
         CommandKind::Scan { .. } => ReplyOutcome::Scanned(None),
-        _ => ReplyOutcome::Each(vec![heard; command.ops.len()]),
+        _ => ReplyOutcome::Each(vec![observed; command.ops.len()]),
     })
 }
 
@@ -152,17 +154,19 @@ pub(super) fn resp_outcome(command: &PendingCommand, reply: &RespReply<'_>) -> R
         return failed(command, text);
     }
     let outcome = match (command.kind, reply) {
-        (CommandKind::Single { .. }, reply) => {
-            command.ops.first().and_then(|op| resp_single(&op.ask, reply)).map(|heard| ReplyOutcome::Each(vec![heard]))
-        }
+        (CommandKind::Single { .. }, reply) => command
+            .ops
+            .first()
+            .and_then(|op| resp_single(&op.request, reply))
+            .map(|observed| ReplyOutcome::Each(vec![observed])),
         (CommandKind::GetAll, RespReply::Array(items)) if items.len() == command.ops.len() => {
-            let heard = items.map(|item| match item {
+            let observed = items.map(|item| match item {
                 RespReply::Bulk(value) => Some(Observed::Value(Some(value.to_vec()))),
                 RespReply::Null => Some(Observed::Value(None)),
                 RespReply::Error(_) => Some(Observed::Unknown),
                 _ => None,
             });
-            heard.collect::<Option<Vec<_>>>().map(ReplyOutcome::Each)
+            observed.collect::<Option<Vec<_>>>().map(ReplyOutcome::Each)
         }
         (CommandKind::SetAll, RespReply::Simple(b"OK")) => {
             Some(ReplyOutcome::Each(vec![Observed::Done; command.ops.len()]))
@@ -181,12 +185,12 @@ pub(super) fn resp_outcome(command: &PendingCommand, reply: &RespReply<'_>) -> R
 /// `DEL` of several keys returns how many existed, so only all or none says which.
 fn deleted(keys: usize, count: i64) -> Option<ReplyOutcome> {
     let count = usize::try_from(count).ok().filter(|count| *count <= keys)?;
-    let heard = match count {
+    let observed = match count {
         0 => Observed::DoneIf(false),
         count if count == keys => Observed::DoneIf(true),
         _ => Observed::Done,
     };
-    Some(ReplyOutcome::Each(vec![heard; keys]))
+    Some(ReplyOutcome::Each(vec![observed; keys]))
 }
 
 fn scanned(items: resp::ReplyItems<'_>) -> Option<(u64, Vec<Key>)> {
@@ -195,10 +199,10 @@ fn scanned(items: resp::ReplyItems<'_>) -> Option<(u64, Vec<Key>)> {
     Some((std::str::from_utf8(cursor).ok()?.parse().ok()?, keys.collect::<Option<_>>()?))
 }
 
-fn resp_single(ask: &KeyRequest, reply: &RespReply<'_>) -> Option<Observed> {
-    Some(match (ask, reply) {
-        (ask, RespReply::Bulk(value)) if ask.returns_value() => Observed::Value(Some(value.to_vec())),
-        (ask, RespReply::Null) if ask.returns_value() => Observed::Value(None),
+fn resp_single(request: &KeyRequest, reply: &RespReply<'_>) -> Option<Observed> {
+    Some(match (request, reply) {
+        (request, RespReply::Bulk(value)) if request.returns_value() => Observed::Value(Some(value.to_vec())),
+        (request, RespReply::Null) if request.returns_value() => Observed::Value(None),
         (KeyRequest::Write(_) | KeyRequest::WriteExpiring(..), RespReply::Simple(b"OK")) => Observed::Done,
         (KeyRequest::Append(_) | KeyRequest::Add(_), RespReply::Integer(number)) => Observed::Number(*number),
         (
@@ -218,7 +222,7 @@ pub(super) fn memcached_outcome(
     if let MemcachedReply::Error(text) = reply {
         return failed(command, text);
     }
-    let is_read = command.ops.iter().all(|op| op.ask == KeyRequest::Read);
+    let is_read = command.ops.iter().all(|op| op.request == KeyRequest::Read);
     let outcome = match (command.kind, reply) {
         (CommandKind::FlushAll, MemcachedReply::Ok) => Some(ReplyOutcome::Flushed(Observed::Done)),
         (CommandKind::Single { .. } | CommandKind::GetAll, MemcachedReply::End) if is_read => {
@@ -227,8 +231,8 @@ pub(super) fn memcached_outcome(
         (CommandKind::Single { .. }, reply) if values.is_empty() => command
             .ops
             .first()
-            .and_then(|op| memcached_single(&op.ask, reply))
-            .map(|heard| ReplyOutcome::Each(vec![heard])),
+            .and_then(|op| memcached_single(&op.request, reply))
+            .map(|observed| ReplyOutcome::Each(vec![observed])),
         _ => None,
     };
     outcome.ok_or_else(|| unexpected(command, &format!("{values:?} {reply:?}")))
@@ -237,16 +241,16 @@ pub(super) fn memcached_outcome(
 /// Values come in the order of their keys; absent keys have none.
 fn retrieved(command: &PendingCommand, values: &[FoundValue]) -> Option<ReplyOutcome> {
     let mut values = values.iter().peekable();
-    let heard = command.ops.iter().map(|op| {
+    let observed = command.ops.iter().map(|op| {
         let name = op.key.name();
         Observed::Value(values.next_if(|found| found.key == name).map(|found| found.value.clone()))
     });
-    let heard = heard.collect();
-    values.next().is_none().then_some(ReplyOutcome::Each(heard))
+    let observed = observed.collect();
+    values.next().is_none().then_some(ReplyOutcome::Each(observed))
 }
 
-fn memcached_single(ask: &KeyRequest, reply: &MemcachedReply<'_>) -> Option<Observed> {
-    Some(match (ask, reply) {
+fn memcached_single(request: &KeyRequest, reply: &MemcachedReply<'_>) -> Option<Observed> {
+    Some(match (request, reply) {
         (KeyRequest::Write(_) | KeyRequest::WriteExpiring(..), MemcachedReply::Stored) => Observed::Done,
         (KeyRequest::Expire(_), MemcachedReply::Touched) => Observed::DoneIf(true),
         (KeyRequest::Expire(_), MemcachedReply::NotFound) => Observed::DoneIf(false),

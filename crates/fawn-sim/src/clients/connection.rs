@@ -18,7 +18,7 @@ pub(super) struct KeyOperation {
     /// The key.
     pub key: Key,
     /// The request.
-    pub ask: KeyRequest,
+    pub request: KeyRequest,
     /// The moment of its call.
     pub called: u64,
     /// Chain time of the key's range at the call.

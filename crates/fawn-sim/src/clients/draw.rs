@@ -98,14 +98,14 @@ impl Clients {
         PendingCommand { kind, ops: Vec::new(), called: self.moment, times: self.times.all(), end: 0 }
     }
 
-    fn operation(&mut self, key: Key, ask: KeyRequest) -> KeyOperation {
+    fn operation(&mut self, key: Key, request: KeyRequest) -> KeyOperation {
         self.moment += 1;
-        KeyOperation { key, ask, called: self.moment, time: self.times.of(&key.name()) }
+        KeyOperation { key, request, called: self.moment, time: self.times.of(&key.name()) }
     }
 
-    fn single(&mut self, key: Key, ask: KeyRequest) -> PendingCommand {
+    fn single(&mut self, key: Key, request: KeyRequest) -> PendingCommand {
         let version = self.seen.get(&key).map_or(0, |(_, version)| *version);
-        let op = self.operation(key, ask);
+        let op = self.operation(key, request);
         PendingCommand {
             kind: CommandKind::Single { version },
             called: op.called,
@@ -139,8 +139,8 @@ impl Clients {
             return self.draw_multi(is_resp);
         }
         let key = self.draw_key();
-        let ask = if is_resp { self.draw_resp(key) } else { self.draw_memcached(key) };
-        self.single(key, ask)
+        let request = if is_resp { self.draw_resp(key) } else { self.draw_memcached(key) };
+        self.single(key, request)
     }
 
     fn draw_key(&mut self) -> Key {
@@ -165,15 +165,15 @@ impl Clients {
         if keys.is_empty() {
             keys.push(Key { place: 0, generation: self.generations[0] });
         }
-        let ask = |clients: &mut Self| match kind {
+        let request = |clients: &mut Self| match kind {
             CommandKind::SetAll => KeyRequest::Write(clients.token()),
             CommandKind::DeleteAll => KeyRequest::Delete,
             _ => KeyRequest::Read,
         };
         let mut ops = Vec::new();
         for key in keys {
-            let ask = ask(self);
-            ops.push(self.operation(key, ask));
+            let request = request(self);
+            ops.push(self.operation(key, request));
         }
         PendingCommand { kind, called: ops[0].called, ops, times: Vec::new(), end: 0 }
     }
@@ -274,7 +274,7 @@ impl Clients {
 /// Sends a write before the read of the same key that precedes it, as a planted bug.
 fn overtake(commands: &mut [PendingCommand]) {
     let single = |command: &PendingCommand| match (command.kind, command.ops.as_slice()) {
-        (CommandKind::Single { .. }, [op]) => Some((op.key, op.ask == KeyRequest::Read)),
+        (CommandKind::Single { .. }, [op]) => Some((op.key, op.request == KeyRequest::Read)),
         _ => None,
     };
     let overtakes = |pair: &[PendingCommand]| match (single(&pair[0]), single(&pair[1])) {

@@ -313,19 +313,19 @@ impl Clients {
         outcome: ReplyOutcome,
     ) -> Result<(), String> {
         match outcome {
-            ReplyOutcome::Each(heard) => {
+            ReplyOutcome::Each(observed) => {
                 let batch = if command.kind == CommandKind::SetAll { command.called } else { 0 };
-                let is_unheard = batch > 0 && self.canary == Some(Canary::BatchTorn);
-                for (op, heard) in command.ops.iter().zip(heard) {
-                    self.end_op(connection, op, if is_unheard { Observed::Unknown } else { heard }, batch);
+                let is_torn = batch > 0 && self.canary == Some(Canary::BatchTorn);
+                for (op, observed) in command.ops.iter().zip(observed) {
+                    self.end_op(connection, op, if is_torn { Observed::Unknown } else { observed }, batch);
                 }
             }
-            ReplyOutcome::Flushed(heard) => {
-                let (called, answered) = (command.called, self.answer_moment(&heard));
-                let is_answered = heard != Observed::Unknown;
+            ReplyOutcome::Flushed(observed) => {
+                let (called, answered) = (command.called, self.answer_moment(&observed));
+                let is_answered = observed != Observed::Unknown;
                 self.sweeps_answered += u64::from(is_answered);
                 let times = (command.times.clone(), is_answered.then(|| self.times.all()));
-                self.sweeps.push(Sweep { called, answered, connection, kind: SweepKind::Clear(heard), times });
+                self.sweeps.push(Sweep { called, answered, connection, kind: SweepKind::Clear(observed), times });
             }
             ReplyOutcome::Size(size) => {
                 self.sweeps_answered += u64::from(size.is_some());
@@ -362,33 +362,33 @@ impl Clients {
         self.sweeps.push(Sweep { called, answered, connection: 0, kind: SweepKind::Scan(scan.keys), times });
     }
 
-    fn answer_moment(&mut self, heard: &Observed) -> u64 {
+    fn answer_moment(&mut self, observed: &Observed) -> u64 {
         self.moment += 1;
-        let is_unknown = *heard == Observed::Unknown;
+        let is_unknown = *observed == Observed::Unknown;
         *(if is_unknown { &mut self.unknown } else { &mut self.answered }) += 1;
         if is_unknown { u64::MAX } else { self.moment }
     }
 
-    fn end_op(&mut self, connection: u64, op: &KeyOperation, heard: Observed, batch: u64) {
-        let KeyOperation { key, ask, called, time } = op.clone();
-        let value_bytes = match &heard {
+    fn end_op(&mut self, connection: u64, op: &KeyOperation, observed: Observed, batch: u64) {
+        let KeyOperation { key, request, called, time } = op.clone();
+        let value_bytes = match &observed {
             Observed::Value(Some(value)) => value.len(),
             Observed::Number(length) if !key.is_counter() => *length as usize,
             _ => 0,
         };
         self.value_bytes_seen = self.value_bytes_seen.max(value_bytes);
-        if heard == Observed::Unknown && ask == KeyRequest::Read {
+        if observed == Observed::Unknown && request == KeyRequest::Read {
             return; // An unanswered read proves nothing.
         }
         if key.generation < self.judged_from[key.place as usize] {
             return;
         }
-        let answered = self.answer_moment(&heard);
+        let answered = self.answer_moment(&observed);
         let history = self.histories.entry(key).or_default();
         let answered_time = (answered != u64::MAX).then(|| self.times.of(&key.name()));
         let time = JudgedTime::between(time, answered_time);
-        history.push(HistoryOperation { called, answered, ask, heard, connection, time, batch });
-        let unknowns = history.iter().filter(|operation| operation.heard == Observed::Unknown).count();
+        history.push(HistoryOperation { called, answered, request, observed, connection, time, batch });
+        let unknowns = history.iter().filter(|operation| operation.observed == Observed::Unknown).count();
         let generation = &mut self.generations[key.place as usize];
         if *generation == key.generation && (history.len() >= OPERATIONS_MAX || unknowns >= UNKNOWN_MAX) {
             *generation += 1;
@@ -417,9 +417,9 @@ impl Clients {
             let mut history = self.with_sweeps(*key, history);
             for operation in &mut history {
                 if let Some(moment) = seen.get(&operation.batch).filter(|moment| **moment < operation.answered) {
-                    if operation.heard == Observed::Unknown {
+                    if operation.observed == Observed::Unknown {
                         // Later operations of its connection did not wait for it.
-                        (operation.heard, operation.connection) = (Observed::Done, 0);
+                        (operation.observed, operation.connection) = (Observed::Done, 0);
                     }
                     operation.answered = *moment;
                 }
@@ -432,8 +432,8 @@ impl Clients {
         let first = history.iter().map(|operation| operation.called).min().unwrap_or_default();
         let place = self.times.place(&key.name());
         let met = self.sweeps.iter().map(|sweep| {
-            let (ask, heard) = match &sweep.kind {
-                SweepKind::Clear(heard) => (KeyRequest::Delete, heard.clone()),
+            let (request, observed) = match &sweep.kind {
+                SweepKind::Clear(observed) => (KeyRequest::Delete, observed.clone()),
                 SweepKind::Scan(keys) => (KeyRequest::Exists, Observed::DoneIf(keys.contains(&key))),
             };
             let Sweep { called, answered, connection, times: (before, after), .. } = sweep;
@@ -441,15 +441,15 @@ impl Clients {
             HistoryOperation {
                 called: *called,
                 answered: *answered,
-                ask,
-                heard,
+                request,
+                observed,
                 connection: *connection,
                 time,
                 batch: 0,
             }
         });
         // Before its first operation the key was absent.
-        let met = met.filter(|operation| operation.answered > first || operation.heard == Observed::DoneIf(true));
+        let met = met.filter(|operation| operation.answered > first || operation.observed == Observed::DoneIf(true));
         history.iter().cloned().chain(met).collect()
     }
 
@@ -473,7 +473,7 @@ impl Clients {
     #[must_use]
     pub fn present(&self) -> BTreeSet<Key> {
         let is_present = |history: &Vec<HistoryOperation>| {
-            history.last().is_some_and(|operation| matches!(operation.heard, Observed::Value(Some(_))))
+            history.last().is_some_and(|operation| matches!(operation.observed, Observed::Value(Some(_))))
         };
         self.histories.iter().filter(|(_, history)| is_present(history)).map(|(key, _)| *key).collect()
     }

@@ -30,9 +30,9 @@ pub enum Verdict {
 #[must_use]
 pub fn check(operations: &[HistoryOperation]) -> Verdict {
     let mut operations: Vec<HistoryOperation> =
-        operations.iter().filter(|operation| operation.heard != Observed::Refused).cloned().collect();
+        operations.iter().filter(|operation| operation.observed != Observed::Refused).cloned().collect();
     // Answered operations come first, because the search tries them in this order.
-    operations.sort_by_key(|operation| (operation.heard == Observed::Unknown, operation.called));
+    operations.sort_by_key(|operation| (operation.observed == Observed::Unknown, operation.called));
     if Search::new(&operations, shown_values(&operations)).run() == Some(true) {
         return Verdict::Linearizable;
     }
@@ -55,7 +55,7 @@ pub fn check(operations: &[HistoryOperation]) -> Verdict {
 fn shown_values(operations: &[HistoryOperation]) -> Option<Vec<&[u8]>> {
     let mut values = Vec::new();
     for operation in operations {
-        if let Observed::Value(Some(value)) = &operation.heard {
+        if let Observed::Value(Some(value)) = &operation.observed {
             values.push(value.as_slice());
         }
     }
@@ -78,7 +78,7 @@ fn predecessors(operations: &[HistoryOperation]) -> Vec<Option<usize>> {
     for at in by_call {
         let operation = &operations[at];
         before[at] = last.get(&operation.connection).copied();
-        if operation.connection != 0 && operation.heard != Observed::Unknown {
+        if operation.connection != 0 && operation.observed != Observed::Unknown {
             last.insert(operation.connection, at);
         }
     }
@@ -170,7 +170,7 @@ enum Way {
 
 impl<'a> Search<'a> {
     fn new(operations: &'a [HistoryOperation], shown: Option<Vec<&'a [u8]>>) -> Self {
-        let answered = operations.iter().filter(|operation| operation.heard != Observed::Unknown).count();
+        let answered = operations.iter().filter(|operation| operation.observed != Observed::Unknown).count();
         let (visited, longest) = (HashMap::default(), OperationSet::default());
         Self { operations, answered, before: predecessors(operations), shown, visited, states: 0, longest }
     }
@@ -239,7 +239,7 @@ impl<'a> Search<'a> {
         });
         let after = |(choice, operation, way): (usize, &HistoryOperation, Way)| {
             let after = next_register(operation, register, way)?;
-            (operation.heard != Observed::Unknown || self.may_leave(&after)).then_some((choice, after))
+            (operation.observed != Observed::Unknown || self.may_leave(&after)).then_some((choice, after))
         };
         choices.filter(|(choice, ..)| *choice >= from).find_map(after)
     }
@@ -254,7 +254,7 @@ impl<'a> Search<'a> {
 
 /// The register after an operation that comes next in this way; `None` if it cannot.
 fn next_register(operation: &HistoryOperation, register: &Register, way: Way) -> Option<Register> {
-    let HistoryOperation { ask, time, .. } = operation;
+    let HistoryOperation { request, time, .. } = operation;
     let expires = register.key.as_ref().and_then(|key| key.expires);
     let is_expired = way == Way::Expired;
     let may_be = match way {
@@ -262,7 +262,7 @@ fn next_register(operation: &HistoryOperation, register: &Register, way: Way) ->
         Way::Expired => time.may_miss(expires),
         Way::Touched => {
             let is_touched = register.key.as_ref().is_some_and(|key| key.is_touched);
-            is_touched && matches!(ask, KeyRequest::Swap { .. }) && time.may_find(expires, register.hidden_at)
+            is_touched && matches!(request, KeyRequest::Swap { .. }) && time.may_find(expires, register.hidden_at)
         }
     };
     if !may_be {
@@ -270,7 +270,7 @@ fn next_register(operation: &HistoryOperation, register: &Register, way: Way) ->
     }
     let (key, outcome) = match way {
         Way::Touched => (register.key.clone(), Observed::DoneIf(false)),
-        _ => ask.apply(register.key.as_ref().filter(|_| !is_expired), time),
+        _ => request.apply(register.key.as_ref().filter(|_| !is_expired), time),
     };
     if !operation.permits(&outcome) {
         return None;
@@ -288,8 +288,8 @@ mod tests {
     use super::super::JudgedTime;
     use super::*;
 
-    fn op(called: u64, answered: u64, ask: KeyRequest, heard: Observed) -> HistoryOperation {
-        HistoryOperation { called, answered, ask, heard, connection: 0, time: JudgedTime::ANY, batch: 0 }
+    fn op(called: u64, answered: u64, request: KeyRequest, observed: Observed) -> HistoryOperation {
+        HistoryOperation { called, answered, request, observed, connection: 0, time: JudgedTime::ANY, batch: 0 }
     }
 
     fn write(called: u64, answered: u64, value: &str) -> HistoryOperation {
@@ -300,8 +300,8 @@ mod tests {
         op(called, answered, KeyRequest::Read, Observed::Value(value.map(|value| value.as_bytes().to_vec())))
     }
 
-    fn lost(called: u64, ask: KeyRequest) -> HistoryOperation {
-        op(called, u64::MAX, ask, Observed::Unknown)
+    fn lost(called: u64, request: KeyRequest) -> HistoryOperation {
+        op(called, u64::MAX, request, Observed::Unknown)
     }
 
     #[test]
@@ -355,14 +355,14 @@ mod tests {
 
     #[test]
     fn conditional_operations_and_uncertain_deletes_are_judged() {
-        let changed = |heard| {
+        let changed = |observed| {
             let history = [
                 op(1, 2, KeyRequest::AppendIfPresent(b"x".to_vec()), Observed::DoneIf(false)),
                 op(3, 4, KeyRequest::Exchange(b"1".to_vec()), Observed::Value(None)),
                 op(5, 6, KeyRequest::AddIfPresent(2), Observed::Number(3)),
                 op(7, 8, KeyRequest::Exists, Observed::DoneIf(true)),
                 op(9, 10, KeyRequest::Delete, Observed::Done),
-                op(11, 12, KeyRequest::WriteIfPresent(b"y".to_vec()), Observed::DoneIf(heard)),
+                op(11, 12, KeyRequest::WriteIfPresent(b"y".to_vec()), Observed::DoneIf(observed)),
             ];
             check(&history)
         };
@@ -377,7 +377,7 @@ mod tests {
             history.push(op(i * 10, i * 10 + 25, KeyRequest::Add(1), Observed::Number(i as i64 + 1)));
         }
         assert_eq!(check(&history), Verdict::Linearizable);
-        history[60].heard = Observed::Number(60);
+        history[60].observed = Observed::Number(60);
         assert!(matches!(check(&history), Verdict::Violation(_)));
     }
 
@@ -399,9 +399,9 @@ mod tests {
     }
 
     /// An operation at a chain time between `from` and `to`, also its moments.
-    fn timed(from: u64, to: u64, ask: KeyRequest, heard: Observed) -> HistoryOperation {
+    fn timed(from: u64, to: u64, request: KeyRequest, observed: Observed) -> HistoryOperation {
         let time = JudgedTime { called_ms: from, answered_ms: to, falls: (0, 0) };
-        HistoryOperation { time, ..op(from, to, ask, heard) }
+        HistoryOperation { time, ..op(from, to, request, observed) }
     }
 
     #[test]
@@ -434,11 +434,11 @@ mod tests {
 
     #[test]
     fn changes_of_the_expiry_are_judged() {
-        let history = |change: KeyRequest, heard, found: bool| {
+        let history = |change: KeyRequest, observed, found: bool| {
             let value = found.then(|| b"a".to_vec());
             let write = timed(10, 20, KeyRequest::WriteExpiring(b"a".to_vec(), 100), Observed::Done);
             let read = timed(500, 510, KeyRequest::Read, Observed::Value(value));
-            check(&[write, timed(30, 40, change, heard), read])
+            check(&[write, timed(30, 40, change, observed), read])
         };
         let read = || Observed::Value(Some(b"a".to_vec()));
         assert_eq!(history(KeyRequest::Persist, Observed::DoneIf(true), true), Verdict::Linearizable);

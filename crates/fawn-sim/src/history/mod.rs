@@ -78,9 +78,9 @@ pub struct HistoryOperation {
     /// When the reply arrived; `u64::MAX` for [`Observed::Unknown`].
     pub answered: u64,
     /// The request.
-    pub ask: KeyRequest,
+    pub request: KeyRequest,
     /// The observed outcome.
-    pub heard: Observed,
+    pub observed: Observed,
     /// The connection that sent it, whose operations take effect in the order of their calls; 0: no order.
     pub connection: u64,
     /// Chain time of the key's range, by which expiry is judged.
@@ -172,21 +172,21 @@ impl HistoryOperation {
     /// Whether its outcome shows that the key is present afterwards.
     #[must_use]
     pub fn shows_key(&self) -> bool {
-        match (&self.ask, &self.heard) {
+        match (&self.request, &self.observed) {
             (_, Observed::Unknown | Observed::Refused) => false,
             (KeyRequest::Write(_) | KeyRequest::WriteIfAbsent(_) | KeyRequest::Exchange(_), _) => true,
             (_, Observed::Value(value)) => value.is_some(),
             (_, Observed::Number(_)) => true,
-            (ask, Observed::DoneIf(is_done)) => *is_done && *ask != KeyRequest::Delete,
+            (request, Observed::DoneIf(is_done)) => *is_done && *request != KeyRequest::Delete,
             (_, Observed::Done) => false,
         }
     }
 
     /// Whether the client may have observed this outcome.
     fn permits(&self, outcome: &Observed) -> bool {
-        match (&self.heard, outcome) {
+        match (&self.observed, outcome) {
             (Observed::Unknown, _) | (Observed::Done, Observed::DoneIf(_)) => true,
-            (heard, outcome) => heard == outcome,
+            (observed, outcome) => observed == outcome,
         }
     }
 }

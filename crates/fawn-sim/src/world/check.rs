@@ -360,7 +360,7 @@ impl World {
 /// A history as text, with long values shortened. A mark shows the operations that the longest valid order lacks.
 fn story(operations: &[(HistoryOperation, bool)]) -> String {
     let line = |(operation, is_in_order): &(HistoryOperation, bool)| {
-        let words = format!("{:?} → {:?}", operation.ask, operation.heard);
+        let words = format!("{:?} → {:?}", operation.request, operation.observed);
         let end = if operation.answered == u64::MAX { "∞".to_owned() } else { operation.answered.to_string() };
         let (mark, time) = (if *is_in_order { ' ' } else { '!' }, &operation.time);
         let (from, to) = (time.called_ms % TIME_SHOWN, time.answered_ms % TIME_SHOWN);
