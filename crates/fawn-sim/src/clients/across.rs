@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 /// A reply to `DBSIZE`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SizeReply {
-    pub called: u64,
-    pub answered: u64,
+    pub called_at: u64,
+    pub replied_at: u64,
     pub size: u64,
 }
 
@@ -29,7 +29,7 @@ impl Clients {
             let Observed::Value(Some(value)) = &operation.observed else { continue };
             if let Some(batch) = batches.get(token_of(value)) {
                 let moment = seen.entry(*batch).or_insert(u64::MAX);
-                *moment = (*moment).min(operation.answered);
+                *moment = (*moment).min(operation.replied_at);
             }
         }
         seen
@@ -41,23 +41,23 @@ impl Clients {
     /// If a `DBSIZE` counted fewer keys.
     pub fn check_sizes(&self) -> Result<(), String> {
         let histories: Vec<(Key, Vec<HistoryOperation>)> = self.histories().collect();
-        for SizeReply { called, answered, size } in &self.sizes {
+        for SizeReply { called_at, replied_at, size } in &self.sizes {
             let is_present = |history: &[HistoryOperation]| {
                 // A key that was ever given an expiry before the reply is left out: when it expired is unknown.
                 let removed = |op: &HistoryOperation| match &op.request {
-                    KeyRequest::Delete => op.answered,
+                    KeyRequest::Delete => op.replied_at,
                     request if request.lets_expire() => u64::MAX,
                     _ => 0,
                 };
-                let before = history.iter().filter(|op| op.called < *answered);
+                let before = history.iter().filter(|op| op.called_at < *replied_at);
                 let removed = before.map(removed).max().unwrap_or_default();
-                history.iter().any(|op| op.shows_key() && op.called > removed && op.answered < *called)
+                history.iter().any(|op| op.shows_key() && op.called_at > removed && op.replied_at < *called_at)
             };
             let present = histories.iter().filter(|(_, history)| is_present(history)).map(|(key, _)| key);
             let present: Vec<&Key> = present.collect();
             if present.len() as u64 > *size {
                 return Err(format!(
-                    "DBSIZE counts {size} keys in [{called}, {answered}], but {present:?} are present"
+                    "DBSIZE counts {size} keys in [{called_at}, {replied_at}], but {present:?} are present"
                 ));
             }
         }

@@ -20,7 +20,7 @@ pub(super) struct KeyOperation {
     /// The request.
     pub request: KeyRequest,
     /// The moment of its call.
-    pub called: u64,
+    pub called_at: u64,
     /// Chain time of the key's range at the call.
     pub time: TailTime,
 }
@@ -60,7 +60,7 @@ pub(super) struct PendingCommand {
     /// Its operations, one per key.
     pub ops: Vec<KeyOperation>,
     /// The moment of its call.
-    pub called: u64,
+    pub called_at: u64,
     /// Chain times of all ranges at the call, if it concerns the whole keyspace.
     pub times: Vec<TailTime>,
     /// End of its bytes in the stream of the connection.

@@ -95,12 +95,12 @@ impl Clients {
 
     fn command(&mut self, kind: CommandKind) -> PendingCommand {
         self.moment += 1;
-        PendingCommand { kind, ops: Vec::new(), called: self.moment, times: self.times.all(), end: 0 }
+        PendingCommand { kind, ops: Vec::new(), called_at: self.moment, times: self.times.all(), end: 0 }
     }
 
     fn operation(&mut self, key: Key, request: KeyRequest) -> KeyOperation {
         self.moment += 1;
-        KeyOperation { key, request, called: self.moment, time: self.times.of(&key.name()) }
+        KeyOperation { key, request, called_at: self.moment, time: self.times.of(&key.name()) }
     }
 
     fn single(&mut self, key: Key, request: KeyRequest) -> PendingCommand {
@@ -108,7 +108,7 @@ impl Clients {
         let op = self.operation(key, request);
         PendingCommand {
             kind: CommandKind::Single { version },
-            called: op.called,
+            called_at: op.called_at,
             ops: vec![op],
             times: Vec::new(),
             end: 0,
@@ -118,7 +118,8 @@ impl Clients {
     fn scan_step(&mut self, client: usize) -> PendingCommand {
         let count = 1 + self.random.below(SCAN_COUNT_MAX);
         let command = self.command(CommandKind::Scan { cursor: 0, count });
-        let begun = OpenScan { called: command.called, times: command.times.clone(), cursor: 0, keys: BTreeSet::new() };
+        let begun =
+            OpenScan { called_at: command.called_at, times: command.times.clone(), cursor: 0, keys: BTreeSet::new() };
         let cursor = self.clients[client].scan.get_or_insert(begun).cursor;
         PendingCommand { kind: CommandKind::Scan { cursor, count }, ..command }
     }
@@ -175,7 +176,7 @@ impl Clients {
             let request = request(self);
             ops.push(self.operation(key, request));
         }
-        PendingCommand { kind, called: ops[0].called, ops, times: Vec::new(), end: 0 }
+        PendingCommand { kind, called_at: ops[0].called_at, ops, times: Vec::new(), end: 0 }
     }
 
     fn draw_resp(&mut self, key: Key) -> KeyRequest {

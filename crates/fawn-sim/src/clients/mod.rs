@@ -65,7 +65,7 @@ impl Key {
 /// A scan of all keys in several steps.
 #[derive(Clone, Debug)]
 struct OpenScan {
-    called: u64,
+    called_at: u64,
     times: Vec<TailTime>,
     cursor: u64,
     keys: BTreeSet<Key>,
@@ -74,8 +74,8 @@ struct OpenScan {
 /// An operation on all keys: each key sees it at a moment of its own.
 #[derive(Clone, Debug)]
 struct Sweep {
-    called: u64,
-    answered: u64,
+    called_at: u64,
+    replied_at: u64,
     connection: u64,
     kind: SweepKind,
     /// Chain times of all ranges at the call and at the reply.
@@ -314,18 +314,18 @@ impl Clients {
     ) -> Result<(), String> {
         match outcome {
             ReplyOutcome::Each(observed) => {
-                let batch = if command.kind == CommandKind::SetAll { command.called } else { 0 };
+                let batch = if command.kind == CommandKind::SetAll { command.called_at } else { 0 };
                 let is_torn = batch > 0 && self.canary == Some(Canary::BatchTorn);
                 for (op, observed) in command.ops.iter().zip(observed) {
                     self.end_op(connection, op, if is_torn { Observed::Unknown } else { observed }, batch);
                 }
             }
             ReplyOutcome::Flushed(observed) => {
-                let (called, answered) = (command.called, self.answer_moment(&observed));
+                let (called_at, replied_at) = (command.called_at, self.answer_moment(&observed));
                 let is_answered = observed != Observed::Unknown;
                 self.sweeps_answered += u64::from(is_answered);
                 let times = (command.times.clone(), is_answered.then(|| self.times.all()));
-                self.sweeps.push(Sweep { called, answered, connection, kind: SweepKind::Clear(observed), times });
+                self.sweeps.push(Sweep { called_at, replied_at, connection, kind: SweepKind::Clear(observed), times });
             }
             ReplyOutcome::Size(size) => {
                 self.sweeps_answered += u64::from(size.is_some());
@@ -334,7 +334,7 @@ impl Clients {
                     self.moment += 1;
                     let is_low = self.canary == Some(Canary::SizeTooLow);
                     let size = size.saturating_sub(u64::from(is_low));
-                    self.sizes.push(SizeReply { called: command.called, answered: self.moment, size });
+                    self.sizes.push(SizeReply { called_at: command.called_at, replied_at: self.moment, size });
                 }
                 if let Some(size) = size.filter(|size| *size > self.keys_ever()) {
                     return Err(format!("DBSIZE counts {size} keys, but only {} were ever used", self.keys_ever()));
@@ -357,9 +357,9 @@ impl Clients {
         self.moment += 1;
         self.sweeps_answered += 1;
         self.last_scan = Some(scan.keys.clone());
-        let (called, answered) = (scan.called, self.moment);
+        let (called_at, replied_at) = (scan.called_at, self.moment);
         let times = (scan.times, Some(self.times.all()));
-        self.sweeps.push(Sweep { called, answered, connection: 0, kind: SweepKind::Scan(scan.keys), times });
+        self.sweeps.push(Sweep { called_at, replied_at, connection: 0, kind: SweepKind::Scan(scan.keys), times });
     }
 
     fn answer_moment(&mut self, observed: &Observed) -> u64 {
@@ -370,7 +370,7 @@ impl Clients {
     }
 
     fn end_op(&mut self, connection: u64, op: &KeyOperation, observed: Observed, batch: u64) {
-        let KeyOperation { key, request, called, time } = op.clone();
+        let KeyOperation { key, request, called_at, time } = op.clone();
         let value_bytes = match &observed {
             Observed::Value(Some(value)) => value.len(),
             Observed::Number(length) if !key.is_counter() => *length as usize,
@@ -383,11 +383,11 @@ impl Clients {
         if key.generation < self.judged_from[key.place as usize] {
             return;
         }
-        let answered = self.answer_moment(&observed);
+        let replied_at = self.answer_moment(&observed);
         let history = self.histories.entry(key).or_default();
-        let answered_time = (answered != u64::MAX).then(|| self.times.of(&key.name()));
+        let answered_time = (replied_at != u64::MAX).then(|| self.times.of(&key.name()));
         let time = JudgedTime::between(time, answered_time);
-        history.push(HistoryOperation { called, answered, request, observed, connection, time, batch });
+        history.push(HistoryOperation { called_at, replied_at, request, observed, connection, time, batch });
         let unknowns = history.iter().filter(|operation| operation.observed == Observed::Unknown).count();
         let generation = &mut self.generations[key.place as usize];
         if *generation == key.generation && (history.len() >= OPERATIONS_MAX || unknowns >= UNKNOWN_MAX) {
@@ -416,12 +416,12 @@ impl Clients {
         self.histories.iter().map(move |(key, history)| {
             let mut history = self.with_sweeps(*key, history);
             for operation in &mut history {
-                if let Some(moment) = seen.get(&operation.batch).filter(|moment| **moment < operation.answered) {
+                if let Some(moment) = seen.get(&operation.batch).filter(|moment| **moment < operation.replied_at) {
                     if operation.observed == Observed::Unknown {
                         // Later operations of its connection did not wait for it.
                         (operation.observed, operation.connection) = (Observed::Done, 0);
                     }
-                    operation.answered = *moment;
+                    operation.replied_at = *moment;
                 }
             }
             (*key, history)
@@ -429,18 +429,18 @@ impl Clients {
     }
 
     fn with_sweeps(&self, key: Key, history: &[HistoryOperation]) -> Vec<HistoryOperation> {
-        let first = history.iter().map(|operation| operation.called).min().unwrap_or_default();
+        let first = history.iter().map(|operation| operation.called_at).min().unwrap_or_default();
         let place = self.times.place(&key.name());
         let met = self.sweeps.iter().map(|sweep| {
             let (request, observed) = match &sweep.kind {
                 SweepKind::Clear(observed) => (KeyRequest::Delete, observed.clone()),
                 SweepKind::Scan(keys) => (KeyRequest::Exists, Observed::DoneIf(keys.contains(&key))),
             };
-            let Sweep { called, answered, connection, times: (before, after), .. } = sweep;
+            let Sweep { called_at, replied_at, connection, times: (before, after), .. } = sweep;
             let time = JudgedTime::between(before[place], after.as_ref().map(|after| after[place]));
             HistoryOperation {
-                called: *called,
-                answered: *answered,
+                called_at: *called_at,
+                replied_at: *replied_at,
                 request,
                 observed,
                 connection: *connection,
@@ -449,7 +449,7 @@ impl Clients {
             }
         });
         // Before its first operation the key was absent.
-        let met = met.filter(|operation| operation.answered > first || operation.observed == Observed::DoneIf(true));
+        let met = met.filter(|operation| operation.replied_at > first || operation.observed == Observed::DoneIf(true));
         history.iter().cloned().chain(met).collect()
     }
 

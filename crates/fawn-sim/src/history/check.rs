@@ -32,7 +32,7 @@ pub fn check(operations: &[HistoryOperation]) -> Verdict {
     let mut operations: Vec<HistoryOperation> =
         operations.iter().filter(|operation| operation.observed != Observed::Refused).cloned().collect();
     // Answered operations come first, because the search tries them in this order.
-    operations.sort_by_key(|operation| (operation.observed == Observed::Unknown, operation.called));
+    operations.sort_by_key(|operation| (operation.observed == Observed::Unknown, operation.called_at));
     if Search::new(&operations, shown_values(&operations)).run() == Some(true) {
         return Verdict::Linearizable;
     }
@@ -44,7 +44,7 @@ pub fn check(operations: &[HistoryOperation]) -> Verdict {
             let in_order = |at| !longest.0.is_empty() && longest.has(at);
             let in_order: Vec<bool> = (0..operations.len()).map(in_order).collect();
             let mut story: Vec<(HistoryOperation, bool)> = operations.into_iter().zip(in_order).collect();
-            story.sort_by_key(|(operation, _)| operation.called);
+            story.sort_by_key(|(operation, _)| operation.called_at);
             Verdict::Violation(story)
         }
         None => Verdict::Undecided,
@@ -73,7 +73,7 @@ fn is_shown(values: &[&[u8]], value: &[u8]) -> bool {
 /// that its connection sent after it.
 fn predecessors(operations: &[HistoryOperation]) -> Vec<Option<usize>> {
     let mut by_call: Vec<usize> = (0..operations.len()).collect();
-    by_call.sort_by_key(|at| operations[*at].called);
+    by_call.sort_by_key(|at| operations[*at].called_at);
     let (mut last, mut before) = (HashMap::new(), vec![None; operations.len()]);
     for at in by_call {
         let operation = &operations[at];
@@ -229,10 +229,10 @@ impl<'a> Search<'a> {
     fn next_choice(&self, done: &OperationSet, from: usize, register: &Register) -> Option<(usize, Register)> {
         let open = || self.operations.iter().enumerate().filter(|(at, _)| !done.has(*at));
         // The operation with the first reply must precede all operations called after that reply.
-        let first_answer = open().map(|(_, operation)| operation.answered).min()?;
+        let first_answer = open().map(|(_, operation)| operation.replied_at).min()?;
         let may_be_next = |at: usize, operation: &HistoryOperation| {
             let is_after_its_predecessor = self.before[at].is_none_or(|before| done.has(before));
-            at >= from / CHOICES && operation.called < first_answer && is_after_its_predecessor
+            at >= from / CHOICES && operation.called_at < first_answer && is_after_its_predecessor
         };
         let choices = open().filter(|(at, operation)| may_be_next(*at, operation)).flat_map(|(at, operation)| {
             WAYS.into_iter().enumerate().map(move |(way, name)| (at * CHOICES + way, operation, name))
@@ -288,20 +288,20 @@ mod tests {
     use super::super::JudgedTime;
     use super::*;
 
-    fn op(called: u64, answered: u64, request: KeyRequest, observed: Observed) -> HistoryOperation {
-        HistoryOperation { called, answered, request, observed, connection: 0, time: JudgedTime::ANY, batch: 0 }
+    fn op(called_at: u64, replied_at: u64, request: KeyRequest, observed: Observed) -> HistoryOperation {
+        HistoryOperation { called_at, replied_at, request, observed, connection: 0, time: JudgedTime::ANY, batch: 0 }
     }
 
-    fn write(called: u64, answered: u64, value: &str) -> HistoryOperation {
-        op(called, answered, KeyRequest::Write(value.into()), Observed::Done)
+    fn write(called_at: u64, replied_at: u64, value: &str) -> HistoryOperation {
+        op(called_at, replied_at, KeyRequest::Write(value.into()), Observed::Done)
     }
 
-    fn read(called: u64, answered: u64, value: Option<&str>) -> HistoryOperation {
-        op(called, answered, KeyRequest::Read, Observed::Value(value.map(|value| value.as_bytes().to_vec())))
+    fn read(called_at: u64, replied_at: u64, value: Option<&str>) -> HistoryOperation {
+        op(called_at, replied_at, KeyRequest::Read, Observed::Value(value.map(|value| value.as_bytes().to_vec())))
     }
 
-    fn lost(called: u64, request: KeyRequest) -> HistoryOperation {
-        op(called, u64::MAX, request, Observed::Unknown)
+    fn lost(called_at: u64, request: KeyRequest) -> HistoryOperation {
+        op(called_at, u64::MAX, request, Observed::Unknown)
     }
 
     #[test]

@@ -74,9 +74,9 @@ pub enum Observed {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HistoryOperation {
     /// When it was called: a unique value of the simulator's counter.
-    pub called: u64,
+    pub called_at: u64,
     /// When the reply arrived; `u64::MAX` for [`Observed::Unknown`].
-    pub answered: u64,
+    pub replied_at: u64,
     /// The request.
     pub request: KeyRequest,
     /// The observed outcome.

@@ -361,10 +361,10 @@ impl World {
 fn story(operations: &[(HistoryOperation, bool)]) -> String {
     let line = |(operation, is_in_order): &(HistoryOperation, bool)| {
         let words = format!("{:?} → {:?}", operation.request, operation.observed);
-        let end = if operation.answered == u64::MAX { "∞".to_owned() } else { operation.answered.to_string() };
+        let end = if operation.replied_at == u64::MAX { "∞".to_owned() } else { operation.replied_at.to_string() };
         let (mark, time) = (if *is_in_order { ' ' } else { '!' }, &operation.time);
         let (from, to) = (time.called_ms % TIME_SHOWN, time.answered_ms % TIME_SHOWN);
-        format!("\n {mark}[{}, {end}] at {from}..{to} ms {}", operation.called, readable(&words))
+        format!("\n {mark}[{}, {end}] at {from}..{to} ms {}", operation.called_at, readable(&words))
     };
     operations.iter().map(line).collect()
 }
