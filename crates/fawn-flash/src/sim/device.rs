@@ -1,7 +1,7 @@
 //! `SimDevice`: the `Device` trait over a [`SimDisk`], with checks for misuse that real devices cannot afford.
 use super::directory::InodeId;
 use super::faults::OpKind;
-use super::queue::Ticket;
+use super::queue::SimOperation;
 use super::state::{DiskState, full, io};
 use super::{DIR, Loss, SimDisk, SimOptions};
 use crate::buffer::PAGE_BYTES;
@@ -110,7 +110,7 @@ impl SimDevice {
     fn deliver(&mut self, out: &mut VecDeque<Completion>) {
         if self.alive().is_err() {
             // The disk has dropped the operations in flight. Operations submitted from now on complete with an error.
-            self.in_flight = self.disk.state().queue.iter().filter(|ticket| ticket.device == self.id).count();
+            self.in_flight = self.disk.state().queue.iter().filter(|operation| operation.device == self.id).count();
         }
         let before = out.len();
         self.poison = self.disk.state().deliver(self.id, self.poison.take(), out);
@@ -123,9 +123,9 @@ fn assert_apart(state: &DiskState, inode: InodeId, write: &IoRequest) {
     let page = PAGE_BYTES as u64;
     let blocks = |write: &IoRequest| write.offset / page..(write.offset + write.len_bytes as u64).div_ceil(page);
     let mine = blocks(write);
-    let others = state.queue.iter().filter(|ticket| ticket.inode == inode);
-    for ticket in others.filter(|ticket| matches!(ticket.request.work, Work::Write { .. })) {
-        let other = blocks(&ticket.request);
+    let others = state.queue.iter().filter(|operation| operation.inode == inode);
+    for operation in others.filter(|operation| matches!(operation.request.work, Work::Write { .. })) {
+        let other = blocks(&operation.request);
         assert!(mine.end <= other.start || other.end <= mine.start, "two writes in flight at block {}", mine.start);
     }
 }
@@ -172,7 +172,7 @@ impl Device for SimDevice {
         let inode = self.handle(file).inode;
         self.files[file.0 as usize] = None;
         if let Ok(mut state) = self.alive() {
-            let busy = state.queue.iter().any(|ticket| ticket.device == self.id && ticket.inode == inode);
+            let busy = state.queue.iter().any(|operation| operation.device == self.id && operation.inode == inode);
             let open_twice = state.handles.get(&inode).is_some_and(|&count| count > 1);
             assert!(!busy || open_twice, "{file:?} closed with operations in flight");
             state.release(inode);
@@ -271,8 +271,17 @@ impl Device for SimDevice {
         if matches!(request.work, Work::Write { .. }) {
             assert_apart(&state, inode, &request);
         }
-        let covered = state.seq;
-        state.queue.push(Ticket { device: self.id, inode, name, request, covered, fault, refused, due: None });
+        let covered_seq = state.seq;
+        state.queue.push(SimOperation {
+            device: self.id,
+            inode,
+            name,
+            request,
+            covered_seq,
+            fault,
+            refused,
+            due: None,
+        });
         state.count_op();
     }
 
@@ -320,9 +329,9 @@ impl Drop for SimDevice {
         let Ok(mut state) = self.alive() else { return };
         let mut rng = state.rng.fork(self.id);
         let id = self.id;
-        let mine: Vec<Ticket> = state.queue.extract_if(.., |ticket| ticket.device == id).collect();
-        for ticket in &mine {
-            state.overtake(ticket, Loss::Process, &mut rng);
+        let mine: Vec<SimOperation> = state.queue.extract_if(.., |operation| operation.device == id).collect();
+        for operation in &mine {
+            state.overtake(operation, Loss::Process, &mut rng);
         }
         for handle in self.files.iter().flatten() {
             state.release(handle.inode);

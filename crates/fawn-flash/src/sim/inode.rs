@@ -164,23 +164,23 @@ impl Inode {
         }
     }
 
-    /// Makes changes up to and including `covered` durable.
-    pub(super) fn sync(&mut self, covered: u64) {
+    /// Makes changes up to and including `covered_seq` durable.
+    pub(super) fn sync(&mut self, covered_seq: u64) {
         self.dirty.retain(|_, dirty| {
-            dirty.sync(covered);
+            dirty.sync(covered_seq);
             !dirty.versions.is_empty()
         });
-        if let Some(&(_, len)) = self.lengths.iter().rev().find(|&&(seq, _)| seq <= covered) {
+        if let Some(&(_, len)) = self.lengths.iter().rev().find(|&&(seq, _)| seq <= covered_seq) {
             self.durable_len = len;
         }
-        self.lengths.retain(|&(seq, _)| seq > covered);
+        self.lengths.retain(|&(seq, _)| seq > covered_seq);
     }
 
     /// Applies a failed sync, after which the kernel marked the pages clean: they still read, may be on the disk, and
     /// no later sync covers them.
-    pub(super) fn sync_failed(&mut self, covered: u64) {
+    pub(super) fn sync_failed(&mut self, covered_seq: u64) {
         for version in self.dirty.values_mut().flat_map(|dirty| &mut dirty.versions) {
-            version.lost |= version.seq <= covered;
+            version.lost |= version.seq <= covered_seq;
         }
     }
 
@@ -253,9 +253,9 @@ impl Dirty {
         self.versions.retain(|version| version.mask != 0);
     }
 
-    fn sync(&mut self, covered: u64) {
+    fn sync(&mut self, covered_seq: u64) {
         let mut settled = 0;
-        for version in self.versions.iter_mut().rev().filter(|version| version.seq <= covered) {
+        for version in self.versions.iter_mut().rev().filter(|version| version.seq <= covered_seq) {
             // Newest first: a sector that a newer covered version determined is no longer determined by an older one.
             version.mask &= !settled;
             if !version.lost {

@@ -12,13 +12,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct SimOperation {
     pub(super) device: u64,
     pub(super) inode: InodeId,
     pub(super) name: Arc<str>,
     pub(super) request: IoRequest,
     /// Sequence number of the last change before the submission. A sync covers changes up to and including it.
-    pub(super) covered: u64,
+    pub(super) covered_seq: u64,
     pub(super) fault: Option<DeviceFault>,
     /// An error determined at submission (poisoned or disconnected device).
     pub(super) refused: Option<DeviceError>,
@@ -26,7 +26,7 @@ pub(super) struct Ticket {
     pub(super) due: Option<u64>,
 }
 
-impl Ticket {
+impl SimOperation {
     /// Whether the operation stays in flight until it is released.
     pub(super) fn hangs(&self) -> bool {
         self.fault == Some(DeviceFault::Hang)
@@ -36,13 +36,14 @@ impl Ticket {
 impl DiskState {
     pub(super) fn kick(&mut self, device: u64) {
         let span = self.options.latency_ticks.end().saturating_sub(*self.options.latency_ticks.start());
-        for ticket in self.queue.iter_mut().filter(|ticket| ticket.device == device && ticket.due.is_none()) {
+        for operation in self.queue.iter_mut().filter(|operation| operation.device == device && operation.due.is_none())
+        {
             let mut latency = self.options.latency_ticks.start() + self.rng.below(span.saturating_add(1));
-            if let Some(DeviceFault::Delay { ticks }) = ticket.fault {
+            if let Some(DeviceFault::Delay { ticks }) = operation.fault {
                 latency = ticks;
-                ticket.fault = None;
+                operation.fault = None;
             }
-            ticket.due = Some(self.tick + latency);
+            operation.due = Some(self.tick + latency);
         }
     }
 
@@ -50,16 +51,16 @@ impl DiskState {
     /// that hang every operation of a kind; a hang ordered for a later operation stays.
     pub(super) fn release_hung(&mut self) {
         self.faults.end_hanging();
-        for ticket in self.queue.iter_mut().filter(|ticket| ticket.hangs()) {
-            ticket.fault = None;
-            ticket.due = ticket.due.map(|due| due.max(self.tick));
+        for operation in self.queue.iter_mut().filter(|operation| operation.hangs()) {
+            operation.fault = None;
+            operation.due = operation.due.map(|due| due.max(self.tick));
         }
     }
 
     /// The tick at which the next operation completes, of one device or of all.
     pub(super) fn next_due(&self, device: Option<u64>) -> Option<u64> {
-        let mine = self.queue.iter().filter(|ticket| device.is_none_or(|device| ticket.device == device));
-        mine.filter(|ticket| !ticket.hangs()).filter_map(|ticket| ticket.due).min()
+        let mine = self.queue.iter().filter(|operation| device.is_none_or(|device| operation.device == device));
+        mine.filter(|operation| !operation.hangs()).filter_map(|operation| operation.due).min()
     }
 
     /// Applies all due operations of `device`. Returns the device's first failed write or sync: `poison`, if it is set.
@@ -70,21 +71,21 @@ impl DiskState {
         out: &mut VecDeque<Completion>,
     ) -> Option<DeviceError> {
         let tick = self.tick;
-        let is_due = |ticket: &mut Ticket| {
-            ticket.device == device && !ticket.hangs() && ticket.due.is_some_and(|due| due <= tick)
+        let is_due = |operation: &mut SimOperation| {
+            operation.device == device && !operation.hangs() && operation.due.is_some_and(|due| due <= tick)
         };
-        let mut due: Vec<Ticket> = self.queue.extract_if(.., is_due).collect();
+        let mut due: Vec<SimOperation> = self.queue.extract_if(.., is_due).collect();
         if self.options.shuffle {
             for last in (1..due.len()).rev() {
                 due.swap(last, self.rng.below(last as u64 + 1) as usize);
             }
         } else {
-            due.sort_by_key(|ticket| ticket.due);
+            due.sort_by_key(|operation| operation.due);
         }
         let mut failure = poison;
-        for ticket in due {
-            let poisons = ticket.request.work != Work::Read && ticket.refused.is_none();
-            let mut completion = self.take_effect(ticket);
+        for operation in due {
+            let poisons = operation.request.work != Work::Read && operation.refused.is_none();
+            let mut completion = self.take_effect(operation);
             if let (true, Err(error)) = (poisons, &completion.result) {
                 failure.get_or_insert_with(|| error.clone());
             } else if let (true, Some(first)) = (poisons, &failure) {
@@ -97,51 +98,51 @@ impl DiskState {
         failure
     }
 
-    fn take_effect(&mut self, mut ticket: Ticket) -> Completion {
-        let IoRequest { work, offset, len_bytes, .. } = ticket.request;
-        let mut memory = core::mem::take(&mut ticket.request.memory);
-        let result = match (ticket.refused.take(), work, memory.buf_mut()) {
+    fn take_effect(&mut self, mut operation: SimOperation) -> Completion {
+        let IoRequest { work, offset, len_bytes, .. } = operation.request;
+        let mut memory = core::mem::take(&mut operation.request.memory);
+        let result = match (operation.refused.take(), work, memory.buf_mut()) {
             (Some(refused), ..) => Err(refused),
-            (None, Work::Read, Some(buf)) => self.read(&ticket, offset, buf),
+            (None, Work::Read, Some(buf)) => self.read(&operation, offset, buf),
             (None, Work::Read, None) => unreachable!("a read owns its buffer"),
-            (None, Work::Write { durable }, _) => self.write(&ticket, offset, &memory.bytes()[..len_bytes], durable),
-            (None, Work::Sync, _) => self.sync(&ticket),
+            (None, Work::Write { durable }, _) => self.write(&operation, offset, &memory.bytes()[..len_bytes], durable),
+            (None, Work::Sync, _) => self.sync(&operation),
         };
-        IoRequest { memory, ..ticket.request }.completion(result)
+        IoRequest { memory, ..operation.request }.completion(result)
     }
 
-    fn read(&self, ticket: &Ticket, offset: u64, buf: &mut AlignedBuf) -> Result<(), DeviceError> {
-        match &ticket.fault {
+    fn read(&self, operation: &SimOperation, offset: u64, buf: &mut AlignedBuf) -> Result<(), DeviceError> {
+        match &operation.fault {
             Some(DeviceFault::Misdirect { name, offset }) => {
-                let inode = name.as_ref().map_or(Some(ticket.inode), |name| self.directory.get(name));
+                let inode = name.as_ref().map_or(Some(operation.inode), |name| self.directory.get(name));
                 match inode.and_then(|id| self.inodes.get(&id)) {
                     Some(inode) => inode.read(*offset, buf),
                     None => buf.fill(0),
                 }
             }
             Some(DeviceFault::Exhausted) => return Err(exhausted()),
-            Some(_) => return Err(io(IoOperation::Read, &ticket.name, offset, "injected failure")),
-            None if self.is_unreadable(ticket.inode, offset, buf.len()) => {
-                return Err(io(IoOperation::Read, &ticket.name, offset, "unreadable place"));
+            Some(_) => return Err(io(IoOperation::Read, &operation.name, offset, "injected failure")),
+            None if self.is_unreadable(operation.inode, offset, buf.len()) => {
+                return Err(io(IoOperation::Read, &operation.name, offset, "unreadable place"));
             }
-            None => self.inode(ticket.inode).read(offset, buf),
+            None => self.inode(operation.inode).read(offset, buf),
         }
         Ok(())
     }
 
-    fn write(&mut self, ticket: &Ticket, offset: u64, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
-        if ticket.fault == Some(DeviceFault::Full) || self.overflows(ticket.inode, offset, bytes.len() as u64) {
+    fn write(&mut self, operation: &SimOperation, offset: u64, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
+        if operation.fault == Some(DeviceFault::Full) || self.overflows(operation.inode, offset, bytes.len() as u64) {
             return Err(full());
         }
-        match &ticket.fault {
+        match &operation.fault {
             Some(DeviceFault::Lose) => return Ok(()),
             Some(_) => {
-                self.write_some(ticket.inode, offset, bytes);
-                return Err(io(IoOperation::Write, &ticket.name, offset, "injected failure"));
+                self.write_some(operation.inode, offset, bytes);
+                return Err(io(IoOperation::Write, &operation.name, offset, "injected failure"));
             }
             None => (),
         }
-        let (inode, seq) = self.change(ticket.inode);
+        let (inode, seq) = self.change(operation.inode);
         if durable {
             inode.write_durable(seq, offset, bytes)
         } else {
@@ -160,14 +161,14 @@ impl DiskState {
         }
     }
 
-    fn sync(&mut self, ticket: &Ticket) -> Result<(), DeviceError> {
-        let covered = ticket.covered;
-        let inode = self.change(ticket.inode).0;
-        if ticket.fault.is_some() {
-            inode.sync_failed(covered);
-            return Err(io(IoOperation::Sync, &ticket.name, 0, "injected failure; its pages are marked clean"));
+    fn sync(&mut self, operation: &SimOperation) -> Result<(), DeviceError> {
+        let covered_seq = operation.covered_seq;
+        let inode = self.change(operation.inode).0;
+        if operation.fault.is_some() {
+            inode.sync_failed(covered_seq);
+            return Err(io(IoOperation::Sync, &operation.name, 0, "injected failure; its pages are marked clean"));
         }
-        inode.sync(covered);
+        inode.sync(covered_seq);
         Ok(())
     }
 }

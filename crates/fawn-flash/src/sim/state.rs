@@ -2,7 +2,7 @@
 use super::directory::{Directory, InodeId};
 use super::faults::{DeviceFault, FaultPlan, OpKind};
 use super::inode::Inode;
-use super::queue::Ticket;
+use super::queue::SimOperation;
 use super::{Capture, Image, Loss, SimDisk, SimOptions};
 use crate::buffer::{PAGE_BYTES, SECTOR_BYTES};
 use crate::request::{IoRequest, Work};
@@ -26,7 +26,7 @@ pub(super) struct DiskState {
     pub(super) inodes: BTreeMap<InodeId, Arc<Inode>>,
     /// Handles per open file: an unlinked file keeps its space until the last one is closed.
     pub(super) handles: BTreeMap<InodeId, usize>,
-    pub(super) queue: Vec<Ticket>,
+    pub(super) queue: Vec<SimOperation>,
     pub(super) faults: FaultPlan,
     pub(super) capacity_bytes: Option<u64>,
     /// Whether allocation fails regardless of the capacity.
@@ -163,8 +163,8 @@ impl DiskState {
         found.unreadable = self.unreadable.clone();
         found.seq = self.seq;
         found.tick = self.tick;
-        for ticket in &self.queue {
-            found.overtake(ticket, loss, &mut rng);
+        for operation in &self.queue {
+            found.overtake(operation, loss, &mut rng);
         }
         if loss == Loss::Power {
             found.lose_power(&mut rng);
@@ -174,24 +174,26 @@ impl DiskState {
     }
 
     /// Applies an operation that was in flight: any part of a write may have arrived, a sync may have taken effect.
-    pub(super) fn overtake(&mut self, ticket: &Ticket, loss: Loss, rng: &mut SplitMix64) {
-        if ticket.due.is_none() || ticket.refused.is_some() || ticket.fault == Some(DeviceFault::Lose) {
+    pub(super) fn overtake(&mut self, operation: &SimOperation, loss: Loss, rng: &mut SplitMix64) {
+        if operation.due.is_none() || operation.refused.is_some() || operation.fault == Some(DeviceFault::Lose) {
             return;
         }
-        let IoRequest { work, offset, len_bytes, ref memory, .. } = ticket.request;
+        let IoRequest { work, offset, len_bytes, ref memory, .. } = operation.request;
         match work {
             Work::Write { .. } => {
                 let buf = memory.bytes();
-                if self.overflows(ticket.inode, offset, len_bytes as u64) {
+                if self.overflows(operation.inode, offset, len_bytes as u64) {
                     return;
                 }
-                let (inode, seq) = self.change(ticket.inode);
+                let (inode, seq) = self.change(operation.inode);
                 match loss {
                     Loss::Power => inode.write(seq, offset, &buf[..len_bytes]),
                     Loss::Process => inode.write(seq, offset, &buf[..arrived_bytes(len_bytes, rng)]),
                 }
             }
-            Work::Sync if loss == Loss::Power && rng.coin() => self.change(ticket.inode).0.sync(ticket.covered),
+            Work::Sync if loss == Loss::Power && rng.coin() => {
+                self.change(operation.inode).0.sync(operation.covered_seq)
+            }
             Work::Read | Work::Sync => (),
         }
     }
