@@ -27,7 +27,7 @@ struct ShardThread {
     queue: mio::Poll,
     shared: Arc<ProcessState>,
     peers: Option<PeerShards>,
-    orders: mpsc::Receiver<Control>,
+    control_receiver: mpsc::Receiver<Control>,
     /// Signalled once the store is open; dropped unsignalled if it cannot be opened.
     opened: std::sync::mpsc::Sender<()>,
     ending: ThreadEnd,
@@ -104,9 +104,10 @@ fn prepare(
     let server_info = store::server_info(settings, listen_addrs, shards, clock::now().wall)?;
     let queues: Vec<mio::Poll> = (0..shards).map(|_| mio::Poll::new()).collect::<Result<_, _>>().map_err(setting_up)?;
     let peer_shards = peer_shards(&queues, &shared)?;
-    let (controls, orders): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel(control::QUEUE_LEN)).unzip();
-    let own = layout.shard_dirs().zip(queues).zip(peer_shards).zip(orders);
-    let starting = own.map(|((((placement, dir), queue), peers), orders)| ShardThread {
+    let (controls, control_receivers): (Vec<_>, Vec<_>) =
+        (0..shards).map(|_| mpsc::channel(control::QUEUE_LEN)).unzip();
+    let own = layout.shard_dirs().zip(queues).zip(peer_shards).zip(control_receivers);
+    let starting = own.map(|((((placement, dir), queue), peers), control_receiver)| ShardThread {
         service,
         config: GroupConfig {
             settings: settings.part(shards, dir),
@@ -117,7 +118,7 @@ fn prepare(
         queue,
         shared: shared.clone(),
         peers,
-        orders,
+        control_receiver,
         opened: opened.clone(),
         ending: ThreadEnd(ending.clone()),
     });
@@ -147,7 +148,7 @@ fn spawn(starting: ShardThread) -> Result<JoinHandle<Result<(), Failure>>, Failu
 
 /// A shard's thread: opens, signals, serves, closes.
 fn serve(starting: ShardThread) -> Result<(), Failure> {
-    let ShardThread { service, config, queue, shared, peers, orders, opened, ending: _ending } = starting;
+    let ShardThread { service, config, queue, shared, peers, control_receiver, opened, ending: _ending } = starting;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::about(Exit::Failed, "starting a runtime"))?;
     let limits = ShardLimits::of(&config.settings);
@@ -156,7 +157,7 @@ fn serve(starting: ShardThread) -> Result<(), Failure> {
     // If the starting thread has ended, the control queue is closed and the shard stops at once.
     let _: Result<(), _> = opened.send(());
     drop(opened);
-    runtime.block_on(event_loop.run(orders)).map_err(Failure::about(Exit::Failed, "waiting for sockets"))?;
+    runtime.block_on(event_loop.run(control_receiver)).map_err(Failure::about(Exit::Failed, "waiting for sockets"))?;
     store::close(event_loop.into_shard())
 }
 
