@@ -54,7 +54,7 @@ fn load(catalogue: &Catalogue, mut present: Present, client: &mut CliClient) -> 
         )?;
         loaded += summary.rows;
         if summary.refused == 0 {
-            tell(&summary, loaded);
+            print_summary(&summary, loaded);
             return Ok(());
         }
         present = Present::Kept;
@@ -63,7 +63,7 @@ fn load(catalogue: &Catalogue, mut present: Present, client: &mut CliClient) -> 
     Err(Failure::new(Exit::Server, reason))
 }
 
-fn tell(summary: &Summary, loaded: u64) {
+fn print_summary(summary: &Summary, loaded: u64) {
     let seconds = summary.elapsed.as_secs_f64().max(1e-9);
     println!(
         "loaded {loaded} packages, {:.1} MB in {seconds:.1} s, each acknowledged by three nodes",

@@ -51,7 +51,7 @@ pub(super) fn open_engine(
     create_dir(dir)?;
     let opened = Engine::open(open_device(settings, dir)?, options, now);
     let (engine, report) = opened.map_err(|error| Failure::new(Exit::Data, placed(dir, &error.to_string())))?;
-    tell(&engine, &report);
+    log_opened(&engine, &report);
     Ok(engine)
 }
 
@@ -93,7 +93,7 @@ pub(super) fn engine_options(settings: &Settings) -> Result<Options, Failure> {
     })
 }
 
-fn tell(engine: &Engine<StoreDevice>, report: &OpenReport) {
+fn log_opened(engine: &Engine<StoreDevice>, report: &OpenReport) {
     for (file, from_bytes) in &report.truncated {
         tracing::warn!(file, from_bytes, "cut off an unfinished end of the log; nothing in it had been acknowledged");
     }
