@@ -146,11 +146,11 @@ impl<S: ClientService> EventLoop<S> {
     fn reserve(&mut self, slot: usize) {
         // The last read may include the start of the next request.
         let bytes = self.wanted_bytes(slot) + READ_BYTES;
-        let rest = &mut self.conns[slot].input_buf;
-        let before = rest.capacity();
+        let input_buf = &mut self.conns[slot].input_buf;
+        let before = input_buf.capacity();
         if before < bytes - READ_BYTES {
-            rest.reserve_exact(bytes - rest.len());
-            self.counters.input_held_bytes += (rest.capacity() - before) as u64;
+            input_buf.reserve_exact(bytes - input_buf.len());
+            self.counters.input_held_bytes += (input_buf.capacity() - before) as u64;
         }
     }
 }
