@@ -55,9 +55,9 @@ impl Admin {
     /// Serves until the runtime ends. Not ready before `is_prepared` is set.
     pub(crate) async fn serve(self, shards: ShardHandles, is_prepared: Arc<AtomicBool>) {
         let pages = Arc::new(Pages::new(shards, is_prepared));
-        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // The semaphore is never closed.
-        while let Ok(permit) = room.clone().acquire_owned().await {
+        while let Ok(permit) = permits.clone().acquire_owned().await {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     let pages = pages.clone();
