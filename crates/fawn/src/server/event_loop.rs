@@ -174,10 +174,10 @@ impl<S: ClientService> EventLoop<S> {
         while let Some(output) = self.shard.poll_output() {
             self.handle_output(&output);
         }
-        let mut touched = std::mem::take(&mut self.write_queue);
-        touched.drain(..).for_each(|slot| self.flush(slot));
-        touched.append(&mut self.write_queue);
-        self.write_queue = touched;
+        let mut to_flush = std::mem::take(&mut self.write_queue);
+        to_flush.drain(..).for_each(|slot| self.flush(slot));
+        to_flush.append(&mut self.write_queue);
+        self.write_queue = to_flush;
         self.expire();
         self.publish_stats(has_news);
         self.next_due(store_due)
