@@ -7,6 +7,7 @@ use super::{ListenAddrs, RunningServer};
 use crate::admin::Admin;
 use crate::config::Settings;
 use crate::failure::{Exit, Failure};
+use fawn_types::Durability;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,7 +103,7 @@ fn log_serving(settings: &Settings, listen_addrs: &ListenAddrs, shards: u16) {
         dir = %settings.dir.display(),
         memory = %settings.memory,
         shards,
-        durability = ?settings.durability,
+        durability = Durability::from(settings.durability).name(),
         "serving"
     );
 }
