@@ -130,7 +130,7 @@ pub fn fio_random_reads(dir: &Path, options: &DeviceBenchOptions) -> Result<Row,
         .arg(format!("--iodepth={}", options.depth))
         .arg(format!("--runtime={}ms", options.run.as_millis()))
         .output()
-        .map_err(|_| BenchError::MissingPeer { program: "fio", package: "fio" })?;
+        .map_err(|error| BenchError::of_start(&error, "fio", "fio"))?;
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| BenchError::failed("fio", format!("{error}: {}", String::from_utf8_lossy(&output.stderr))))?;
     Ok(fio_row(&report)?.with("depth", options.depth))

@@ -58,4 +58,12 @@ impl BenchError {
     pub fn failed(what: impl Into<String>, detail: impl std::fmt::Display) -> Self {
         Self::Failed { what: what.into(), detail: detail.to_string() }
     }
+
+    /// The failure to start `program`, which Debian's `package` contains: it is missing only if it was not found.
+    pub(crate) fn of_start(error: &std::io::Error, program: &'static str, package: &'static str) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::NotFound => Self::MissingPeer { program, package },
+            _ => Self::failed(format!("starting {program}"), error),
+        }
+    }
 }

@@ -66,7 +66,7 @@ impl Drop for OwnedChild {
 /// Runs `command` to its end, with its standard error in `log`. The first returned line is empty and marks the start.
 ///
 /// # Errors
-/// If the program cannot be started, which counts as missing, or fails; a failure includes the end of the log.
+/// If the program is missing, cannot be started, or fails; a failure includes the end of the log.
 pub fn run_lines(
     mut command: Command,
     program: &'static str,
@@ -75,7 +75,7 @@ pub fn run_lines(
 ) -> Result<Vec<ProcessLine>, BenchError> {
     let stderr = File::create(log).map_err(|error| BenchError::failed(log.display().to_string(), error))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
-    let mut child = OwnedChild(command.spawn().map_err(|_| BenchError::MissingPeer { program, package })?);
+    let mut child = OwnedChild(command.spawn().map_err(|error| BenchError::of_start(&error, program, package))?);
     let pid = child.0.id();
     let mut lines = vec![ProcessLine { text: String::new(), at: Instant::now(), usage: ProcessUsage::of(pid) }];
     let Some(stdout) = child.0.stdout.take() else { unreachable!("asked for above") };
@@ -117,6 +117,16 @@ mod tests {
         let error = run("echo broken disk >&2; exit 3").unwrap_err().to_string();
         assert!(error.contains("broken disk") && error.contains('3'), "{error}");
         assert!(matches!(run("exit 127"), Err(BenchError::MissingPeer { .. })));
+    }
+
+    #[test]
+    fn only_a_program_that_is_not_found_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = |program: &Path| run_lines(Command::new(program), "tool", "tools", &dir.path().join("log"));
+        assert!(matches!(start(&dir.path().join("absent")), Err(BenchError::MissingPeer { .. })));
+        // A directory exists, but cannot be executed.
+        let error = start(dir.path()).unwrap_err();
+        assert!(matches!(&error, BenchError::Failed { what, .. } if what == "starting tool"), "{error}");
     }
 
     #[test]

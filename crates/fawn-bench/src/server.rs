@@ -35,7 +35,7 @@ pub fn redis_benchmark(server: &ServerUnderTest, workload: &ServerWorkload) -> R
         .args(["-n", &workload.requests.to_string(), "-r", &workload.keys.to_string()])
         .args(["-d", &workload.value_bytes.to_string()])
         .output()
-        .map_err(|_| BenchError::MissingPeer { program: "redis-benchmark", package: "redis-tools" })?;
+        .map_err(|error| BenchError::of_start(&error, "redis-benchmark", "redis-tools"))?;
     let (elapsed, cpu) = (started.elapsed(), server.cpu().saturating_sub(cpu));
     let text = String::from_utf8_lossy(&output.stdout);
     let measured = csv_row(&text).ok_or_else(|| {

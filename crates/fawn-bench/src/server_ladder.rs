@@ -206,7 +206,7 @@ impl CorePin {
     fn set(cores: &str) -> Result<(), BenchError> {
         let pid = std::process::id().to_string();
         let output = Command::new("taskset").args(["-cp", cores, &pid]).output();
-        let output = output.map_err(|_| BenchError::MissingPeer { program: "taskset", package: "util-linux" })?;
+        let output = output.map_err(|error| BenchError::of_start(&error, "taskset", "util-linux"))?;
         let detail = || String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() { Ok(()) } else { Err(BenchError::failed("taskset", detail())) }
     }

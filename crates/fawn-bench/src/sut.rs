@@ -119,7 +119,7 @@ impl ServerUnderTest {
     ) -> Result<Self, BenchError> {
         let shown = format!("{command:?}");
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).spawn();
-        let child = child.map_err(|_| BenchError::MissingPeer { program, package })?;
+        let child = child.map_err(|error| BenchError::of_start(&error, program, package))?;
         let mut server = Self { child, port, engine };
         let deadline = Instant::now() + START_LIMIT;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
