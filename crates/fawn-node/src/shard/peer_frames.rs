@@ -22,9 +22,9 @@ impl<D: Device> Shard<D> {
 
     fn receive(&mut self, from: MemberId, bytes: &[u8]) {
         let mut stream = self.state.links.take_stream(from);
-        let mut piece = bytes;
+        let mut rest_bytes = bytes;
         loop {
-            match stream.next_frame_of(&mut piece) {
+            match stream.next_frame_of(&mut rest_bytes) {
                 // A frame whose sender is not this link's peer is dropped.
                 Ok(Some(frame)) if frame.header.from == from => self.handle_frame(&frame),
                 Ok(Some(_)) => {}
@@ -58,19 +58,19 @@ impl<D: Device> Shard<D> {
     /// Exchanges frames with this shard itself until none is left, or the bound on rounds is reached. A host of several
     /// shards repeats the call before their iterations end, so that a write passes along its chain in one iteration.
     pub(crate) fn exchange(&mut self) {
-        self.round();
+        self.run_round();
         // After the first round: after a suspension of the process, the manager must receive the heartbeat of its own
         // shard before it looks for silent members.
         let now = self.state.host.now;
         if let Some(control) = &mut self.state.control {
             control.manager.iter_mut().for_each(|manager| manager.handle_timeout(now));
-            self.round();
+            self.run_round();
         }
         for _ in 0..LOCAL_ROUNDS_MAX {
             if !self.has_local_work() {
                 return;
             }
-            self.round();
+            self.run_round();
         }
     }
 
@@ -83,7 +83,7 @@ impl<D: Device> Shard<D> {
     }
 
     /// One pass over sessions' requests, manager and members, then over the frames that these sent to this shard.
-    fn round(&mut self) {
+    fn run_round(&mut self) {
         self.host().run_ready();
         let failed = match &mut self.state.forward.cluster {
             Some(cluster) => cluster.flush(&mut self.state.links),
