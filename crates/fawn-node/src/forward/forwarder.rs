@@ -108,7 +108,7 @@ impl Forwarder {
 
     /// The destination of requests on the key, unless this shard executes them.
     #[inline]
-    pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<Destination> {
+    pub(crate) fn remote_destination(&self, key: &[u8]) -> Option<Destination> {
         if self.is_alone {
             return None;
         }

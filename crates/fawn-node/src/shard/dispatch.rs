@@ -41,7 +41,7 @@ impl<D: Device> Dispatch for ShardState<D> {
 
     #[inline]
     fn place(&self, key: &[u8]) -> (KeyHash, Option<Destination>) {
-        (self.hash(key), self.forward.elsewhere(key))
+        (self.hash(key), self.forward.remote_destination(key))
     }
 
     #[inline]

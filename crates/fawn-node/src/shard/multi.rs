@@ -55,7 +55,10 @@ fn accepts_all<D: Device>(state: &ShardState<D>, multi: &MultiCommand<'_>) -> bo
     let forward = &state.forward;
     forward.has_capacity(&state.options)
         && (!forward.has_full_windows()
-            || multi.keys().filter_map(|key| forward.elsewhere(key)).all(|to| forward.accepts(to, &state.options)))
+            || multi
+                .keys()
+                .filter_map(|key| forward.remote_destination(key))
+                .all(|to| forward.accepts(to, &state.options)))
 }
 
 /// Grant of each item that waits: a share of 1 MiB, since the values of a long list are mostly short.
@@ -179,7 +182,7 @@ fn step<D: Device>(
         return pending.multi_reply.push_unstarted(key);
     }
     let (hash, multi) = (state.hash(key), state.multis.vacant_key());
-    if let Some(to) = state.forward.elsewhere(key) {
+    if let Some(to) = state.forward.remote_destination(key) {
         if let (Destination::Chain(range), Request::Get { key }) = (to, request) {
             let emit = |reply: &Reply<'_>| pending.multi_reply.push(key, reply, None);
             if single::read_at_tail(state, (range, hash, key), usize::MAX, emit) {
