@@ -17,7 +17,7 @@ pub(crate) trait Dispatch {
     fn counters(&mut self) -> &mut ShardCounters;
     fn execute(&mut self, session: &mut Session, command: Command<'_>) -> Flow;
     /// Hash of the key, and its destination unless this shard executes it.
-    fn place(&self, key: &[u8]) -> (KeyHash, Option<Destination>);
+    fn locate_key(&self, key: &[u8]) -> (KeyHash, Option<Destination>);
     /// Prefetches keys of requests that follow.
     fn prefetch(&self, hashes: &[KeyHash]);
     /// Like [`Dispatch::execute`], for a request decoded ahead.

@@ -115,7 +115,7 @@ pub(crate) fn peek_firsts<'a>(
             None => continue,
         };
         let Decoded::Command { command: Command::Single { request, format }, consumed } = decoded else { continue };
-        let (hash, owner) = executor.place(request.key());
+        let (hash, owner) = executor.locate_key(request.key());
         own.add(first.insert(Prefetched { request, format, hash, owner, consumed }));
     }
     debug_assert!(own.count <= inputs.len(), "one request of each");
@@ -127,7 +127,7 @@ fn peek_one<'a>(executor: &impl Dispatch, codec: &mut Codec, input: &'a [u8], no
     match codec.decode(input, now) {
         Decoded::Command { command: Command::Single { request, format }, consumed } => {
             debug_assert!(codec.is_between_requests(), "a whole request leaves nothing for the next");
-            let (hash, owner) = executor.place(request.key());
+            let (hash, owner) = executor.locate_key(request.key());
             Some(Prefetched { request, format, hash, owner, consumed })
         }
         _ => None,

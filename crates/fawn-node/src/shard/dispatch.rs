@@ -25,8 +25,8 @@ impl<D: Device> Dispatch for ShardState<D> {
     fn execute(&mut self, session: &mut Session, command: Command<'_>) -> Flow {
         match command {
             Command::Single { request, format } => {
-                let place = self.place(request.key());
-                execute_single(self, session, place, (&request, format))
+                let location = self.locate_key(request.key());
+                execute_single(self, session, location, (&request, format))
             }
             Command::Multi(multi) => multi::execute(self, session, &multi),
             Command::Keyspace(keyspace) => fan_out::keyspace(self, session, &keyspace),
@@ -40,7 +40,7 @@ impl<D: Device> Dispatch for ShardState<D> {
     }
 
     #[inline]
-    fn place(&self, key: &[u8]) -> (KeyHash, Option<Destination>) {
+    fn locate_key(&self, key: &[u8]) -> (KeyHash, Option<Destination>) {
         (self.hash(key), self.forward.remote_destination(key))
     }
 
