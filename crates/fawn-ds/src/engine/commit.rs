@@ -38,7 +38,7 @@ impl<D: Device> Engine<D> {
             return;
         };
         let PendingRecord { version, pointer, len_bytes, .. } = *pending;
-        let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+        let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
         let record = Retained { version, pointer, len_bytes, sequence };
         let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
         self.ranges[at].retain(record, floor, retained_max, records_max);
@@ -112,7 +112,7 @@ impl<D: Device> Engine<D> {
     /// Marks a put as replaced by the commit of `by`: its segment has one live record less.
     pub(crate) fn release_old(&mut self, at: usize, old: ReplacedRecord, by: Version) {
         let end = self.appended_end();
-        let (slot, _) = self.segments.place(old.pointer);
+        let (slot, _) = self.segments.slot_and_offset(old.pointer);
         let segment = self.segments.expect_mut(slot);
         segment.remove_live(at, old.len_bytes, by, end);
         if segment.is_dead() {
@@ -134,7 +134,7 @@ impl<D: Device> Engine<D> {
         for i in 0..self.ranges[at].pending.len() {
             let pending = self.ranges[at].pending[i];
             if matches!(pending.kind, PendingKind::OfKey { is_put: true, .. }) {
-                let (slot, _) = self.segments.place(pending.pointer);
+                let (slot, _) = self.segments.slot_and_offset(pending.pointer);
                 self.segments.expect_mut(slot).add_live(at, pending.len_bytes);
             }
         }

@@ -33,7 +33,7 @@ impl<D: Device> Engine<D> {
     /// returns its value until the next use of the engine.
     #[inline]
     pub(crate) fn find_in_memory(&mut self, pointer: Pointer, key: &[u8], with_value: bool) -> Option<MemoryHit> {
-        let (slot, offset) = self.segments.place(pointer);
+        let (slot, offset) = self.segments.slot_and_offset(pointer);
         let segment = self.segments.get(slot)?;
         let hit = |plain: &PlainRecord<'_>, location| {
             let PlainRecord { flags, expires_at_ms, version, encoded_len: len_bytes, .. } = *plain;

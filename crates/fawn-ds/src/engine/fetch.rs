@@ -90,7 +90,7 @@ impl<D: Device> Engine<D> {
     ///
     /// If another key's record cannot be reached from its own key through the index, it is corruption, not a collision.
     pub(crate) fn probe(&mut self, at: usize, pointer: Pointer, expected: Expected<'_>) -> Result<Probe, EngineError> {
-        let (slot, offset) = self.segments.place(pointer);
+        let (slot, offset) = self.segments.slot_and_offset(pointer);
         let (judged, found_hash) = match self.read_in_memory(pointer, slot, offset, expected) {
             MemoryRead::Missing(span) => return Ok(Probe::Missing(span)),
             MemoryRead::Judged(judged, found_hash) => (judged, found_hash),
@@ -126,7 +126,7 @@ impl<D: Device> Engine<D> {
         expected: Expected<'_>,
         rejected: &mut Rejected,
     ) -> Result<Probe, EngineError> {
-        let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+        let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
         let is_it = |judged: &&(Pointer, u64, _)| judged.0 == pointer && judged.1 == sequence;
         if let Some((_, _, damage)) = rejected.iter().find(is_it) {
             return damage.as_ref().map_or(Ok(Probe::Other), |damage| Err((**damage).clone()));

@@ -215,7 +215,7 @@ impl<D: Device> Engine<D> {
             Probe::Match(hit) => Ok(LookupStep::Hit(hit)),
             Probe::Missing(span) => Ok(LookupStep::Read(span)),
             Probe::Other => {
-                let (slot, offset) = self.segments.place(pointer);
+                let (slot, offset) = self.segments.slot_and_offset(pointer);
                 Err(self.corrupt(slot, offset, "another key's record where this key's was written"))
             }
         }
@@ -237,7 +237,7 @@ impl<D: Device> Engine<D> {
             nth += 1;
             match self.probe_once(at, pointer, Expected::Key(key), rejected) {
                 Ok(Probe::Match(hit)) if hit.kind != RecordKind::Put => {
-                    let (slot, offset) = self.segments.place(pointer);
+                    let (slot, offset) = self.segments.slot_and_offset(pointer);
                     damage = Some(self.corrupt(slot, offset, "the index points to a record that is no put"));
                 }
                 Ok(Probe::Match(hit)) if is_expired(&hit, now) => {
@@ -265,7 +265,7 @@ impl<D: Device> Engine<D> {
         }
         let removed = self.ranges[at].index.remove(hash, hit.pointer);
         assert!(removed, "the record was just found through this entry");
-        let (slot, _) = self.segments.place(hit.pointer);
+        let (slot, _) = self.segments.slot_and_offset(hit.pointer);
         self.enter_segment(at, slot, hit.version, true);
         // No commit replaced the record, and the record itself hides older copies of the key.
         self.release_old(at, ReplacedRecord { pointer: hit.pointer, len_bytes: hit.len_bytes }, Version::ZERO);

@@ -56,7 +56,7 @@ impl<D: Device> Engine<D> {
 
     #[inline]
     fn prefetch_table(&self, pointer: Pointer) {
-        let (slot, offset) = self.segments.place(pointer);
+        let (slot, offset) = self.segments.slot_and_offset(pointer);
         if let Some(segment) = self.segments.get(slot) {
             self.cache.prefetch_table(segment.file, offset / PAGE_BYTES as u32);
         }
@@ -64,7 +64,7 @@ impl<D: Device> Engine<D> {
 
     #[inline]
     fn prefetch_record(&self, pointer: Pointer) {
-        let (slot, offset) = self.segments.place(pointer);
+        let (slot, offset) = self.segments.slot_and_offset(pointer);
         if let Some(segment) = self.segments.get(slot) {
             let needed = record_range_in_page(segment, offset);
             self.cache.prefetch_bytes(segment.file, offset / PAGE_BYTES as u32, needed);

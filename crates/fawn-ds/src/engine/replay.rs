@@ -115,7 +115,7 @@ impl<D: Device> Engine<D> {
         let most_bytes = u32::try_from(bytes_max).unwrap_or(u32::MAX).min(READ_AHEAD_BYTES_MAX);
         let limit = span.from.saturating_add(most_bytes).min(self.options.segment_bytes);
         while let Some(kept) = self.kept(at, i, after) {
-            let (slot, offset) = self.segments.place(kept.pointer);
+            let (slot, offset) = self.segments.slot_and_offset(kept.pointer);
             let end = offset.saturating_add(kept.len_bytes);
             if slot != span.slot || end > limit {
                 break;
@@ -135,12 +135,12 @@ impl<D: Device> Engine<D> {
         let skipped = range.pending.partition_point(|pending| pending.version <= after);
         let pending = range.pending.get(i - range.retained.len() + skipped)?;
         let (version, pointer, len_bytes) = (pending.version, pending.pointer, pending.len_bytes);
-        let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+        let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
         Some(Retained { version, pointer, len_bytes, sequence })
     }
 
     pub(super) fn visit(&self, hit: &Hit, visit: &mut impl FnMut(&RecordRef<'_>)) -> Result<(), EngineError> {
-        let (slot, offset) = self.segments.place(hit.pointer);
+        let (slot, offset) = self.segments.slot_and_offset(hit.pointer);
         let stored = record::decode_verified(self.bytes_at(hit.location), offset)
             .map_err(|error| self.corrupt(slot, offset, &error.to_string()))?;
         visit(&stored.record);

@@ -159,7 +159,7 @@ impl<D: Device> Engine<D> {
 
     fn visit_later(&self, scan: &mut Scan, pointer: Pointer) {
         if !scan.seen.contains(&pointer) {
-            let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+            let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
             scan.todo.push((pointer, sequence));
             scan.seen.push(pointer);
         }
@@ -174,7 +174,7 @@ impl<D: Device> Engine<D> {
             Err(EngineError::Device(error)) if !error.is_retryable() => {
                 let Ok(at) = self.range_at(scan.range) else { return Ok(()) };
                 if let Some(&(pointer, sequence)) = scan.todo.last() {
-                    let (slot, offset) = self.segments.place(pointer);
+                    let (slot, offset) = self.segments.slot_and_offset(pointer);
                     let is_there = self.segments.get(slot).is_some_and(|segment| segment.sequence == sequence);
                     // If its segment is gone, the cell begins again with the next step.
                     if is_there {
@@ -198,7 +198,9 @@ impl<D: Device> Engine<D> {
             None => {
                 let segments = &self.segments;
                 let is_there = |failed: &FailedRead| {
-                    segments.get(segments.place(failed.pointer).0).is_some_and(|at| at.sequence == failed.sequence)
+                    segments
+                        .get(segments.slot_and_offset(failed.pointer).0)
+                        .is_some_and(|at| at.sequence == failed.sequence)
                 };
                 self.failed_reads.retain(is_there);
                 match self.failed_reads.last() {
@@ -247,7 +249,7 @@ impl<D: Device> Engine<D> {
 
     fn read_cell(&mut self, at: usize, scan: &mut Scan, now: TimeMs) -> Option<ScanStep> {
         while let Some(&(pointer, sequence)) = scan.todo.last() {
-            let (slot, _) = self.segments.place(pointer);
+            let (slot, _) = self.segments.slot_and_offset(pointer);
             if self.segments.get(slot).is_none_or(|segment| segment.sequence != sequence) {
                 // The segment was dropped during a read, so the cell is read again from its start.
                 self.begin_cell_again(at, scan);

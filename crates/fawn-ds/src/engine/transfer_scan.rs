@@ -133,14 +133,14 @@ impl<D: Device> Engine<D> {
         let waiting = self.overlay.unconfirmed(at, cursor, cell.next).filter(|written| written.is_put);
         let pointers = cell.pointers().chain(waiting.map(|written| written.pointer));
         let list = |pointer| {
-            let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+            let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
             ListedRecord { pointer, sequence, hash: 0 }
         };
         CellWork { unknown: pointers.map(list).collect(), known: Vec::new(), is_sorted: false, next: cell.next }
     }
 
     fn is_there(&self, listed: &ListedRecord) -> bool {
-        let (slot, _) = self.segments.place(listed.pointer);
+        let (slot, _) = self.segments.slot_and_offset(listed.pointer);
         self.segments.get(slot).is_some_and(|segment| segment.sequence == listed.sequence)
     }
 
@@ -206,7 +206,7 @@ impl<D: Device> Engine<D> {
     }
 
     fn hold(&self, listed: ListedRecord, hit: &Hit) -> Result<HeldRecord, EngineError> {
-        let (slot, offset) = self.segments.place(hit.pointer);
+        let (slot, offset) = self.segments.slot_and_offset(hit.pointer);
         let stored = record::decode_verified(self.bytes_at(hit.location), offset)
             .map_err(|error| self.corrupt(slot, offset, &error.to_string()))?;
         let RecordRef { kind, version, key, value, flags, expires_at_ms, tag, result } = stored.record;

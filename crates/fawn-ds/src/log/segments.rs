@@ -247,7 +247,7 @@ impl SegmentTable {
         Pointer((slot << self.slot_shift) | (offset / UNIT_BYTES as u32))
     }
 
-    pub(crate) fn place(&self, pointer: Pointer) -> (u32, u32) {
+    pub(crate) fn slot_and_offset(&self, pointer: Pointer) -> (u32, u32) {
         (pointer.0 >> self.slot_shift, (pointer.0 & ((1 << self.slot_shift) - 1)) * UNIT_BYTES as u32)
     }
 

@@ -108,7 +108,7 @@ impl Conflicts {
         run: &RecordRun,
         buf: &[u8],
     ) -> Result<(), EngineError> {
-        let (slot, offset) = engine.segments.place(pointer);
+        let (slot, offset) = engine.segments.slot_and_offset(pointer);
         let bytes = &buf[(offset - run.from) as usize..];
         let segment_id = engine.segments.expect(slot).id;
         match record::decode(bytes, RecordPlace { segment_id, offset }) {
@@ -142,7 +142,7 @@ impl Conflicts {
         for candidate in candidates {
             if !self.known.contains_key(&candidate.0) {
                 // An earlier conflict of this batch inserted it after the reads.
-                let (slot, offset) = engine.segments.place(candidate);
+                let (slot, offset) = engine.segments.slot_and_offset(candidate);
                 let run = RecordRun::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
                 let file = engine.segments.expect(slot).file;
                 let len = (run.to - run.from) as usize;
@@ -158,7 +158,7 @@ impl Conflicts {
             }
         }
         if is_put {
-            let (slot, _) = engine.segments.place(pointer);
+            let (slot, _) = engine.segments.slot_and_offset(pointer);
             engine.segments.expect_mut(slot).add_live(range, len_bytes);
             self.known.insert(pointer.0, IndexedRecord { name, version, len_bytes });
         }
@@ -188,7 +188,7 @@ impl RecordRun {
 fn runs_of<D: Device>(engine: &Engine<D>, wanted: &[u32]) -> Vec<RecordRun> {
     let mut runs: Vec<RecordRun> = Vec::new();
     for (i, &pointer) in wanted.iter().enumerate() {
-        let (slot, offset) = engine.segments.place(Pointer(pointer));
+        let (slot, offset) = engine.segments.slot_and_offset(Pointer(pointer));
         let segment = engine.segments.expect(slot);
         let (from, to) = segment.first_read(offset, engine.options.segment_bytes);
         match runs.last_mut() {

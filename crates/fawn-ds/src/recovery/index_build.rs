@@ -206,7 +206,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// Applies a committed record.
     fn apply(&mut self, at: usize, entry: &ScannedEntry) {
         let &ScannedEntry { version, pointer, len_bytes, .. } = entry;
-        let (slot, _) = self.engine.segments.place(pointer);
+        let (slot, _) = self.engine.segments.slot_and_offset(pointer);
         let sequence = self.engine.segments.expect(slot).sequence;
         let retained_max = self.engine.retained_share;
         let range = &self.engine.ranges[at];
@@ -246,7 +246,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     fn insert(&mut self, at: usize, name: KeyName, pointer: Pointer, len_bytes: u32) {
         let written = Written { version: Version::ZERO, pointer, len_bytes, is_put: true };
-        let (slot, _) = self.engine.segments.place(pointer);
+        let (slot, _) = self.engine.segments.slot_and_offset(pointer);
         self.engine.segments.expect_mut(slot).add_live(at, len_bytes);
         self.engine.move_index(at, name, OverlayBase::Absent, written);
     }
@@ -317,14 +317,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let range = &self.engine.ranges[at];
         let kept = range.retained.back().map_or(range.complete_above, |kept| kept.version);
         let last = range.pending.back().map_or(kept, |pending| pending.version);
-        let sequence = self.engine.segments.expect(self.engine.segments.place(pointer).0).sequence;
+        let sequence = self.engine.segments.expect(self.engine.segments.slot_and_offset(pointer).0).sequence;
         self.close_gap(at, sequence, version, last);
         let is_put = kind == RecordKind::Put;
         let kind = match kind {
             RecordKind::Put | RecordKind::Tombstone => {
                 let written = Written { version, pointer, len_bytes, is_put };
                 if is_put {
-                    let (slot, _) = self.engine.segments.place(pointer);
+                    let (slot, _) = self.engine.segments.slot_and_offset(pointer);
                     self.engine.segments.expect_mut(slot).add_live(at, len_bytes);
                 }
                 self.engine.pend_recovered(at, name, written);
