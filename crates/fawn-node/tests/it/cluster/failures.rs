@@ -4,7 +4,7 @@ use super::commands::{Answer, append_if_present, increment, set};
 use super::world::{BACK_ENDS, FRONT_END, TestWorld};
 use fawn_chain::RangeEntry;
 use fawn_flash::sim::{DeviceFault, OpKind};
-use fawn_types::{Durability, RingKey};
+use fawn_types::{Durability, RingKey, TimeMs};
 
 #[test]
 fn a_node_dies_and_comes_back_without_loss() {
@@ -38,6 +38,25 @@ fn the_managers_node_dies_and_comes_back() {
     assert_eq!(world.get(b"k").value(), Some(&b"2"[..]));
     world.run(5000);
     assert_eq!(world.assert_equal_copies(), 1);
+}
+
+/// Timers follow the monotonic clock: a member that dies after the wall clock was set back or ahead leaves its chains,
+/// and no other member does.
+#[test]
+fn a_step_of_the_wall_clock_moves_no_timer() {
+    const HOUR_MS: i64 = 3_600_000;
+    for step_ms in [-HOUR_MS, HOUR_MS] {
+        let mut world = TestWorld::new(21);
+        world.put(b"k", b"1");
+        let epoch = world.manager_map().ranges[0].epoch;
+        world.now.wall = TimeMs(world.now.wall.0.saturating_add_signed(step_ms));
+        world.run(1_000);
+        assert_eq!(world.manager_map().ranges[0].epoch, epoch, "{step_ms} ms: no member was taken for dead");
+        world.kill(3, false);
+        world.put(b"k", b"2");
+        assert_eq!(world.get(b"k").value(), Some(&b"2"[..]), "{step_ms} ms");
+        assert!(world.manager_map().ranges[0].epoch > epoch, "{step_ms} ms: the dead member left");
+    }
 }
 
 #[test]
