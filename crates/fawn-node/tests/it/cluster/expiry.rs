@@ -41,6 +41,22 @@ fn persist() -> TestCommand {
     memcached(&[b"touch", KEY, b"0"])
 }
 
+/// A relative expiry becomes absolute at the head: a clock that is ahead where the session is does not matter.
+#[test]
+fn a_relative_expiry_does_not_follow_the_sessions_clock() {
+    let mut world = world(false);
+    world.kill(FRONT_END, false);
+    // A new store takes its expiry time from the wall clock.
+    world.disks.insert(FRONT_END, SimDisk::new(SimOptions::instant(8)));
+    let now = world.now;
+    world.now.wall = now.wall.plus_ms(3_600_000);
+    world.start(FRONT_END);
+    world.now = now;
+    assert_eq!(world.call(&redis(&[b"SET", KEY, b"value", b"PX", b"200"])), Answer::Stored);
+    world.run(LIFE_MS as usize + 200);
+    assert_eq!(world.get(KEY), Answer::Absent);
+}
+
 fn answer(world: &TestWorld, op: TestOp) -> Option<&Answer> {
     world.done.get(&op)
 }
