@@ -96,7 +96,7 @@ pub struct Completions {
     bytes: usize,
     /// Uncommitted operations, in version order. Bounded by the head's `pending_max`.
     pending: VecDeque<(Version, ClientTag)>,
-    /// Committed operations with a result, in version order. Those whose results were freed meanwhile are removed later.
+    /// Committed operations with a result, in version order. An entry whose result was freed is removed later.
     open: VecDeque<(Version, ClientTag)>,
     committed: Version,
 }
