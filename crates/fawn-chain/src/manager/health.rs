@@ -100,7 +100,6 @@ impl HealthTable {
         if is_new {
             self.caught_up.retain(|(_, caught_up), _| *caught_up != id);
             self.slow.remove(&id);
-            self.failed.retain(|(_, failed), _| *failed != id);
         }
         is_new
     }

@@ -119,3 +119,51 @@ impl ReplicaLink {
         !self.in_flight.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fawn_types::{Epoch, NodeId, ShardId};
+
+    fn version(seq: u64) -> Version {
+        Epoch::new(1).and_then(|epoch| Version::new(epoch, seq)).unwrap_or_default()
+    }
+
+    fn link() -> ReplicaLink {
+        let to = MemberId::new(NodeId(2), ShardId(0));
+        ReplicaLink::new(to, LinkKind::Successor, version(0), MonoMs(0))
+    }
+
+    /// A successor that stores one record at a time is slow, but not suspect.
+    #[test]
+    fn each_step_of_a_peer_renews_the_time_that_it_has_for_the_next() {
+        let mut link = link();
+        link.note_sent(version(3), 10, MonoMs(1));
+        assert_eq!(link.owes_since, Some(MonoMs(1)));
+        link.note_received(version(1), MonoMs(5));
+        assert_eq!(link.owes_since, Some(MonoMs(5)));
+        link.note_received(version(1), MonoMs(7));
+        assert_eq!(link.owes_since, Some(MonoMs(5)), "an ack without progress does not count");
+        link.note_received(version(3), MonoMs(9));
+        assert_eq!(link.owes_since, None);
+    }
+
+    #[test]
+    fn a_peer_owes_all_that_was_ever_sent_also_after_a_rewind() {
+        let mut link = link();
+        link.note_sent(version(3), 10, MonoMs(1));
+        link.rewind(version(0), MonoMs(2));
+        link.note_sent(version(1), 10, MonoMs(2));
+        link.note_received(version(1), MonoMs(3));
+        assert_eq!(link.owes_since, Some(MonoMs(3)));
+    }
+
+    #[test]
+    fn progress_ends_the_growth_of_the_retransmission_interval() {
+        let mut link = link();
+        link.note_sent(version(1), 10, MonoMs(1));
+        link.silent = 3;
+        link.note_received(version(1), MonoMs(5));
+        assert_eq!(link.silent, 0);
+    }
+}

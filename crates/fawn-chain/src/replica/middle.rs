@@ -68,11 +68,7 @@ impl Replica {
         self.upstream_told = true;
         self.time.raise((time, assigned), self.now.mono);
         match self.phase {
-            ReplicaPhase::Serving { role: Role::Tail } => self.try_commit(),
-            ReplicaPhase::Syncing => {
-                self.try_commit();
-                self.try_caught_up();
-            }
+            ReplicaPhase::Serving { role: Role::Tail } | ReplicaPhase::Syncing => self.try_commit(),
             _ => {}
         }
     }

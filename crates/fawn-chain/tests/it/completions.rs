@@ -43,6 +43,19 @@ fn what_was_cut_off_never_happened() {
     assert_eq!(answered, 1);
 }
 
+/// A result belongs to the newest record of its operation: the commit of an older one sends no reply.
+#[test]
+fn the_commit_of_an_older_record_answers_nothing() {
+    let mut completions = Completions::new(CompletionLimits::default());
+    completions.record(tag(1), 1, version(1), b"older");
+    completions.record(tag(1), 1, version(2), b"newer");
+    let mut answers = Vec::new();
+    completions.commit(version(1), |_, done| answers.push(done.result.clone()));
+    assert!(answers.is_empty(), "{answers:?}");
+    completions.commit(version(2), |_, done| answers.push(done.result.clone()));
+    assert_eq!(answers, [b"newer"]);
+}
+
 /// The log must keep the record of each result that may be requested again.
 #[test]
 fn the_oldest_result_that_may_be_requested_is_known() {
@@ -161,15 +174,19 @@ fn a_restart_of_a_front_end_ends_its_former_session() {
     assert_eq!(completions.admit(of_node(7, 499, 21), 1), Admission::Answered, "late, and not executed before");
     assert!(!completions.has_room(of_node(7, 499, 21).session), "admitted before, evaluated after");
     assert!(matches!(completions.admit(of_node(7, 500, 3), 1), Admission::Done(_)));
+    assert_eq!(completions.admit(of_node(7, 1, 21), 1), Admission::New, "few former sessions are remembered");
     // A copy adds results in any order: the session of the newest record is the current one.
     let mut copy = Completions::new(CompletionLimits::default());
     copy.restore(of_node(7, 500, 3), 1, version(50_003), b"");
     copy.restore(of_node(7, 499, 20), 1, version(49_920), b"");
     assert_eq!(copy.len(), 1);
+    assert!(matches!(copy.admit(of_node(7, 500, 3), 1), Admission::Done(_)), "restored results are committed");
     let mut copy = Completions::new(CompletionLimits::default());
     copy.restore(of_node(7, 499, 20), 1, version(49_920), b"");
     copy.restore(of_node(7, 500, 3), 1, version(50_003), b"");
     assert_eq!((copy.len(), copy.admit(of_node(7, 499, 20), 1)), (1, Admission::Answered));
+    copy.restore(of_node(7, 500, 3), 1, version(50_003), b"again");
+    assert!(matches!(copy.admit(of_node(7, 500, 3), 1), Admission::Done(done) if done.result.is_empty()), "the first");
 }
 
 /// An operation refused for its length is repeated as another one: none of its copies is done, whatever the head has

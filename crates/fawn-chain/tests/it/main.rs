@@ -8,6 +8,7 @@ mod cluster;
 mod codec;
 mod completions;
 mod copies;
+mod frames;
 mod idle;
 mod manager;
 mod manager_rounds;

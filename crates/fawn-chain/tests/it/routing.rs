@@ -37,6 +37,22 @@ fn writes_go_to_the_head_and_reads_to_the_tail() {
     assert!(matches!(sent[1], RouterOutput::Send { to, .. } if Some(to) == entry.tail()));
     assert!(frontend.handle_reply(write) && !frontend.handle_reply(write), "the second answer is a duplicate");
     assert_eq!(frontend.first_incomplete(range), read.0);
+    assert!(frontend.handle_reply(read));
+    assert_eq!(frontend.first_incomplete(range), read.0 + 1, "the next operation");
+}
+
+/// A refused operation had no effect: it is sent again sooner than one without a reply, and never later.
+#[test]
+fn a_refused_operation_is_sent_again_soon() {
+    let mut frontend = Router::new(7, RouterOptions::default(), active_map());
+    let op = frontend.start(Now::at(0), RingKey::MIN, Intent::Write).unwrap();
+    let first = drain(&mut frontend);
+    frontend.handle_refused(Now::at(10), op);
+    assert!(drain(&mut frontend).is_empty(), "a head that refuses is not asked in a tight loop");
+    frontend.handle_timeout(Now::at(35));
+    assert_eq!(drain(&mut frontend), first);
+    frontend.handle_refused(Now::at(230), op);
+    assert_eq!(frontend.next_timeout(), Some(Now::at(235).mono));
 }
 
 #[test]

@@ -105,6 +105,22 @@ fn a_batch_takes_its_versions_together() {
     assert_eq!(replica.assign_batch(Now::at(6), 30), Ok(version(4, 3)));
 }
 
+/// The next epoch is requested once per interval, not by every write that comes near the end of this one.
+#[test]
+fn a_new_epoch_is_requested_once_per_interval() {
+    let mut replica = single(ReplicaOptions { epoch_records_max: 64, ..ReplicaOptions::default() });
+    let mut requests = |at| {
+        (0..2).for_each(|_| assert!(replica.assign(Now::at(at)).is_ok()));
+        let is_request = |output: &ReplicaOutput| {
+            matches!(output, ReplicaOutput::SendManager { frame: Frame { body: Body::EpochWanted, .. } })
+        };
+        drain(&mut replica).iter().filter(|output| is_request(output)).count()
+    };
+    assert_eq!((0..30).map(|_| requests(5)).sum::<usize>(), 0);
+    assert_eq!(requests(6), 1);
+    assert_eq!(requests(6 + ReplicaOptions::default().retransmit_ms), 1);
+}
+
 #[test]
 fn versions_are_assigned_without_a_walk_or_an_output() {
     let mut replica = single(ReplicaOptions { pending_max: 100, ..ReplicaOptions::default() });

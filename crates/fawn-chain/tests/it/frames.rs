@@ -1,0 +1,173 @@
+//! Single members of a chain, frame by frame: requests for missing records, early reports, forged acks, silent peers.
+use crate::member;
+use fawn_chain::map::{ChainMember, ChainState, MemberRole};
+use fawn_chain::message::{Body, Frame, Header};
+use fawn_chain::{
+    FrameVerdict, LogProgress, PersistedState, RangeEntry, Replayed, Replica, ReplicaConfig, ReplicaOptions,
+    ReplicaOutput, Role,
+};
+use fawn_types::{BootId, Durability, Epoch, KeyRange, MemberId, Now, RangeId, TimeMs, Version};
+
+const BOOT: BootId = BootId(77);
+const RANGE: RangeId = RangeId(1);
+
+fn version(e: u32, seq: u64) -> Version {
+    Version::new(Epoch::new(e).unwrap(), seq).unwrap()
+}
+
+/// Every member's log ends here when epoch 4 begins.
+fn base() -> Version {
+    version(3, 9)
+}
+
+fn drain(replica: &mut Replica) -> Vec<ReplicaOutput> {
+    std::iter::from_fn(|| replica.poll_output()).collect()
+}
+
+/// Epoch 4 of a chain of members 1 and 2, with member 3 syncing.
+fn entry(state: ChainState) -> RangeEntry {
+    let mut entry = RangeEntry::new(RANGE, KeyRange::ALL, &[member(1), member(2)]);
+    entry.epoch = Epoch::new(4).unwrap();
+    let listed = |(number, role)| ChainMember { id: member(number), boot: BOOT, role };
+    let roles = [(1, MemberRole::Serving), (2, MemberRole::Serving), (3, MemberRole::Syncing)];
+    entry.members = roles.map(listed).to_vec();
+    (entry.state, entry.base) = (state, base());
+    entry
+}
+
+fn receive(replica: &mut Replica, at: u64, from: MemberId, body: Body<'_>) -> FrameVerdict {
+    let header = Header { from, boot: BOOT, range: RANGE, epoch: Epoch::new(4).unwrap() };
+    replica.handle_frame(Now::at(at), &Frame { header, body })
+}
+
+/// A member that has promised epoch 4 and is asked to make its log equal to that of `donor` through `through`.
+fn aligning(number: u32, donor: MemberId, through: Version) -> Replica {
+    let options = ReplicaOptions::default();
+    let config = ReplicaConfig { id: member(number), boot: BOOT, range: RANGE, durability: Durability::Sync, options };
+    let mut replica = Replica::new(config, PersistedState::default(), base(), base());
+    let entry = entry(ChainState::Preparing);
+    replica.handle_entry(Now::at(1), &entry);
+    replica.handle_persisted(Now::at(1), 1);
+    let _ = receive(&mut replica, 2, member(0), Body::Align { entry, donor, base: through, cut: base() });
+    drain(&mut replica);
+    replica
+}
+
+fn serving(number: u32, role: Role) -> Replica {
+    let mut replica = aligning(number, member(number), base());
+    replica.handle_entry(Now::at(3), &entry(ChainState::Active));
+    drain(&mut replica);
+    assert_eq!(replica.role(), Some(role));
+    replica
+}
+
+fn append(last: Version) -> Body<'static> {
+    Body::Append { after: base(), last, upstream: base(), time: TimeMs(3), assigned: last, records: &[] }
+}
+
+fn wants_replay(replica: &mut Replica) -> bool {
+    let is_request = |output: &ReplicaOutput| matches!(output, ReplicaOutput::Send { frame: Frame { body: Body::ReplayWanted { after }, .. }, .. } if *after == base());
+    drain(replica).iter().any(is_request)
+}
+
+#[test]
+fn a_watermark_beyond_the_log_asks_for_the_records() {
+    let mut tail = serving(2, Role::Tail);
+    let watermark = |sent| Body::Watermark { sent, upstream: base(), time: TimeMs(3), assigned: sent };
+    let _ = receive(&mut tail, 4, member(1), watermark(base()));
+    assert!(!wants_replay(&mut tail), "it lacks nothing");
+    let _ = receive(&mut tail, 4, member(1), watermark(version(4, 3)));
+    assert!(wants_replay(&mut tail));
+}
+
+/// The log rejected the records: they are requested again once it has space, before the pause for that is over.
+#[test]
+fn free_space_in_the_log_asks_for_the_rejected_records_at_once() {
+    let mut tail = serving(2, Role::Tail);
+    let verdict = receive(&mut tail, 4, member(1), append(version(4, 2)));
+    assert_eq!(verdict, FrameVerdict::Append { after: base(), through: version(4, 2) });
+    tail.retract(base());
+    assert!(!wants_replay(&mut tail), "the log has just rejected them");
+    tail.handle_log_space(Now::at(5));
+    assert!(wants_replay(&mut tail));
+}
+
+/// Above the base the donor's log may have records that the manager does not count on.
+#[test]
+fn an_aligning_member_takes_no_records_above_the_base() {
+    let mut replica = aligning(2, member(1), version(3, 12));
+    assert_eq!(receive(&mut replica, 3, member(1), append(version(3, 13))), FrameVerdict::Nothing);
+    let expected = FrameVerdict::Append { after: base(), through: version(3, 12) };
+    assert_eq!(receive(&mut replica, 3, member(1), append(version(3, 12))), expected);
+}
+
+#[test]
+fn a_syncing_member_reports_only_once_it_has_what_the_tail_has_committed() {
+    let mut syncing = aligning(3, member(3), base());
+    syncing.handle_entry(Now::at(3), &entry(ChainState::Active));
+    drain(&mut syncing);
+    let mut reports = |at, upstream| {
+        let watermark = Body::Watermark { sent: base(), upstream, time: TimeMs(3), assigned: base() };
+        let _ = receive(&mut syncing, at, member(2), watermark);
+        syncing.handle_timeout(Now::at(at));
+        let is_report = |output: &ReplicaOutput| {
+            matches!(output, ReplicaOutput::SendManager { frame: Frame { body: Body::CaughtUp { .. }, .. } })
+        };
+        drain(&mut syncing).iter().any(is_report)
+    };
+    assert!(!reports(4, base()) && reports(103, base()), "its timer reports");
+    assert!(!reports(203, version(4, 5)));
+}
+
+/// A serving head with version 4.1, which its successor has received.
+fn head_with_a_record(synced: Version) -> Replica {
+    let mut head = serving(1, Role::Head);
+    let first = head.assign(Now::at(4)).unwrap();
+    head.handle_progress(Now::at(4), LogProgress { appended: first, flushed: synced, synced });
+    drain(&mut head);
+    let records = Replayed::Records { last: first, bytes: 100 };
+    assert!(head.handle_replayed(Now::at(4), member(2), base(), records).is_some());
+    head
+}
+
+/// The tail's commit includes the head's own watermark: an ack beyond it is forged or of another epoch.
+#[test]
+fn an_ack_beyond_the_own_watermark_commits_nothing() {
+    let first = version(4, 1);
+    for (synced, committed) in [(base(), base()), (first, first)] {
+        let mut head = head_with_a_record(synced);
+        let _ = receive(&mut head, 5, member(2), Body::Ack { received: first, committed: first });
+        assert_eq!(head.committed(), committed, "synced through {synced:?}");
+        let alarms = drain(&mut head).iter().filter(|output| matches!(output, ReplicaOutput::Alarm(_))).count();
+        assert_eq!(alarms, usize::from(synced == base()));
+    }
+}
+
+/// A successor that has received all and then falls silent does not commit: the head asks, then reports it.
+#[test]
+fn a_successor_that_received_all_and_falls_silent_is_suspected() {
+    let mut head = head_with_a_record(version(4, 1));
+    let _ = receive(&mut head, 5, member(2), Body::Ack { received: version(4, 1), committed: base() });
+    let ReplicaOptions { retransmit_ms, suspect_ms, .. } = ReplicaOptions::default();
+    let mut is_reported = |at| {
+        head.handle_timeout(Now::at(at));
+        let is_report = |output: &ReplicaOutput| {
+            matches!(output, ReplicaOutput::SendManager { frame: Frame { body: Body::Suspect { .. }, .. } })
+        };
+        drain(&mut head).iter().any(is_report)
+    };
+    let asked_at = 5 + retransmit_ms;
+    assert!(!is_reported(asked_at) && !is_reported(asked_at + suspect_ms - 1));
+    assert!(is_reported(asked_at + suspect_ms));
+}
+
+/// The first watermark may be lost, and nothing new follows in an idle range.
+#[test]
+fn every_request_of_a_syncing_member_without_gaps_gets_a_watermark() {
+    let mut tail = serving(2, Role::Tail);
+    for _ in 0..2 {
+        let _ = receive(&mut tail, 4, member(3), Body::ReplayWanted { after: base() });
+        let is_watermark = |output: &ReplicaOutput| matches!(output, ReplicaOutput::Send { to, frame: Frame { body: Body::Watermark { .. }, .. } } if *to == member(3));
+        assert!(drain(&mut tail).iter().any(is_watermark));
+    }
+}
