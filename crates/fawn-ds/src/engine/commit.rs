@@ -69,7 +69,6 @@ impl<D: Device> Engine<D> {
             return;
         }
         self.move_index(at, name, base, written);
-        self.overlay.remove_if_settled(at, name);
     }
 
     /// Moves the index from a confirmed base to a committed record, which becomes the key's base.

@@ -165,6 +165,20 @@ fn a_commit_alone_releases_the_segments_of_a_sole_epoch() {
     assert!(dropped >= 2, "{dropped} segments, {kept:?}");
 }
 
+/// A rollback may be the last event of a range: what it took back keeps no segment.
+#[test]
+fn a_rollback_alone_releases_the_segments_of_pending_records() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    (1..=16).for_each(|seq| append_result(&mut node, RANGE, seq));
+    turns(&mut node, 8);
+    assert_eq!(node.engine.stats().segments_dropped, 0, "none of the records is committed");
+    node.engine.rollback(RANGE, Version::ZERO).unwrap();
+    turns(&mut node, 20);
+    let (dropped, kept) = (node.engine.stats().segments_dropped, node.engine.segments_kept());
+    assert!(dropped >= 2, "{dropped} segments, {kept:?}");
+}
+
 /// A deleted record keeps the segment of its tombstone, which is dropped with it, although the range is idle.
 #[test]
 fn a_segment_that_hides_a_record_is_dropped_with_it() {

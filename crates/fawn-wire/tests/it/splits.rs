@@ -41,6 +41,10 @@ fn the_longest_line_is_the_same_in_any_reads() {
                 assert_eq!((cut.out, cut.closed), (whole.out.clone(), whole.closed));
             }
         }
+        // A line without its end is refused as soon as the end would come too late.
+        for (bytes, is_refused) in [(LINE_BYTES_MAX - 1, false), (LINE_BYTES_MAX, true)] {
+            assert_eq!(run(protocol, &vec![b'x'; bytes]).closed, is_refused, "{name}: {bytes} bytes");
+        }
     }
 }
 
