@@ -190,3 +190,19 @@ pub(crate) fn kept_map<D: Device>(engine: &Engine<D>) -> Result<Option<ClusterMa
     }
     decode_map(&image).map(Some).map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full disk may last for hours: the queue must not grow with every new version of one item.
+    #[test]
+    fn a_newer_version_replaces_the_one_that_waits() {
+        let mut queue = PersistQueue::default();
+        for number in 0..3 {
+            queue.put(PersistedBlob::Replica { range: RangeId(1), number }, vec![number as u8]);
+            queue.put(PersistedBlob::Map { revision: number }, vec![number as u8]);
+        }
+        assert_eq!(queue.waiting.iter().map(|(_, bytes)| bytes[0]).collect::<Vec<_>>(), [2, 2]);
+    }
+}

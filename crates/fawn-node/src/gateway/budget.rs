@@ -441,4 +441,19 @@ mod tests {
         budget.release(1_300);
         assert!(budget.grant(&mut next, slot, 800), "nothing is freed before the unread reply leaves");
     }
+
+    /// Others of its requests may wait behind those of other sessions.
+    #[test]
+    fn a_session_that_comes_to_exceed_the_limit_makes_the_queue_due() {
+        let mut budget = Budget::new(1_000);
+        let (mut unread, waiting) = (session(1), session(2));
+        budget.queue_slot(&waiting, 0, UngrantedRequest::Multi(0), 500);
+        budget.is_due = false;
+        unread.replies.respond(|out| out.resize(900, b'i'));
+        budget.update(&mut unread);
+        assert!(!budget.has_due_work(), "it has only taken");
+        unread.replies.respond(|out| out.resize(1_500, b'i'));
+        budget.update(&mut unread);
+        assert!(budget.has_due_work());
+    }
 }

@@ -145,3 +145,18 @@ const KEPT: usize = 32;
 const fn bit(hash: KeyHash) -> u64 {
     1 << (hash.0 & 63)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A whole-keyspace command waits until the session has no unfinished request.
+    #[test]
+    fn a_queue_that_closes_leaves_nothing() {
+        let (mut keys, hash) = (OwnKeys::default(), KeyHash(7));
+        keys.open_queue(hash);
+        assert!(!keys.is_empty() && keys.must_wait(hash) && keys.has_open_values());
+        keys.close_queue(hash);
+        assert!(keys.is_empty() && !keys.must_wait(hash) && !keys.has_open_values());
+    }
+}

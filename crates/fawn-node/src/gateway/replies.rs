@@ -326,3 +326,19 @@ pub(crate) const fn any_format(protocol: Protocol) -> ReplyFormat {
         Protocol::Memcached => ReplyFormat::Memcached(MemcachedFormat::Ok),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reply that waited only for the one before it is moved out with that one: the next one needs no buffer.
+    #[test]
+    fn a_completion_moves_out_the_replies_behind_it() {
+        let mut replies = Replies::new(Protocol::Resp);
+        let slots = [8, 8, 8].map(|bytes| replies.reserve(bytes));
+        replies.complete(slots[1], None, |out| out.extend_from_slice(b"+two\r\n"));
+        assert_eq!((replies.output(), replies.usage().sum()), (&b""[..], 6 + 16));
+        replies.complete(slots[0], None, |out| out.extend_from_slice(b"+one\r\n"));
+        assert_eq!((replies.output(), replies.next_slot()), (&b"+one\r\n+two\r\n"[..], slots[2]));
+    }
+}

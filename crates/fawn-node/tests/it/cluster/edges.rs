@@ -178,6 +178,30 @@ fn an_update_refused_for_its_length_is_never_done() {
     }
 }
 
+/// Updates that wait for one device read are all admitted before any of them has a result: the bound on results holds
+/// at their evaluation, too.
+#[test]
+fn results_of_updates_that_waited_together_are_bounded() {
+    let mut world = TestWorld::with(66, Durability::Sync, 1 << 20);
+    world.limits.completions.per_session_max = 1;
+    (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
+    (1..=BACK_ENDS).for_each(|node| world.start(node));
+    world.put(b"k", b"1");
+    // More than the memory for values.
+    (0..600).for_each(|i| world.put(format!("other:{i}").as_bytes(), &[b'v'; 10_000]));
+    let entry = world.manager_map().range_of(&RingKey::of(&SECRET, b"k")).unwrap();
+    let (at, head) = ((entry.epoch, entry.range), entry.head().unwrap().node().0);
+    let mut payload = Vec::new();
+    let increment = RequestBody::Key(Request::Update { key: b"k", update: Update::AddSigned { delta: 1 } });
+    encode_request(STRANGERS_SESSION, u32::MAX, &increment, &mut payload);
+    let tag = |seq| ClientTag { session: STRANGERS_SESSION, seq };
+    let first = stranger_frame(at, Body::Request { op: 2, tag: tag(2), first_incomplete: 1, payload: &payload });
+    world.nodes.get_mut(&head).unwrap().handle_bytes(world.now, member(STRANGER), &first);
+    assert_eq!(send_to(&mut world, head, at, (tag(1), 1), &payload), ["overloaded"]);
+    world.run(100);
+    assert_eq!(world.get(b"k").value(), Some(&b"2"[..]));
+}
+
 /// A result whose reply was lost outlives the other records of its segment, also at a node that keeps few records to
 /// send again: a retry after two restarts finds it.
 #[test]

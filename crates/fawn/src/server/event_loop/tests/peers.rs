@@ -43,6 +43,18 @@ fn the_last_batches_are_received_before_a_shard_ends() {
     assert_eq!((has_ended, first.event_loop.shard.batches_received), (true, 1));
 }
 
+/// Nothing wakes the sender when the other shard's queue has space again.
+#[test]
+fn a_batch_that_found_a_full_queue_is_sent_again_soon() {
+    let [mut first, _second] = pair();
+    first.event_loop.shard.batches_to_send = 600;
+    first.step_without_events();
+    let now = first.event_loop.instant;
+    let peers = first.event_loop.peers.as_ref().expect("two shards");
+    assert!(peers.mailbox.has_unsent());
+    assert!(peers.next_due(now).is_some_and(|due| due <= now + std::time::Duration::from_millis(1)));
+}
+
 #[test]
 fn a_shard_drains_with_all_its_batches_sent() {
     const BATCHES: usize = 600;
