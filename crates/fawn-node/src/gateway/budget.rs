@@ -456,4 +456,24 @@ mod tests {
         budget.update(&mut unread);
         assert!(budget.has_due_work());
     }
+
+    /// One reply may be longer than all that a session may otherwise keep, also behind a reply that has no bytes yet.
+    #[test]
+    fn a_lone_reply_may_exceed_the_bound_of_its_session() {
+        let bytes_max = ShardOptions::default().session_output_bytes_max;
+        let (mut budget, mut lone) = (Budget::new(8 * bytes_max), session(1));
+        let slots = [0, 0].map(|bytes| lone.replies.reserve(bytes));
+        assert!(budget.grant(&mut lone, slots[1], bytes_max + 1));
+    }
+
+    #[test]
+    fn only_short_replies_pass_those_that_wait() {
+        let (mut budget, mut unread, mut next) = (Budget::new(1 << 20), session(1), session(2));
+        unread.replies.respond(|out| out.resize(600 << 10, b'i'));
+        budget.update(&mut unread);
+        budget.queue_slot(&unread, 0, UngrantedRequest::Multi(0), 500 << 10);
+        let slot = next.replies.reserve(0);
+        assert!(!budget.grant(&mut next, slot, SHORT_BYTES + 1));
+        assert!(budget.grant(&mut next, slot, SHORT_BYTES));
+    }
 }

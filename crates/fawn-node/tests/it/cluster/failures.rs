@@ -300,6 +300,19 @@ fn a_write_without_a_second_copy_is_refused_as_such() {
     assert_eq!(world.get(b"k").value(), Some(&b"1"[..]), "reads continue");
 }
 
+/// The activation of a chain of one commits what that member has, which may be on a single disk: no reply follows.
+#[test]
+fn a_commit_of_a_chain_that_is_too_short_acknowledges_nothing() {
+    let mut world = TestWorld::new(97);
+    world.put(b"k", b"1");
+    (2..=BACK_ENDS).for_each(|node| world.kill(node, false));
+    let ops: Vec<_> = (0..20).map(|i| world.submit(&set(format!("k{i}").as_bytes(), b"2")).unwrap()).collect();
+    for op in ops {
+        let answer = world.wait(op);
+        assert!(matches!(answer, Answer::Error(_)), "{answer:?}");
+    }
+}
+
 /// A head is cut off while an update waits for its device read, and the other members do the update. Once that member
 /// is head again, its own copy of the request has no effect.
 #[test]
