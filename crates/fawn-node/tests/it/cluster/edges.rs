@@ -18,8 +18,8 @@ use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair, put_result};
 use std::ops::RangeInclusive;
 
 /// A front-end apart from the world's.
-const STRANGER: u32 = 9;
-const STRANGERS_SESSION: u64 = (member(STRANGER).0 as u64) << 32 | 7;
+pub(super) const STRANGER: u32 = 9;
+pub(super) const STRANGERS_SESSION: u64 = (member(STRANGER).0 as u64) << 32 | 7;
 
 /// Sends a request with any epoch, as a separate front-end. Returns a description of the replies.
 fn ask(world: &mut TestWorld, to: u32, epoch: Epoch, range: RangeId, request: &Request<'_>) -> Vec<String> {
@@ -78,7 +78,7 @@ fn send_to(
     heard
 }
 
-fn stranger_frame((epoch, range): (Epoch, RangeId), body: Body<'_>) -> Vec<u8> {
+pub(super) fn stranger_frame((epoch, range): (Epoch, RangeId), body: Body<'_>) -> Vec<u8> {
     let header = Header { from: member(STRANGER), boot: BootId(77), range, epoch };
     let mut bytes = Vec::new();
     encode_frame(&Frame { header, body }, &mut bytes);

@@ -11,4 +11,5 @@ mod grown;
 mod leaving;
 mod lies;
 mod payloads;
+mod transfers;
 mod world;
