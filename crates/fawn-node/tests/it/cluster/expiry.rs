@@ -98,6 +98,51 @@ fn a_key_kept_by_a_pending_update_is_not_missed() {
     assert_eq!(world.wait(persist), Answer::Other("Touched".to_owned()));
 }
 
+/// The tail has the update that keeps the key on flash only, and the head has not synced it.
+#[test]
+fn a_pending_version_that_is_read_from_flash_waits_for_its_commit() {
+    const OTHERS: u32 = 2_000;
+    const VALUE: [u8; 10_000] = [2; 10_000];
+    let mut world = world(false);
+    world.memory_bytes = 1 << 20;
+    (2..=BACK_ENDS).for_each(|node| world.kill(node, false));
+    (2..=BACK_ENDS).for_each(|node| world.start(node));
+    world.run(5_000);
+    let set_others = |world: &mut TestWorld, from: u32, to: u32| -> Vec<TestOp> {
+        (from..to).map(|at| world.submit(&set(&at.to_le_bytes(), &[1; 1_000])).unwrap()).collect()
+    };
+    for from in (0..OTHERS).step_by(100) {
+        let ops = set_others(&mut world, from, from + 100);
+        ops.into_iter().for_each(|op| assert_eq!(world.wait(op), Answer::Stored));
+    }
+    let entry = &world.manager_map().ranges[0];
+    let [head, tail] = [entry.head(), entry.tail()].map(|id| id.unwrap().node().0);
+    assert_eq!(world.call(&redis(&[b"SET", KEY, &VALUE, b"PX", b"60000"])), Answer::Stored);
+    expire(&mut world);
+    for kind in [OpKind::Write, OpKind::Sync] {
+        world.disks[&head].fail_every(kind, DeviceFault::Hang);
+    }
+    let persist = world.submit(&persist()).unwrap();
+    // These writes and reads take the place of the update in the tail's memory.
+    set_others(&mut world, OTHERS, OTHERS + 20);
+    world.run(20);
+    let reads: Vec<TestOp> =
+        (0..OTHERS).map(|at| world.submit(&redis(&[b"STRLEN", &at.to_le_bytes()])).unwrap()).collect();
+    world.run(LIFE_MS as usize + 200);
+    assert!(reads.iter().all(|read| answer(&world, *read).is_some()));
+    let cold = |world: &TestWorld| world.nodes[&tail].status().counters.cold;
+    let cold_before = cold(&world);
+    let read = world.submit(&get(KEY)).unwrap();
+    world.run(100);
+    assert!(cold(&world) > cold_before, "the read found the update in memory");
+    assert!([persist, read].iter().all(|op| answer(&world, *op).is_none()), "the update is not committed");
+    for kind in [OpKind::Write, OpKind::Sync] {
+        world.disks[&head].end_faults(kind);
+    }
+    world.disks[&head].release_hung();
+    assert_eq!(world.wait(read).value(), Some(&VALUE[..]));
+}
+
 #[test]
 fn a_key_kept_by_an_update_on_its_way_is_not_missed() {
     let mut world = world(true);
