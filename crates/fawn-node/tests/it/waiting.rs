@@ -364,3 +364,27 @@ fn the_end_of_a_session_is_announced_to_one_that_keeps_a_reply() {
     assert!(harness.host.wants_input(kept), "it may continue");
     assert!(is_due, "a host that runs due iterations only would not let it continue");
 }
+
+/// Keys of lists that have not begun count against the memory of requests.
+#[test]
+fn the_keys_of_waiting_lists_are_bounded() {
+    const SESSIONS: usize = 20;
+    let options =
+        ShardOptions { session_pending_max: 1, requests_bytes_max: 20_000, ..shard_options(Durability::Sync) };
+    let mut harness = cold(400, 5_000, SimOptions::instant(1), options);
+    harness.disks[0].hang(OpKind::Read);
+    let absent: Vec<String> = (0..100).map(|at| format!("{at:0>100}")).collect();
+    let list = resp(&format!("MGET key:0 {}", absent.join(" ")));
+    let ids: Vec<_> = (0..SESSIONS).map(|_| harness.connect(Protocol::Resp)).collect();
+    for id in &ids {
+        harness.send(*id, &list);
+    }
+    let begun = ids.iter().filter(|id| harness.clients[*id].input.is_empty()).count();
+    assert!((1..=3).contains(&begun), "{begun} lists of 10,000 bytes each were taken");
+    harness.disks[0].end_faults(OpKind::Read);
+    harness.disks[0].release_hung();
+    harness.settle();
+    let expected = format!("*101\r\n$5000\r\n{}\r\n{}", "x".repeat(5_000), "$-1\r\n".repeat(100));
+    assert!(ids.iter().all(|id| harness.clients[id].received == expected.as_bytes()));
+    harness.check_empty();
+}
