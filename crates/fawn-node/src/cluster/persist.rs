@@ -150,7 +150,7 @@ impl<D: Device> MemberHost<D> {
         self.engine.sync_all()?;
         for member in self.members.iter() {
             let RangeProgress { appended, synced, .. } = self.engine.progress(member.id);
-            let is_whole = appended == member.replica.last() && synced == appended && member.broken.is_none();
+            let is_whole = appended == member.replica.last() && synced == appended;
             if let Some(state) = member.replica.close().filter(|_| is_whole) {
                 self.engine.put_blob(replica_key(member.id), &encode_state(&state))?;
             }
