@@ -194,6 +194,9 @@ pub(crate) fn kept_map<D: Device>(engine: &Engine<D>) -> Result<Option<ClusterMa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fawn_ds::internals::Options;
+    use fawn_flash::{SimDevice, SimDisk, SimOptions};
+    use fawn_types::{HashSecret, Now};
 
     /// A full disk may last for hours: the queue must not grow with every new version of one item.
     #[test]
@@ -204,5 +207,28 @@ mod tests {
             queue.put(PersistedBlob::Map { revision: number }, vec![number as u8]);
         }
         assert_eq!(queue.waiting.iter().map(|(_, bytes)| bytes[0]).collect::<Vec<_>>(), [2, 2]);
+    }
+
+    /// A hanging disk must not collect the versions of one item: the second waits until the first is durable.
+    #[test]
+    fn one_version_of_an_item_is_in_flight() {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let options = Options { secret: Some(HashSecret([1; 16])), ..Options::default() };
+        let Ok((mut engine, _)) = Engine::open(SimDevice::attach(&disk), options, Now::at(1)) else {
+            unreachable!("a new disk")
+        };
+        let mut queue = PersistQueue::default();
+        let versions = [1, 2].map(|number| PersistedBlob::Replica { range: RangeId(1), number });
+        for version in versions {
+            queue.put(version, vec![0]);
+            queue.advance(&mut engine, MonoMs(1));
+            assert_eq!(queue.pop_durable(&engine), None);
+        }
+        assert_eq!((queue.in_flight.len(), queue.waiting.len()), (1, 1));
+        for version in versions {
+            assert!(engine.sync_all().is_ok());
+            assert_eq!(queue.pop_durable(&engine), Some(version));
+            queue.advance(&mut engine, MonoMs(1));
+        }
     }
 }
