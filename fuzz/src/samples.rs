@@ -5,7 +5,7 @@ use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
 use fawn_ds::internals::format::frame::{self, Chain, FrameHeader};
 use fawn_ds::internals::format::manifest::{self, ManifestEdit, ManifestHeader, ManifestState};
 use fawn_ds::internals::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
-use fawn_ds::internals::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::format::{FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{
     BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, MemberId, NodeId, RangeId, TimeMs, Version,
@@ -27,7 +27,7 @@ fn put<'a>(version: u64, key: &'a [u8], value: &'a [u8]) -> RecordRef<'a> {
 
 fn encode(record: &RecordRef<'_>, place: RecordPlace) -> (Vec<u8>, u32) {
     let mut bytes = vec![0; record::encoded_len(record)];
-    let envelope = Envelope { range: RangeId(1), continues: false };
+    let envelope = Envelope { number: RangeNumber(1), continues: false };
     let checksum = record::encode_into(record, envelope, place, &mut bytes);
     (bytes, checksum)
 }

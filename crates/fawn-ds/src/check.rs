@@ -5,18 +5,17 @@ use crate::format::manifest::{self, DecodedManifest, ManifestVerdict, SegmentEnt
 use crate::format::record::Stored;
 use crate::format::scan::{ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
-use crate::format::{FRAMES_OFFSET, StoreUuid, frame};
+use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame};
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
-use fawn_types::RangeId;
 use std::collections::BTreeMap;
 
 /// Length of one read, bytes. It bounds the check's memory, except for frames that straddle reads.
 const READ_BYTES: u32 = 1 << 20;
 
-/// Per range: the offset of its first record in a segment, and the number of its records there.
-type RangeCounts = BTreeMap<RangeId, (u32, u64)>;
+/// Per local number: the offset of its first record in a segment, and the count of its records there.
+type RangeCounts = BTreeMap<RangeNumber, (u32, u64)>;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -195,25 +194,30 @@ fn scan<D: Device>(
         let len = (end - at).min(READ_BYTES).next_multiple_of(PAGE_BYTES as u32);
         let buf = Io::new(device).read(file, u64::from(at), len as usize, IoClass::Verification)?;
         scanner.push(&buf, &mut |offset: u32, stored: &Stored<'_>| {
-            ranges.entry(stored.envelope.range).or_insert((offset, 0)).1 += 1;
+            ranges.entry(stored.envelope.number).or_insert((offset, 0)).1 += 1;
         });
         at += len;
     }
     Ok((scanner.finish(), ranges))
 }
 
-/// Reports records of unlisted ranges: invalid if the range was dropped; otherwise the manifest lost the listing.
+/// Reports records under numbers that no listed range has: invalid if the number was assigned; otherwise the manifest
+/// lost its end.
 fn check_ranges(decoded: &DecodedManifest, scans: &[(String, ScanReport, RangeCounts)], report: &mut CheckReport) {
     let state = &decoded.state;
     for (name, _, ranges) in scans {
-        let strays = ranges.iter().filter(|(range, _)| !state.ranges.contains_key(range));
-        for (range, &(offset, records)) in strays {
-            let (severity, what) = if state.dropped.contains(range) {
-                (Severity::Note, "which was dropped: they are invalid")
+        let is_listed = |number: RangeNumber| {
+            let mut beginnings = state.ranges.values().filter_map(|entry| entry.beginning);
+            beginnings.any(|beginning| beginning.number == number)
+        };
+        let strays = ranges.iter().filter(|(number, _)| !is_listed(**number));
+        for (number, &(offset, records)) in strays {
+            let (severity, what) = if *number <= state.last_number {
+                (Severity::Note, "which no range has any more: they are invalid")
             } else {
-                (Severity::Damage, "which was never listed: the manifest lost its end; restore it")
+                (Severity::Damage, "which was never assigned: the manifest lost its end; restore it")
             };
-            let detail = format!("{records} records of range {}, {what}", range.0);
+            let detail = format!("{records} records under range number {}, {what}", number.0);
             report.add(severity, name, u64::from(offset), detail);
         }
     }

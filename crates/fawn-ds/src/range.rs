@@ -1,5 +1,6 @@
 //! State of one range: its index, its watermarks, and its records between append and commit.
 use crate::engine::KeepReason;
+use crate::format::RangeNumber;
 use crate::format::manifest::SoleEpochs;
 use crate::index::{Index, IndexOptions, Pointer};
 use crate::log::LogPosition;
@@ -105,6 +106,8 @@ pub(crate) struct TransferState {
 #[derive(Debug)]
 pub(crate) struct RangeState {
     pub(crate) id: RangeId,
+    /// Names its records in the log.
+    pub(crate) number: RangeNumber,
     pub(crate) keys: KeyRange,
     pub(crate) index: Index,
     pub(crate) progress: RangeProgress,
@@ -135,9 +138,10 @@ pub(crate) struct RangeState {
 }
 
 impl RangeState {
-    pub(crate) fn new(id: RangeId, keys: KeyRange, index: IndexOptions) -> Self {
+    pub(crate) fn new(id: RangeId, number: RangeNumber, keys: KeyRange, index: IndexOptions) -> Self {
         Self {
             id,
+            number,
             keys,
             index: Index::new(index),
             progress: RangeProgress::default(),
@@ -200,7 +204,8 @@ impl RangeState {
     }
 
     /// Starts over: the manifest invalidates all records so far, and the history continues after `base`.
-    pub(crate) fn begin_again(&mut self, base: Version) {
+    pub(crate) fn begin_again(&mut self, number: RangeNumber, base: Version) {
+        self.number = number;
         self.index.clear();
         self.pending.clear();
         self.retained.clear();

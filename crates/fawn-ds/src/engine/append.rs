@@ -176,7 +176,7 @@ impl<D: Device> Engine<D> {
         };
         let (slot, offset) = (chunk.slot, chunk.end());
         let place = RecordPlace { segment_id: self.segments.expect(slot).id, offset };
-        let envelope = Envelope { range: self.ranges[at].id, continues };
+        let envelope = Envelope { number: self.ranges[at].number, continues };
         let out = &mut chunk.spare()[..len];
         open.chain = open.chain.then(record::encode_into(record, envelope, place, out));
         open.count += 1;

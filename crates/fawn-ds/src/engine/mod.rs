@@ -206,8 +206,8 @@ impl<D: Device> Engine<D> {
             return if same { Ok(()) } else { Err(EngineError::RangeExists { range: id }) };
         }
         self.check_writable()?;
-        self.list_range(id, keys)?;
-        self.ranges.push(RangeState::new(id, keys, self.options.index));
+        let number = self.list_range(id, keys)?;
+        self.ranges.push(RangeState::new(id, number, keys, self.options.index));
         self.range_ids.push(id);
         self.bound_retained();
         Ok(())

@@ -4,14 +4,14 @@ use super::{Engine, Event, InFlight};
 use crate::error::EngineError;
 use crate::format::manifest::ManifestEdit;
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
-use crate::format::{FRAMES_OFFSET, SegmentUuid};
+use crate::format::{FRAMES_OFFSET, RangeNumber, SegmentUuid};
 use crate::log::LogPosition;
 use crate::log::segments::Segment;
 use crate::log::window::Chunk;
 use crate::manifest_file::CommitNumber;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
-use fawn_types::{KeyRange, RangeId};
+use fawn_types::{KeyRange, RangeId, Version};
 
 /// Time between two attempts to allocate space on a full device.
 pub(super) const RETRY_MS: u64 = 100;
@@ -265,10 +265,20 @@ impl<D: Device> Engine<D> {
     }
 
     /// Lists a range in the manifest and blocks until that is durable; other completions are kept for the next poll.
-    pub(crate) fn list_range(&mut self, range: RangeId, keys: KeyRange) -> Result<(), EngineError> {
+    pub(crate) fn list_range(&mut self, range: RangeId, keys: KeyRange) -> Result<RangeNumber, EngineError> {
         self.reserve_manifest(0)?;
-        let end = self.manifest.commit(&[ManifestEdit::AddRange { range, keys }]);
-        self.wait_for_manifest(end)
+        let (number, begin) = self.beginning_of(range, Version::ZERO);
+        let edits = [ManifestEdit::AddRange { range, keys }, begin, ManifestEdit::RangeWhole { range }];
+        let end = self.manifest.commit(&edits);
+        self.wait_for_manifest(end)?;
+        Ok(number)
+    }
+
+    /// The edit that begins a range here, and its new number.
+    pub(crate) fn beginning_of(&self, range: RangeId, base: Version) -> (RangeNumber, ManifestEdit) {
+        let number = self.manifest.state().next_number();
+        let since = self.appended_end().sequence(self.options.segment_bytes);
+        (number, ManifestEdit::BeginRange { range, number, since, base })
     }
 
     /// Blocks until a manifest commit is durable; other events are reported by the next poll.

@@ -1,13 +1,12 @@
 //! Receiving a state transfer: empties a range, then fills it with records up to the base of its new history.
 //!
-//! A transfer cut off by a crash leaves nothing: the manifest records from which log position on the range's records
-//! count, and whether the transfer is complete. Only the version tells the records apart: up to the base they were
+//! A transfer cut off by a crash leaves nothing: the manifest records the local number under which the range's records
+//! count, and whether the transfer is complete. Only the version tells these records apart: up to the base they were
 //! transferred, above it they belong to the range's own history, which continues during the transfer.
 use super::append::Reserve;
 use super::fetch::{Expected, Probe, Rejected};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
-use crate::format::Watermark;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef};
 use crate::log::segments::AppendedRecord;
@@ -73,17 +72,16 @@ impl<D: Device> Engine<D> {
         let at = self.range_at(range)?;
         self.check_writable()?;
         self.reserve_manifest(0)?;
-        let (end, segment_bytes) = (self.appended_end(), self.options.segment_bytes);
-        let from = Watermark { sequence: end.sequence(segment_bytes), offset: end.offset(segment_bytes) };
-        let listed = self.manifest.commit(&[ManifestEdit::BeginTransfer { range, from, base }]);
+        let (number, begin) = self.beginning_of(range, base);
+        let listed = self.manifest.commit(&[begin]);
         // A finish of an earlier transfer that is not listed yet must not be taken for this one's. Before the beginning
-        // is durable, recovery would mix new records with the old ones: so the range takes none until then.
+        // is durable, no record may have its number: so the range takes none until then.
         self.ranges[at].copy = Some(TransferState { base, stage: TransferStage::Beginning(listed) });
         self.overlay.forget_range(at);
         self.flush.forget_range(at);
         self.pending_records -= self.ranges[at].pending.len();
         self.forget_in_segments(at);
-        self.ranges[at].begin_again(base);
+        self.ranges[at].begin_again(number, base);
         Ok(listed)
     }
 
@@ -231,7 +229,7 @@ impl<D: Device> Engine<D> {
         for range in &mut self.ranges {
             let Some(copy) = &mut range.copy else { continue };
             if matches!(copy.stage, TransferStage::Syncing(end) if end <= synced) {
-                let listed = self.manifest.commit(&[ManifestEdit::TransferWhole { range: range.id }]);
+                let listed = self.manifest.commit(&[ManifestEdit::RangeWhole { range: range.id }]);
                 copy.stage = TransferStage::Listing(listed);
             }
         }

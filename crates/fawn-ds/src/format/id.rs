@@ -50,6 +50,12 @@ fn fold(uuid: [u8; 16]) -> u64 {
     salt(value as u64, (value >> 64) as u64)
 }
 
+/// Local number of a range: names the range's records in this store's log. Numbers begin at 1 and are never reused. A
+/// range gets a new one each time that it begins from scratch here, so that records of an earlier time never count
+/// again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct RangeNumber(pub u32);
+
 /// A position in the store's append stream up to which everything was synced; ordered by position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Watermark {

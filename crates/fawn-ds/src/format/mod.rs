@@ -14,7 +14,7 @@ pub mod segment;
 
 mod bytes;
 
-pub use id::{SegmentUuid, StoreUuid, Watermark};
+pub use id::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
 
 /// The format number that this code writes; it reads all numbers from 1 up to it. The format page has the upgrade rule.
 pub const FORMAT_VERSION: u32 = 1;

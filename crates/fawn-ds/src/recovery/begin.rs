@@ -4,8 +4,7 @@ use super::{OpenReport, Scanned};
 use crate::engine::{Engine, NextSegment};
 use crate::error::OpenError;
 use crate::format::FRAMES_OFFSET;
-use crate::format::Watermark;
-use crate::format::manifest::{ManifestEdit, ManifestRange};
+use crate::format::manifest::ManifestEdit;
 use crate::format::scan::SyncedLog;
 use crate::format::segment::{self, HEADER_BYTES};
 use crate::log::LogPosition;
@@ -74,7 +73,7 @@ impl<D: Device> Engine<D> {
         self.generation += 1;
         self.manifest.note_clock(self.clock.get(), self.now.mono);
         let mut edits = vec![ManifestEdit::Generation(self.generation)];
-        edits.extend(self.invalidated_copies(scanned));
+        edits.extend(self.begin_unfinished(scanned));
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
         self.choose_active(scanned)?;
         self.examine_all();
@@ -82,24 +81,24 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Transfers that did not complete: their ranges become empty as of the recovered end of the log. Their recorded
-    /// start may have been cut off, and that position will be written again.
-    fn invalidated_copies(&self, scanned: &[Scanned]) -> Vec<ManifestEdit> {
+    /// Ranges whose transfer did not complete begin again, empty, each under a new number: whatever the transfer left in
+    /// the log is invalidated for good.
+    fn begin_unfinished(&mut self, scanned: &[Scanned]) -> Vec<ManifestEdit> {
         let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
-        let from = with_data.map_or(Watermark::NONE, |scanned| Watermark {
-            sequence: scanned.entry.sequence,
-            offset: scanned.report.valid_len,
-        });
-        let is_cut_short = |entry: &ManifestRange| entry.copy.is_some_and(|copy| !copy.is_whole);
-        let listed = self.manifest.state().ranges.iter().filter(|(_, entry)| is_cut_short(entry));
-        listed
-            .flat_map(|(&range, _)| {
-                [
-                    ManifestEdit::BeginTransfer { range, from, base: Version::ZERO },
-                    ManifestEdit::TransferWhole { range },
-                ]
-            })
-            .collect()
+        let since = with_data.map_or(0, |scanned| scanned.entry.sequence);
+        let state = self.manifest.state();
+        let mut number = state.next_number();
+        let mut edits = Vec::new();
+        for range in &mut self.ranges {
+            if state.ranges[&range.id].beginning.is_some_and(|beginning| beginning.is_whole) {
+                continue;
+            }
+            range.number = number;
+            edits.push(ManifestEdit::BeginRange { range: range.id, number, since, base: Version::ZERO });
+            edits.push(ManifestEdit::RangeWhole { range: range.id });
+            number.0 += 1;
+        }
+        edits
     }
 
     /// Appends to the newest segment with data unless it is sealed. A prepared, unused segment becomes the next one.

@@ -2,15 +2,17 @@
 use super::conflicts::{Conflict, Conflicts};
 use crate::engine::Engine;
 use crate::error::OpenError;
-use crate::format::Watermark;
-use crate::format::manifest::{ManifestRange, SoleEpochs, TransferEntry};
+use crate::format::RangeNumber;
+use crate::format::manifest::{ManifestRange, RangeBeginning, SoleEpochs};
 use crate::format::record::{RecordKind, Stored};
 use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::overlay::{KeyName, OverlayBase, Written};
 use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, RangeId, Version};
+use fawn_types::{KeyHash, Version};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A record that is not known to be committed yet.
@@ -33,32 +35,32 @@ struct Tentative {
     sole: Option<SoleEpochs>,
     records: VecDeque<ScannedEntry>,
     cleared: Version,
-    copy: Option<TransferEntry>,
+    beginning: Option<RangeBeginning>,
     /// The segments right before this one are missing, and no later record of the range was read yet.
     gap_before: Option<u64>,
 }
 
 impl Tentative {
     fn new(listed: Option<&ManifestRange>) -> Self {
-        let Some(&ManifestRange { cleared, copy, sole, .. }) = listed else { return Self::default() };
-        Self { sole, cleared, copy, ..Self::default() }
+        let Some(&ManifestRange { cleared, beginning, sole, .. }) = listed else { return Self::default() };
+        Self { sole, cleared, beginning, ..Self::default() }
     }
 
-    /// Whether the range was emptied after a record at `here`, or its transfer is incomplete.
-    fn is_void(&self, here: Watermark) -> bool {
-        self.copy.is_some_and(|copy| !copy.is_whole || here < copy.from)
+    /// Whether its transfer is complete, so that its records count.
+    fn is_whole(&self) -> bool {
+        self.beginning.is_some_and(|beginning| beginning.is_whole)
     }
 
     /// Whether a valid record came with the transfer.
     fn is_copied(&self, version: Version) -> bool {
-        self.copy.is_some_and(|copy| version <= copy.base)
+        self.beginning.is_some_and(|beginning| version <= beginning.base)
     }
 }
 
-/// Records of a range that the manifest does not list.
+/// Records under a local number that no listed range has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stray {
-    pub(super) range: RangeId,
+    pub(super) number: RangeNumber,
     /// Slot and offset of the first such record.
     pub(super) slot: u32,
     pub(super) offset: u32,
@@ -68,8 +70,9 @@ pub(super) struct Stray {
 pub(super) struct IndexBuilder<'e, D: Device> {
     pub(super) engine: &'e mut Engine<D>,
     tentative: Vec<Tentative>,
+    numbers: HashMap<RangeNumber, usize, FxBuildHasher>,
     conflicts: Conflicts,
-    strays: BTreeMap<RangeId, Stray>,
+    strays: BTreeMap<RangeNumber, Stray>,
 }
 
 impl<'e, D: Device> IndexBuilder<'e, D> {
@@ -78,8 +81,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         for at in 0..engine.ranges.len() {
             let listed = engine.manifest.state().ranges.get(&engine.range_ids[at]);
             let range = Tentative::new(listed);
-            if let Some(TransferEntry { base, is_whole: true, .. }) = range.copy {
-                engine.ranges[at].begin_again(base);
+            if let Some(RangeBeginning { number, base, is_whole: true, .. }) = range.beginning {
+                engine.ranges[at].begin_again(number, base);
             }
             engine.ranges[at].sole = range.sole;
             if range.sole.is_none_or(|sole| sole.is_over) {
@@ -88,14 +91,15 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             }
             tentative.push(range);
         }
-        Self { engine, tentative, conflicts: Conflicts::default(), strays: BTreeMap::new() }
+        let numbers = engine.ranges.iter().enumerate().map(|(at, range)| (range.number, at)).collect();
+        Self { engine, tentative, numbers, conflicts: Conflicts::default(), strays: BTreeMap::new() }
     }
 
     /// Segments before this sequence number were dropped, with records that a replay must not skip silently. A range
-    /// whose transfer began later is not affected: records missing before that are invalidated.
+    /// that began later is not affected: it had none there.
     pub(super) fn gap(&mut self, sequence: u64) {
         for range in &mut self.tentative {
-            if range.copy.is_none_or(|copy| copy.from.sequence < sequence) {
+            if range.beginning.is_some_and(|beginning| beginning.since < sequence) {
                 range.gap_before = Some(sequence);
             }
         }
@@ -118,15 +122,15 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// Applies the next record of the log.
     pub(super) fn record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
         let record = &stored.record;
-        let Ok(at) = self.engine.range_at(stored.envelope.range) else {
-            let range = stored.envelope.range;
-            self.strays.entry(range).or_insert(Stray { range, slot, offset, records: 0 }).records += 1;
+        let number = stored.envelope.number;
+        let Some(&at) = self.numbers.get(&number) else {
+            self.strays.entry(number).or_insert(Stray { number, slot, offset, records: 0 }).records += 1;
             return;
         };
         let pointer = self.engine.segments.pointer(slot, offset);
         let segment = self.engine.segments.expect_mut(slot);
         segment.lengths.add(stored.encoded_len);
-        if self.tentative[at].is_void(Watermark { sequence: segment.sequence, offset }) {
+        if !self.tentative[at].is_whole() {
             return;
         }
         let sequence = segment.sequence;

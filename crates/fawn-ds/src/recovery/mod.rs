@@ -14,6 +14,7 @@ pub use report::{Damage, OpenReport, RangeReport};
 
 use crate::engine::{ApartRetry, Drops, Engine, NextSegment};
 use crate::error::{EngineError, OpenError};
+use crate::format::RangeNumber;
 use crate::format::manifest::{Identity, SegmentEntry};
 use crate::format::scan::ScanReport;
 use crate::log::LogPosition;
@@ -156,9 +157,9 @@ impl<D: Device> Engine<D> {
             retained_share: options.retained_share(manifest_ranges),
             options,
         };
-        let listed: Vec<_> = engine.manifest.state().ranges.iter().map(|(&id, entry)| (id, entry.keys)).collect();
-        for (id, keys) in listed {
-            engine.ranges.push(RangeState::new(id, keys, engine.options.index));
+        for (&id, entry) in &engine.manifest.state().ranges {
+            let number = entry.beginning.map_or(RangeNumber::default(), |beginning| beginning.number);
+            engine.ranges.push(RangeState::new(id, number, entry.keys, engine.options.index));
             engine.range_ids.push(id);
         }
         engine

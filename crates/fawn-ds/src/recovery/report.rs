@@ -37,8 +37,9 @@ pub struct OpenReport {
     pub records: u64,
     /// Bytes of frames read.
     pub bytes: u64,
-    /// Records of dropped ranges: invalid, removed with their segments.
-    pub dropped_records: u64,
+    /// Records under numbers that no range has any more: the range was dropped or began again. They are removed with
+    /// their segments.
+    pub invalidated_records: u64,
     /// Unfinished ends that were cut off: file and length left, bytes.
     pub truncated: Vec<(String, u32)>,
     /// Files of unfinished steps that were removed.

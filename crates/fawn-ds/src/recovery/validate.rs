@@ -58,15 +58,15 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Refuses records of a range that was never listed: a range is listed, durably, before its first record.
+    /// Refuses records under a local number that was never assigned: it is assigned, durably, before its first record.
     pub(super) fn check_strays(&self, strays: &[Stray], report: &mut OpenReport) -> Result<(), OpenError> {
-        for &Stray { range, slot, offset, records } in strays {
-            if self.manifest.state().dropped.contains(&range) {
-                report.dropped_records += records;
+        for &Stray { number, slot, offset, records } in strays {
+            if number <= self.manifest.state().last_number {
+                report.invalidated_records += records;
                 continue;
             }
             let file = self.segments.expect(slot).name.clone();
-            let detail = format!("{records} records of range {} are there, which was never listed", range.0);
+            let detail = format!("it has {records} records under range number {}, which was never assigned", number.0);
             if !self.options.read_only {
                 return Err(OpenError::ManifestTailLost { file, detail });
             }

@@ -3,6 +3,7 @@
 //! The tail is a model that knows every version. The receiver is an engine that lags behind, as a chain member does. It
 //! accepts chunks by the protocol's rule: none that was read at a version before the end of its own log.
 use crate::support::{RANGE, SECRET, TestNode, small};
+use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::{FRAMES_OFFSET, frame, segment};
 use fawn_ds::internals::{
@@ -681,6 +682,8 @@ fn sync_all(node: &mut TestNode) {
 
 /// Commit marks of the range in all segments.
 fn marks_of(disk: &SimDisk, range: RangeId) -> Vec<Version> {
+    let manifest = decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
+    let number = manifest.ranges[&range].beginning.unwrap().number;
     let mut marks = Vec::new();
     for name in disk.names().iter().filter(|name| name.starts_with("segment-")) {
         let bytes = disk.contents(name).unwrap();
@@ -688,7 +691,7 @@ fn marks_of(disk: &SimDisk, range: RangeId) -> Vec<Version> {
         let mut at = FRAMES_OFFSET as usize;
         while let Ok(frame) = frame::decode_header(&bytes[at..], header.uuid, at as u32, header.segment_bytes) {
             let is_mark =
-                |stored: &Stored<'_>| stored.record.kind == RecordKind::CommitMark && stored.envelope.range == range;
+                |stored: &Stored<'_>| stored.record.kind == RecordKind::CommitMark && stored.envelope.number == number;
             let records = frame::records(&frame, &bytes[at..]);
             marks.extend(records.filter(|(_, stored)| is_mark(stored)).map(|(_, stored)| stored.record.version));
             at += frame.frame_bytes as usize;

@@ -4,7 +4,7 @@ use fawn_ds::internals::format::manifest::{
     HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, decode_all,
     encode_commit, encode_header, encode_snapshot,
 };
-use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
@@ -23,7 +23,8 @@ fn commits() -> Vec<Vec<ManifestEdit>> {
     let segment = |slot: u32| SegmentUuid([slot as u8; 16]);
     vec![
         vec![identity(), ManifestEdit::Generation(1), ManifestEdit::AddRange { range: RangeId(1), keys: half }],
-        vec![ManifestEdit::AddRange { range: RangeId(2), keys: lower }],
+        vec![begin(1, 1, 0, Version::ZERO), ManifestEdit::RangeWhole { range: RangeId(1) }],
+        vec![ManifestEdit::AddRange { range: RangeId(2), keys: lower }, begin(2, 3, 1, Version::ZERO)],
         vec![ManifestEdit::AddSegment { slot: 4, uuid: segment(4), sequence: 1 }],
         vec![
             ManifestEdit::SealSegment { slot: 4, len: 8192 },
@@ -37,19 +38,12 @@ fn commits() -> Vec<Vec<ManifestEdit>> {
         ],
         vec![ManifestEdit::Blob { key: 1, bytes: Vec::new() }, ManifestEdit::DropRange { range: RangeId(1) }],
         vec![ManifestEdit::DropSegment { slot: 1, uuid: segment(1) }],
-        vec![ManifestEdit::BeginTransfer {
-            range: RangeId(2),
-            from: Watermark { sequence: 2, offset: 4112 },
-            base: Version::ZERO,
-        }],
+        vec![ManifestEdit::RangeWhole { range: RangeId(2) }],
+        vec![begin(2, 4, 2, Version::ZERO)],
         vec![
-            ManifestEdit::TransferWhole { range: RangeId(2) },
-            ManifestEdit::BeginTransfer {
-                range: RangeId(2),
-                from: Watermark { sequence: 3, offset: 0 },
-                base: Version::from_u64(9),
-            },
-            ManifestEdit::TransferWhole { range: RangeId(2) },
+            ManifestEdit::RangeWhole { range: RangeId(2) },
+            begin(2, 5, 3, Version::from_u64(9)),
+            ManifestEdit::RangeWhole { range: RangeId(2) },
         ],
         vec![ManifestEdit::Pad { bytes: 400 }, ManifestEdit::Pad { bytes: 0 }],
         vec![ManifestEdit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(7) }],
@@ -59,13 +53,26 @@ fn commits() -> Vec<Vec<ManifestEdit>> {
         vec![begin_sole(2, 3, version(2, 9)), end_sole(2, version(2, 9)), begin_sole(2, 5, version(4, 4))],
         vec![begin_sole(2, 7, version(5, 6))],
         vec![end_sole(2, version(7, 1))],
-        vec![ManifestEdit::AddRange { range: RangeId(4), keys: half }, begin_sole(4, 1, Version::ZERO)],
+        vec![
+            ManifestEdit::AddRange { range: RangeId(4), keys: half },
+            begin(4, 7, 3, Version::ZERO),
+            ManifestEdit::RangeWhole { range: RangeId(4) },
+            begin_sole(4, 1, Version::ZERO),
+        ],
         vec![begin_sole(4, 6, version(5, 2))],
+        // Added, but without records: no number yet. The highest number belongs to a range that was dropped.
+        vec![ManifestEdit::AddRange { range: RangeId(3), keys: lower }],
+        vec![ManifestEdit::AddRange { range: RangeId(6), keys: half }, begin(6, 8, 3, Version::ZERO)],
+        vec![ManifestEdit::DropRange { range: RangeId(6) }],
     ]
 }
 
 fn version(epoch: u32, seq: u64) -> Version {
     Version::new(Epoch::new(epoch).unwrap(), seq).unwrap()
+}
+
+fn begin(range: u32, number: u32, since: u64, base: Version) -> ManifestEdit {
+    ManifestEdit::BeginRange { range: RangeId(range), number: RangeNumber(number), since, base }
 }
 
 fn begin_sole(range: u32, epoch: u32, base: Version) -> ManifestEdit {
@@ -187,9 +194,13 @@ fn contradictions_are_corruption_and_change_nothing() {
         ManifestEdit::SealSegment { slot: 0, len: 1 },
         ManifestEdit::DropSegment { slot: 0, uuid },
         ManifestEdit::ClearRange { range: RangeId(9), version: Version::ZERO },
-        ManifestEdit::BeginTransfer { range: RangeId(9), from: Watermark::NONE, base: Version::ZERO },
-        ManifestEdit::TransferWhole { range: RangeId(2) },
-        ManifestEdit::TransferWhole { range: RangeId(9) },
+        begin(9, 9, 3, Version::ZERO),
+        begin(2, 8, 3, Version::ZERO),
+        ManifestEdit::LastNumber(RangeNumber(8)),
+        ManifestEdit::RangeWhole { range: RangeId(2) },
+        ManifestEdit::RangeWhole { range: RangeId(3) },
+        ManifestEdit::RangeWhole { range: RangeId(9) },
+        begin_sole(3, 1, Version::ZERO),
         ManifestEdit::EndOfLog { end: Watermark { sequence: 2, offset: 9200 } },
         ManifestEdit::EndOfLog { end: Watermark { sequence: 4, offset: 9216 } },
         ManifestEdit::EndOfLog { end: Watermark { sequence: 3, offset: 16 } },
@@ -234,9 +245,7 @@ fn sole_epochs_add_up_and_end_with_a_transfer() {
     assert_eq!((of_two.first.get(), of_two.epoch.get(), of_two.base), (5, 7, version(7, 1)));
     assert!(of_two.covers(version(7, 1)) && !of_two.covers(version(7, 2)) && !of_two.covers(version(3, 1)));
     assert!(of_two.includes(version(3, 1)), "an earlier epoch's records precede the base");
-    state
-        .apply(&ManifestEdit::BeginTransfer { range: RangeId(4), from: Watermark::NONE, base: version(9, 9) })
-        .unwrap();
+    state.apply(&begin(4, 9, 3, version(9, 9))).unwrap();
     assert_eq!(sole(&state, 4), None, "what a copy replaces is void");
     assert!(state.apply(&begin_sole(4, 10, version(9, 9))).is_err(), "half a copy serves no epoch");
 }

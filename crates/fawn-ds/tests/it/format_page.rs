@@ -2,8 +2,8 @@
 use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
 use fawn_ds::internals::format::manifest::{ManifestEdit, ManifestHeader, encode_commit};
 use fawn_ds::internals::format::record::{Envelope, RecordKind, RecordPlace, RecordRef, encode_into, encoded_len};
-use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
-use fawn_types::{ClientTag, Epoch, HashSecret, RangeId, Version};
+use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid, Watermark};
+use fawn_types::{ClientTag, Epoch, HashSecret, KeyRange, RangeId, Version};
 use std::fmt::Write;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/fawn-ds.md");
@@ -38,7 +38,7 @@ fn frame_example() -> Vec<u8> {
         let at = bytes.len();
         bytes.resize(at + encoded_len(record), 0);
         let place = RecordPlace { segment_id: segment.fold(), offset: FRAMES_OFFSET + at as u32 };
-        let envelope = Envelope { range: RangeId(9), continues: i == 0 };
+        let envelope = Envelope { number: RangeNumber(9), continues: i == 0 };
         chain = chain.then(encode_into(record, envelope, place, &mut bytes[at..]));
     }
     let header = FrameHeader {
@@ -63,7 +63,7 @@ fn wide_example() -> Vec<u8> {
     record.result = &result;
     let mut bytes = vec![0; encoded_len(&record)];
     let place = RecordPlace { segment_id: SegmentUuid(uuid(0x10)).fold(), offset: FRAMES_OFFSET + 64 };
-    encode_into(&record, Envelope { range: RangeId(9), continues: false }, place, &mut bytes);
+    encode_into(&record, Envelope { number: RangeNumber(9), continues: false }, place, &mut bytes);
     bytes.truncate(64);
     bytes
 }
@@ -75,6 +75,20 @@ fn commit_example() -> Vec<u8> {
         ManifestEdit::Identity { store: header.store, format: FORMAT_VERSION, segment_bytes: 1 << 26, secret };
     let mut bytes = Vec::new();
     encode_commit(&header, &[identity, ManifestEdit::Generation(1)], 512, 0, &mut bytes);
+    bytes
+}
+
+/// A new range, and the number of its records.
+fn range_example() -> Vec<u8> {
+    let header = ManifestHeader { store: StoreUuid(uuid(0x40)), rewrite: 0 };
+    let (range, number) = (RangeId(7), RangeNumber(9));
+    let edits = [
+        ManifestEdit::AddRange { range, keys: KeyRange::ALL },
+        ManifestEdit::BeginRange { range, number, since: 6, base: Version::ZERO },
+        ManifestEdit::RangeWhole { range },
+    ];
+    let mut bytes = Vec::new();
+    encode_commit(&header, &edits, 1024, 1024, &mut bytes);
     bytes
 }
 
@@ -96,6 +110,8 @@ fn the_worked_example_is_what_the_code_writes() {
     let title = "\nthe first 64 bytes of a result record at byte 4160 of the same segment, 65,536 times \"r\"";
     hex(title, &wide_example(), &mut example);
     hex("\nthe first commit of a manifest, at its byte 512, store uuid 40 41 42 … 4f", &commit_example(), &mut example);
+    let title = "\na commit at byte 1024: range 7 is added, with records under number 9 from segment 6 on";
+    hex(title, &range_example(), &mut example);
     let title = "\na commit at byte 4096: range 9 ends a sole epoch at 2.5 and begins the sole epoch 3";
     hex(title, &sole_example(), &mut example);
     let page = std::fs::read_to_string(PAGE).unwrap();

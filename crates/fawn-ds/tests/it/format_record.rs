@@ -1,10 +1,11 @@
 //! Record: round trips over every extension, detection of every flipped bit and every truncation.
 use crate::rng::Rng;
+use fawn_ds::internals::format::RangeNumber;
 use fawn_ds::internals::format::record::{
     Envelope, HEADER_BYTES, PEEK_BYTES, RESULT_BYTES_LIMIT, RecordError, RecordKind, RecordPlace, RecordRef, decode,
     decode_verified, encode_into, encoded_len, peek_len,
 };
-use fawn_types::{ClientTag, Epoch, RangeId, Version};
+use fawn_types::{ClientTag, Epoch, Version};
 
 const PLACE: RecordPlace = RecordPlace { segment_id: 0x1122_3344_5566_7788, offset: 4160 };
 
@@ -29,7 +30,7 @@ fn samples() -> Vec<(RecordRef<'static>, Envelope)> {
             record.flags = if bits & 2 != 0 { 0xDEAD_BEEF } else { 0 };
             record.tag = if bits & 4 != 0 { ClientTag { session: 9, seq: 8 } } else { ClientTag::NONE };
             record.result = if bits & 8 != 0 { b"+OK\r\n" } else { b"" };
-            samples.push((record, Envelope { range: RangeId(bits), continues: bits & 16 != 0 }));
+            samples.push((record, Envelope { number: RangeNumber(bits), continues: bits & 16 != 0 }));
         }
     }
     samples
@@ -49,7 +50,7 @@ fn round_trips() {
 #[test]
 fn round_trips_of_each_kind() {
     use RecordKind::{Clear, CommitMark, Result, Rollback, Tombstone};
-    let envelope = Envelope { range: RangeId(1), continues: false };
+    let envelope = Envelope { number: RangeNumber(1), continues: false };
     for (kind, key) in [(Tombstone, &b"gone"[..]), (Result, b"k"), (Clear, b""), (CommitMark, b""), (Rollback, b"")] {
         let record = RecordRef::bare(kind, version(5), key);
         assert_eq!(decode(&encode(&record, envelope), PLACE).unwrap().record, record);
@@ -65,7 +66,7 @@ fn the_longest_record_round_trips() {
     record.result = &result;
     record.tag = ClientTag { session: 9, seq: 8 };
     (record.expires_at_ms, record.flags) = (1, 1);
-    let bytes = encode(&record, Envelope { range: RangeId(0), continues: false });
+    let bytes = encode(&record, Envelope { number: RangeNumber(0), continues: false });
     assert_eq!(decode(&bytes, PLACE).unwrap().record, record);
 }
 
@@ -76,7 +77,7 @@ fn with_results() -> Vec<Vec<u8>> {
         let mut record = RecordRef::put(version(1), b"key", b"value");
         record.tag = ClientTag { session: 9, seq: 8 };
         record.result = &result;
-        let bytes = encode(&record, Envelope { range: RangeId(1), continues: false });
+        let bytes = encode(&record, Envelope { number: RangeNumber(1), continues: false });
         let stored = decode(&bytes, PLACE).unwrap();
         assert_eq!((stored.record, stored.encoded_len), (record, bytes.len()));
         assert_eq!(peek_len(&bytes[..PEEK_BYTES]), Ok(bytes.len()));
@@ -130,7 +131,7 @@ fn a_short_result_with_a_long_length_is_refused() {
 fn an_empty_extension_is_refused_by_every_way() {
     let mut record = RecordRef::put(version(1), b"key", b"value");
     (record.expires_at_ms, record.flags) = (77, 5);
-    let bytes = encode(&record, Envelope { range: RangeId(1), continues: false });
+    let bytes = encode(&record, Envelope { number: RangeNumber(1), continues: false });
     fawn_ds::fuzz::record(&bytes);
     for empty in [HEADER_BYTES..HEADER_BYTES + 8, HEADER_BYTES + 8..HEADER_BYTES + 12] {
         let mut other = bytes.clone();
@@ -156,7 +157,7 @@ fn every_flipped_bit_is_found() {
 #[test]
 fn elsewhere_it_is_refused() {
     let record = RecordRef::put(version(1), b"key", b"value");
-    let bytes = encode(&record, Envelope { range: RangeId(0), continues: false });
+    let bytes = encode(&record, Envelope { number: RangeNumber(0), continues: false });
     let elsewhere = [RecordPlace { offset: PLACE.offset + 16, ..PLACE }, RecordPlace { segment_id: 1, ..PLACE }];
     for place in elsewhere {
         assert!(matches!(decode(&bytes, place), Err(RecordError::Checksum { .. })), "{place:?}");

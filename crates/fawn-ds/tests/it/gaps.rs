@@ -173,7 +173,9 @@ fn a_gap_before_a_transfer_is_none_after_it() {
     let base = version(1, 60);
     node.engine.begin_transfer(RANGE, base).unwrap();
     node.engine.finish_transfer(RANGE).unwrap();
-    node.settle();
+    while node.engine.copying(RANGE).is_some() {
+        node.turn();
+    }
     append(&mut node, RANGE, &RecordRef::put(version(2, 1), b"key", b"later"));
     node.settle();
     disk.crash(1);

@@ -1,8 +1,8 @@
 //! Hand-made segments for format tests: frames written one after the other into a buffer.
 use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
 use fawn_ds::internals::format::record::{Envelope, RecordPlace, RecordRef, encode_into, encoded_len};
-use fawn_ds::internals::format::{FRAMES_OFFSET, SegmentUuid, Watermark};
-use fawn_types::{RangeId, Version};
+use fawn_ds::internals::format::{FRAMES_OFFSET, RangeNumber, SegmentUuid, Watermark};
+use fawn_types::Version;
 
 pub(crate) const UUID: SegmentUuid = SegmentUuid([7; 16]);
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
@@ -39,7 +39,7 @@ impl SegmentImage {
             self.seq += 1;
             let record = RecordRef::put(Version::from_u64(self.seq), key, value);
             let place = RecordPlace { segment_id: UUID.fold(), offset: at as u32 };
-            let envelope = Envelope { range: RangeId(0), continues: false };
+            let envelope = Envelope { number: RangeNumber(0), continues: false };
             chain = chain.then(encode_into(&record, envelope, place, &mut self.bytes[at..]));
             at += encoded_len(&record);
         }

@@ -1,6 +1,7 @@
 //! A manifest that lost synced commits: segments that show the loss must never be deleted as orphans.
 use crate::support::{RANGE, TestNode, TestWrite, manifest_commits, small};
 use fawn_ds::internals::check::{Severity, check};
+use fawn_ds::internals::format::RangeNumber;
 use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit, encode_snapshot};
 use fawn_ds::internals::{Engine, OpenError, Options, View};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
@@ -109,16 +110,40 @@ fn records_of_a_range_that_was_dropped_are_counted() {
     encode_commit(&decoded.header, &[ManifestEdit::DropRange { range: RANGE }], offset, offset, &mut manifest);
     disk.put("manifest", &manifest);
     let report = check(&mut SimDevice::attach(&disk)).unwrap();
-    let note = report.findings.iter().find(|finding| finding.detail.contains("which was dropped"));
+    let note = report.findings.iter().find(|finding| finding.detail.contains("which no range has any more"));
     assert!(
-        report.is_sound() && note.is_some_and(|note| note.detail.starts_with("30 records of range 7")),
+        report.is_sound() && note.is_some_and(|note| note.detail.starts_with("30 records under range number 1,")),
         "{report:?}"
     );
     let (engine, report) = Engine::open(SimDevice::attach(&disk), small(Durability::Sync), Now::at(2)).unwrap();
-    assert_eq!((report.dropped_records, engine.ranges().count()), (30, 0));
-    // Dropped ranges are also in a rewritten manifest.
+    assert_eq!((report.invalidated_records, engine.ranges().count()), (30, 0));
+    // A rewritten manifest has the dropped range's number too.
     let again = decode_all(&encode_snapshot(&decode_all(&manifest).unwrap().state, 9)).unwrap();
-    assert!(again.state.dropped.contains(&RANGE));
+    assert_eq!(again.state.last_number, RangeNumber(1));
+}
+
+/// A range that is added again after it was dropped begins empty, also after a further opening.
+#[test]
+fn records_of_a_dropped_range_do_not_come_back_with_it() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    fill(&mut node, 0..30);
+    drop(node.engine.close().unwrap());
+    let mut manifest = disk.contents("manifest").unwrap();
+    let decoded = decode_all(&manifest).unwrap();
+    manifest.truncate(decoded.valid_len as usize);
+    let offset = decoded.valid_len;
+    encode_commit(&decoded.header, &[ManifestEdit::DropRange { range: RANGE }], offset, offset, &mut manifest);
+    disk.put("manifest", &manifest);
+    // The harness adds the range again.
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
+    assert_eq!(node.engine.len(RANGE), 0);
+    fill(&mut node, 100..101);
+    drop(node.engine.close().unwrap());
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(3)).unwrap();
+    assert_eq!((node.report.invalidated_records, node.engine.len(RANGE)), (30, 1));
+    assert!(node.get(&0_u32.to_be_bytes(), View::Committed).unwrap().is_none());
+    assert!(node.get(&100_u32.to_be_bytes(), View::Committed).unwrap().is_some());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Manifest edits and their encoding: `tag u8, zero u8 ×3, body_bytes u32, body`.
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
-use crate::format::{SegmentUuid, StoreUuid, Watermark};
+use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_flash::buffer::SECTOR_BYTES;
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
@@ -72,18 +72,20 @@ pub enum ManifestEdit {
         /// Content of the blob.
         bytes: Vec<u8>,
     },
-    /// A state transfer into a range began. The range's records before a log position are invalidated. Later ones up to
-    /// the base are transferred records, valid once [`ManifestEdit::TransferWhole`] follows. Tag 10.
-    BeginTransfer {
+    /// The range begins from scratch under a new local number: records under earlier numbers are invalidated. Records up
+    /// to the base are transferred ones. All are valid once [`ManifestEdit::RangeWhole`] follows. Tag 10.
+    BeginRange {
         /// Id of the range.
         range: RangeId,
-        /// The range's records before this position are invalidated, whichever segments are dropped when.
-        from: Watermark,
+        /// Its new local number, above every earlier one of the store.
+        number: RangeNumber,
+        /// Sequence number of a segment: earlier ones have no record under this number.
+        since: u64,
         /// The range's own history continues after this version.
         base: Version,
     },
-    /// A range's transfer is complete: all its records are in the log, synced. Tag 11.
-    TransferWhole {
+    /// All transferred records of a range are in the log, synced; a new range has none. Tag 11.
+    RangeWhole {
         /// Id of the range.
         range: RangeId,
     },
@@ -122,6 +124,9 @@ pub enum ManifestEdit {
         /// Newest version committed in them, synced.
         base: Version,
     },
+    /// Local numbers up to this one were assigned. Only in a rewritten manifest, if no listed range has the number. Tag
+    /// 17.
+    LastNumber(RangeNumber),
 }
 
 impl ManifestEdit {
@@ -136,13 +141,14 @@ impl ManifestEdit {
             Self::DropSegment { .. } => 7,
             Self::ClearRange { .. } => 8,
             Self::Blob { .. } => 9,
-            Self::BeginTransfer { .. } => 10,
-            Self::TransferWhole { .. } => 11,
+            Self::BeginRange { .. } => 10,
+            Self::RangeWhole { .. } => 11,
             Self::Pad { .. } => 12,
             Self::EndOfLog { .. } => 13,
             Self::Clock { .. } => 14,
             Self::BeginSoleEpoch { .. } => 15,
             Self::EndSoleEpoch { .. } => 16,
+            Self::LastNumber(_) => 17,
         }
     }
 
@@ -150,12 +156,12 @@ impl ManifestEdit {
     /// of any other edit shows in frames of a later generation, or in segments that are unlisted or missing.
     pub(crate) const fn needs_vouching(&self) -> bool {
         use ManifestEdit::{
-            AddRange, BeginSoleEpoch, BeginTransfer, Blob, ClearRange, DropRange, EndSoleEpoch, TransferWhole,
+            AddRange, BeginRange, BeginSoleEpoch, Blob, ClearRange, DropRange, EndSoleEpoch, RangeWhole,
         };
         let is_of_range = matches!(self, AddRange { .. } | DropRange { .. } | ClearRange { .. });
-        let is_of_transfer = matches!(self, BeginTransfer { .. } | TransferWhole { .. });
+        let is_of_beginning = matches!(self, BeginRange { .. } | RangeWhole { .. });
         let is_of_epoch = matches!(self, BeginSoleEpoch { .. } | EndSoleEpoch { .. });
-        is_of_range || is_of_transfer || is_of_epoch || matches!(self, Blob { .. })
+        is_of_range || is_of_beginning || is_of_epoch || matches!(self, Blob { .. })
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
@@ -175,7 +181,7 @@ impl ManifestEdit {
                 // The ring's end has no ring key; an absent key encodes it.
                 out.extend_from_slice(keys.end.as_ref().map_or(&[][..], |end| &end.0));
             }
-            Self::DropRange { range } | Self::TransferWhole { range } => out.extend_from_slice(&range.0.to_le_bytes()),
+            Self::DropRange { range } | Self::RangeWhole { range } => out.extend_from_slice(&range.0.to_le_bytes()),
             Self::AddSegment { slot, uuid, sequence } => {
                 out.extend_from_slice(&slot.to_le_bytes());
                 out.extend_from_slice(&uuid.0);
@@ -198,12 +204,13 @@ impl ManifestEdit {
                 out.extend_from_slice(&epoch.get().to_le_bytes());
                 out.extend_from_slice(&base.as_u64().to_le_bytes());
             }
-            Self::BeginTransfer { range, from, base } => {
+            Self::BeginRange { range, number, since, base } => {
                 out.extend_from_slice(&range.0.to_le_bytes());
-                out.extend_from_slice(&from.sequence.to_le_bytes());
-                out.extend_from_slice(&from.offset.to_le_bytes());
+                out.extend_from_slice(&number.0.to_le_bytes());
+                out.extend_from_slice(&since.to_le_bytes());
                 out.extend_from_slice(&base.as_u64().to_le_bytes());
             }
+            Self::LastNumber(number) => out.extend_from_slice(&number.0.to_le_bytes()),
             Self::EndOfLog { end } => {
                 out.extend_from_slice(&end.sequence.to_le_bytes());
                 out.extend_from_slice(&end.offset.to_le_bytes());
@@ -261,12 +268,13 @@ impl ManifestEdit {
             (8, 12) => {
                 Self::ClearRange { range: RangeId(u32_at(body, 0)), version: Version::from_u64(u64_at(body, 4)) }
             }
-            (10, 24) => Self::BeginTransfer {
+            (10, 24) => Self::BeginRange {
                 range: RangeId(u32_at(body, 0)),
-                from: Watermark { sequence: u64_at(body, 4), offset: u32_at(body, 12) },
+                number: RangeNumber(u32_at(body, 4)),
+                since: u64_at(body, 8),
                 base: Version::from_u64(u64_at(body, 16)),
             },
-            (11, 4) => Self::TransferWhole { range: RangeId(u32_at(body, 0)) },
+            (11, 4) => Self::RangeWhole { range: RangeId(u32_at(body, 0)) },
             (12, 0..=PAD_MAX) if is_zero(body) => Self::Pad { bytes: body.len() as u32 },
             (13, 12) => Self::EndOfLog { end: Watermark { sequence: u64_at(body, 0), offset: u32_at(body, 8) } },
             (14, 16) => Self::Clock { time: TimeMs(u64_at(body, 0)), mono: MonoMs(u64_at(body, 8)) },
@@ -278,6 +286,7 @@ impl ManifestEdit {
             (16, 12) => {
                 Self::EndSoleEpoch { range: RangeId(u32_at(body, 0)), base: Version::from_u64(u64_at(body, 4)) }
             }
+            (17, 4) => Self::LastNumber(RangeNumber(u32_at(body, 0))),
             (9, 4..=BLOB_BODY_MAX) => Self::Blob { key: u32_at(body, 0), bytes: body[4..].to_vec() },
             _ => return None,
         })

@@ -1,10 +1,10 @@
 //! Manifest state: the result of all edits; edits that contradict it are corruption and refused.
 use super::ManifestEdit;
 use crate::format::{
-    FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
+    FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
 };
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, TimeMs, Version};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A key range of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,9 +13,9 @@ pub struct ManifestRange {
     pub keys: KeyRange,
     /// Its records up to this version are invalidated.
     pub cleared: Version,
-    /// Its last state transfer, if there was one.
-    pub copy: Option<TransferEntry>,
-    /// Its last sole epochs, if it had any since it was last copied.
+    /// How its records began; without it there are none.
+    pub beginning: Option<RangeBeginning>,
+    /// Its last sole epochs, if it had any since its records began.
     pub sole: Option<SoleEpochs>,
 }
 
@@ -63,14 +63,16 @@ impl SoleEpochs {
     }
 }
 
-/// A state transfer into a range.
+/// How the records of a range began: empty, or with a state transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TransferEntry {
-    /// The range's records before this log position are invalidated.
-    pub from: Watermark,
-    /// Records after that position up to this version are transferred; the range's own history continues after it.
+pub struct RangeBeginning {
+    /// The records' local number.
+    pub number: RangeNumber,
+    /// Sequence number of a segment: earlier ones have no record under this number.
+    pub since: u64,
+    /// Records up to this version are transferred; the range's own history continues after it.
     pub base: Version,
-    /// The transfer is complete; otherwise all of the range is invalidated.
+    /// All transferred records are in the log; otherwise all of the range is invalidated.
     pub is_whole: bool,
 }
 
@@ -104,9 +106,9 @@ pub struct ManifestState {
     pub generation: u32,
     /// Key ranges by id.
     pub ranges: BTreeMap<RangeId, ManifestRange>,
-    /// Ranges that were listed and then dropped: the log may still hold invalidated records of them. A range in neither
-    /// set was never listed, and has no records.
-    pub dropped: BTreeSet<RangeId>,
+    /// The highest local number ever assigned. The log may have invalidated records under numbers that no listed range
+    /// has; above this one it has none.
+    pub last_number: RangeNumber,
     /// Segments by slot.
     pub segments: BTreeMap<u32, SegmentEntry>,
     /// The highest segment sequence number ever assigned.
@@ -133,6 +135,11 @@ pub struct Identity {
 }
 
 impl ManifestState {
+    /// The number of the next range to begin.
+    pub(crate) fn next_number(&self) -> RangeNumber {
+        RangeNumber(self.last_number.0 + 1)
+    }
+
     /// Applies `edit`. If it contradicts the state, nothing has changed.
     ///
     /// # Errors
@@ -145,7 +152,8 @@ impl ManifestState {
             ManifestEdit::AddRange { .. } | ManifestEdit::DropRange { .. } | ManifestEdit::ClearRange { .. } => {
                 self.change_range(edit)
             }
-            ManifestEdit::BeginTransfer { .. } | ManifestEdit::TransferWhole { .. } => self.transfer_range(edit),
+            ManifestEdit::BeginRange { .. } | ManifestEdit::RangeWhole { .. } => self.begin_range(edit),
+            ManifestEdit::LastNumber(number) => assign_number(&mut self.last_number, *number),
             ManifestEdit::BeginSoleEpoch { range, epoch, base } => self.begin_sole_epoch(*range, *epoch, *base),
             ManifestEdit::EndSoleEpoch { range, base } => self.end_sole_epoch(*range, *base),
             ManifestEdit::AddSegment { slot, uuid, sequence } => self.add_segment(*slot, *uuid, *sequence),
@@ -208,12 +216,11 @@ impl ManifestState {
                 if self.ranges.contains_key(&range) {
                     return Err("this range is listed already");
                 }
-                self.dropped.remove(&range);
-                self.ranges.insert(range, ManifestRange { keys, cleared: Version::ZERO, copy: None, sole: None });
+                let entry = ManifestRange { keys, cleared: Version::ZERO, beginning: None, sole: None };
+                self.ranges.insert(range, entry);
             }
             ManifestEdit::DropRange { range } => {
                 self.ranges.remove(&range).ok_or("this range is not listed")?;
-                self.dropped.insert(range);
             }
             ManifestEdit::ClearRange { range, version } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
@@ -225,22 +232,22 @@ impl ManifestState {
         Ok(())
     }
 
-    fn transfer_range(&mut self, edit: &ManifestEdit) -> Result<(), &'static str> {
+    fn begin_range(&mut self, edit: &ManifestEdit) -> Result<(), &'static str> {
         match *edit {
-            ManifestEdit::BeginTransfer { range, from, base } => {
+            ManifestEdit::BeginRange { range, number, since, base } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
-                // An earlier clear concerned the history that is invalidated now.
+                assign_number(&mut self.last_number, number)?;
+                entry.beginning = Some(RangeBeginning { number, since, base, is_whole: false });
+                // An earlier clear and sole epochs concerned records that are invalidated now.
                 entry.cleared = Version::ZERO;
-                entry.copy = Some(TransferEntry { from, base, is_whole: false });
-                // So did sole epochs.
                 entry.sole = None;
             }
-            ManifestEdit::TransferWhole { range } => {
+            ManifestEdit::RangeWhole { range } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
-                let copy = entry.copy.as_mut().filter(|copy| !copy.is_whole);
-                copy.ok_or("no copy of this range is under way")?.is_whole = true;
+                let beginning = entry.beginning.as_mut().filter(|beginning| !beginning.is_whole);
+                beginning.ok_or("this range has not begun, or is whole already")?.is_whole = true;
             }
-            _ => return Err("an edit of a copy"),
+            _ => return Err("an edit that begins a range"),
         }
         Ok(())
     }
@@ -250,8 +257,8 @@ impl ManifestState {
         if base.epoch() >= epoch && base > Version::ZERO {
             return Err("an epoch begins above the range's log");
         }
-        if entry.copy.is_some_and(|copy| !copy.is_whole) {
-            return Err("a copy that is not whole serves no epoch");
+        if entry.beginning.is_none_or(|beginning| !beginning.is_whole) {
+            return Err("a range that is not whole serves no epoch");
         }
         let last = entry.sole;
         if last.is_some_and(|last| last.epoch >= epoch || last.base > base) {
@@ -337,26 +344,34 @@ impl ManifestState {
             edits.push(ManifestEdit::Generation(self.generation));
         }
         edits.extend(self.clock.map(|(time, mono)| ManifestEdit::Clock { time, mono }));
-        for &range in &self.dropped {
-            edits.push(ManifestEdit::AddRange { range, keys: KeyRange::ALL });
-            edits.push(ManifestEdit::DropRange { range });
+        edits.extend(self.snapshot_ranges());
+        edits.extend(self.snapshot_segments());
+        if self.end_of_log > Watermark::NONE {
+            edits.push(ManifestEdit::EndOfLog { end: self.end_of_log });
         }
-        for (&range, entry) in &self.ranges {
+        edits.extend(self.blobs.iter().map(|(&key, bytes)| ManifestEdit::Blob { key, bytes: bytes.clone() }));
+        edits
+    }
+
+    /// Ordered by local number, because an edit must not assign a lower one than the edit before.
+    fn snapshot_ranges(&self) -> Vec<ManifestEdit> {
+        let number_of = |entry: &ManifestRange| entry.beginning.map_or(RangeNumber(0), |beginning| beginning.number);
+        let mut ranges: Vec<_> = self.ranges.iter().collect();
+        ranges.sort_by_key(|(_, entry)| number_of(entry));
+        let last = ranges.last().map_or(RangeNumber(0), |(_, entry)| number_of(entry));
+        let mut edits = Vec::new();
+        for (&range, entry) in ranges {
             edits.push(ManifestEdit::AddRange { range, keys: entry.keys });
-            if let Some(TransferEntry { from, base, is_whole }) = entry.copy {
-                edits.push(ManifestEdit::BeginTransfer { range, from, base });
-                edits.extend(is_whole.then_some(ManifestEdit::TransferWhole { range }));
+            if let Some(RangeBeginning { number, since, base, is_whole }) = entry.beginning {
+                edits.push(ManifestEdit::BeginRange { range, number, since, base });
+                edits.extend(is_whole.then_some(ManifestEdit::RangeWhole { range }));
             }
             if entry.cleared > Version::ZERO {
                 edits.push(ManifestEdit::ClearRange { range, version: entry.cleared });
             }
             edits.extend(entry.sole.iter().flat_map(|sole| sole.snapshot(range)));
         }
-        edits.extend(self.snapshot_segments());
-        if self.end_of_log > Watermark::NONE {
-            edits.push(ManifestEdit::EndOfLog { end: self.end_of_log });
-        }
-        edits.extend(self.blobs.iter().map(|(&key, bytes)| ManifestEdit::Blob { key, bytes: bytes.clone() }));
+        edits.extend((last < self.last_number).then_some(ManifestEdit::LastNumber(self.last_number)));
         edits
     }
 
@@ -380,6 +395,14 @@ impl ManifestState {
         }
         edits
     }
+}
+
+fn assign_number(last: &mut RangeNumber, number: RangeNumber) -> Result<(), &'static str> {
+    if number <= *last {
+        return Err("local numbers of ranges only grow");
+    }
+    *last = number;
+    Ok(())
 }
 
 /// Number of segments of `segment_bytes` that a 32-bit pointer in units of 16 B can address.

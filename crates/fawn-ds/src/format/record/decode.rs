@@ -4,16 +4,16 @@ use super::{
     Envelope, HEADER_BYTES, NARROW_RESULT_BYTES_MAX, RESULT_BYTES_LIMIT, RecordKind, RecordPlace, RecordRef, extension,
 };
 use crate::format::bytes::{array, u16_at, u32_at, u64_at};
-use crate::format::{UNIT_BYTES, round_up_unit};
+use crate::format::{RangeNumber, UNIT_BYTES, round_up_unit};
 use fawn_types::checksum::{checksum32, salt};
-use fawn_types::{ClientTag, RangeId, Version};
+use fawn_types::{ClientTag, Version};
 
 /// A record in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stored<'a> {
     /// Its content.
     pub record: RecordRef<'a>,
-    /// Its range, and whether its batch continues.
+    /// Its range's local number, and whether its batch continues.
     pub envelope: Envelope,
     /// Bytes up to the next record.
     pub encoded_len: usize,
@@ -183,7 +183,8 @@ fn fields<'a>(bytes: &'a [u8], parts: &Parts, offset: u32) -> Result<Stored<'a>,
     if !record.is_well_formed() {
         return refuse("key or value length for this kind", kind as u64);
     }
-    let envelope = Envelope { range: RangeId(u32_at(bytes, 12)), continues: parts.bits & extension::CONTINUES != 0 };
+    let envelope =
+        Envelope { number: RangeNumber(u32_at(bytes, 12)), continues: parts.bits & extension::CONTINUES != 0 };
     Ok(Stored { record, envelope, encoded_len: parts.encoded_len() })
 }
 

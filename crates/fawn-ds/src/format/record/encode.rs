@@ -72,7 +72,7 @@ pub fn encode_into(record: &RecordRef<'_>, envelope: Envelope, place: RecordPlac
     out[8..10].copy_from_slice(&(record.key.len() as u16).to_le_bytes());
     out[10] = if envelope.continues { bits | extension::CONTINUES } else { bits };
     out[11] = 0;
-    out[12..16].copy_from_slice(&envelope.range.0.to_le_bytes());
+    out[12..16].copy_from_slice(&envelope.number.0.to_le_bytes());
     out[16..24].copy_from_slice(&record.version.as_u64().to_le_bytes());
     let at = put_extensions(record, bits, out);
     let at = put(out, at, record.key);

@@ -1,7 +1,7 @@
 //! Record: a key's write, a result, or a mark on a range; self-checking and bound to its place in a segment.
 //!
 //! ```text
-//! 0 checksum u32 | 4 value_len u24, kind u8 | 8 key_len u16 | 10 extensions u8 | 11 zero u8 | 12 range u32
+//! 0 checksum u32 | 4 value_len u24, kind u8 | 8 key_len u16 | 10 extensions u8 | 11 zero u8 | 12 range's local number u32
 //! 16 version u64 | 24 [expiry u64] [flags u32] [tag u64 u64] [result_len u16, result] | key | value | zeros to 16 B
 //! ```
 mod decode;
@@ -12,8 +12,8 @@ pub use decode::{RecordError, Stored, decode, decode_verified, peek_len};
 pub use encode::{encode_into, encoded_len};
 pub(crate) use fast_path::{PlainRecord, decode_plain};
 
-use crate::format::round_up_unit;
-use fawn_types::{ClientTag, RangeId, Version};
+use crate::format::{RangeNumber, round_up_unit};
+use fawn_types::{ClientTag, Version};
 
 /// Length of the fixed part, bytes.
 pub const HEADER_BYTES: usize = 24;
@@ -151,8 +151,9 @@ impl<'a> RecordRef<'a> {
 /// A record's fields besides its content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Envelope {
-    /// The range that the record belongs to.
-    pub range: RangeId,
+    /// The local number of the record's range. In frames between members, whose logs have other numbers, it is the
+    /// range's id.
+    pub number: RangeNumber,
     /// Whether the next record of the same frame belongs to the same atomic batch.
     pub continues: bool,
 }
