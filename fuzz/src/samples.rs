@@ -3,8 +3,9 @@ use fawn_chain::map::{RangeEntry, encode_map};
 use fawn_chain::message::{MemberReport, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
 use fawn_ds::internals::format::frame::{self, Chain, FrameHeader};
-use fawn_ds::internals::format::manifest::{self, ManifestEdit, ManifestHeader, ManifestState};
+use fawn_ds::internals::format::manifest::{self, ManifestEdit, ManifestHeader, ManifestState, SegmentSeal};
 use fawn_ds::internals::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
+use fawn_ds::internals::format::segment::RecordFacts;
 use fawn_ds::internals::format::{FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{
@@ -101,7 +102,8 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
     let mut bytes = manifest::encode_snapshot(&state, 1);
     let header = ManifestHeader { store, rewrite: 1 };
     let at = bytes.len() as u64;
-    manifest::encode_commit(&header, &[ManifestEdit::SealSegment { slot: 0, len: 8192 }], at, at, &mut bytes);
+    let seal = SegmentSeal { len: 8192, facts: RecordFacts::default() };
+    manifest::encode_commit(&header, &[ManifestEdit::SealSegment { slot: 0, seal }], at, at, &mut bytes);
     vec![bytes]
 }
 

@@ -3,8 +3,8 @@
 //! Reads only. A state that an open repairs (torn ends, orphans) is a note; one that it refuses is damage.
 use crate::format::manifest::{self, DecodedManifest, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
-use crate::format::scan::{ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
-use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
+use crate::format::scan::{OTHER_RECORDS, ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
+use crate::format::segment::{self, HEADER_BYTES, RecordFacts, SegmentHeader};
 use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame};
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -16,6 +16,15 @@ const READ_BYTES: u32 = 1 << 20;
 
 /// Per local number: the offset of its first record in a segment, and the count of its records there.
 type RangeCounts = BTreeMap<RangeNumber, (u32, u64)>;
+
+/// A segment whose header is valid.
+struct CheckedSegment<'m> {
+    name: String,
+    /// The facts that the manifest lists.
+    listed: Option<&'m RecordFacts>,
+    scan: ScanReport,
+    ranges: RangeCounts,
+}
 
 /// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,15 +87,15 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
     let state = &decoded.state;
     let mut listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| (slot, entry)).collect();
     listed.sort_by_key(|(_, entry)| entry.sequence);
-    let scans: Vec<_> = listed
+    let segments: Vec<_> = listed
         .into_iter()
         .filter_map(|(slot, entry)| check_segment(device, &decoded, slot, entry, &mut report))
         .collect();
-    check_ranges(&decoded, &scans, &mut report);
+    check_ranges(&decoded, &segments, &mut report);
     let mut known = SyncedLog::new(state.end_of_log);
-    scans.iter().for_each(|(_, scan, _)| known.add(scan));
-    for (name, scan, _) in &scans {
-        check_ends(name, scan, &known, state.generation, &mut report);
+    segments.iter().for_each(|segment| known.add(&segment.scan));
+    for segment in &segments {
+        check_end(segment, &known, state.generation, &mut report);
     }
     check_unlisted(device, &names, &decoded, &mut report);
     Ok(report)
@@ -131,13 +140,13 @@ fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceEr
 }
 
 /// Checks a listed segment's header and frames. `None`: the header itself is invalid.
-fn check_segment<D: Device>(
+fn check_segment<'m, D: Device>(
     device: &mut D,
     decoded: &DecodedManifest,
     slot: u32,
-    entry: &SegmentEntry,
+    entry: &'m SegmentEntry,
     report: &mut CheckReport,
-) -> Option<(String, ScanReport, RangeCounts)> {
+) -> Option<CheckedSegment<'m>> {
     let name = segment::file_name(slot, entry.uuid);
     let store = decoded.header.store;
     let scan = with_segment(device, &name, |device, file, header| {
@@ -145,7 +154,7 @@ fn check_segment<D: Device>(
         if header != expected {
             return Err(format!("the file is {header:?}, the manifest lists {expected:?}"));
         }
-        let sealed_len = entry.sealed_len;
+        let sealed_len = entry.sealed_len();
         scan(device, file, &header, sealed_len).map_err(|error| error.to_string())
     });
     match scan {
@@ -154,7 +163,8 @@ fn check_segment<D: Device>(
             report.frames += scan.frames;
             report.records += scan.records;
             report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
-            Some((name, scan, ranges))
+            let listed = entry.seal.as_ref().map(|seal| &seal.facts);
+            Some(CheckedSegment { name, listed, scan, ranges })
         }
         Err(detail) => {
             report.add(Severity::Damage, &name, 0, detail);
@@ -203,9 +213,9 @@ fn scan<D: Device>(
 
 /// Reports records under numbers that no listed range has: invalid if the number was assigned; otherwise the manifest
 /// lost its end.
-fn check_ranges(decoded: &DecodedManifest, scans: &[(String, ScanReport, RangeCounts)], report: &mut CheckReport) {
+fn check_ranges(decoded: &DecodedManifest, segments: &[CheckedSegment<'_>], report: &mut CheckReport) {
     let state = &decoded.state;
-    for (name, _, ranges) in scans {
+    for CheckedSegment { name, ranges, .. } in segments {
         let is_listed = |number: RangeNumber| {
             let mut beginnings = state.ranges.values().filter_map(|entry| entry.beginning);
             beginnings.any(|beginning| beginning.number == number)
@@ -223,10 +233,15 @@ fn check_ranges(decoded: &DecodedManifest, scans: &[(String, ScanReport, RangeCo
     }
 }
 
-fn check_ends(name: &str, scan: &ScanReport, known: &SyncedLog, generation: u32, report: &mut CheckReport) {
+fn check_end(segment: &CheckedSegment<'_>, known: &SyncedLog, generation: u32, report: &mut CheckReport) {
+    let CheckedSegment { name, listed, scan, .. } = segment;
     let why = scan.damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
-    match scan.validate(known) {
+    match scan.validate(known, *listed) {
         SegmentVerdict::Clean => {}
+        SegmentVerdict::OtherRecords => {
+            let detail = format!("{OTHER_RECORDS}: {listed:?}, found {:?}; restore a backup", scan.facts);
+            report.add(Severity::Damage, name, u64::from(FRAMES_OFFSET), detail);
+        }
         SegmentVerdict::TornAt { offset } => {
             let detail = format!("{why}; never synced, the next open truncates it");
             report.add(Severity::Note, name, u64::from(offset), detail);

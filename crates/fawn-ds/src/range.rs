@@ -2,6 +2,7 @@
 use crate::engine::KeepReason;
 use crate::format::RangeNumber;
 use crate::format::manifest::SoleEpochs;
+use crate::format::segment::NumberFacts;
 use crate::index::{Index, IndexOptions, Pointer};
 use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
@@ -126,6 +127,8 @@ pub(crate) struct RangeState {
     pub(crate) sole: Option<SoleEpochs>,
     /// Whether the open frame has records of this range.
     pub(crate) in_open_frame: bool,
+    /// Facts of these records, until their segment counts them.
+    pub(crate) open_facts: NumberFacts,
     /// Segments with records of the range's history: slots by sequence number.
     pub(crate) segments: BTreeMap<u64, u32>,
     /// Segments without live records that this range keeps: slots by reason and sequence number.
@@ -154,12 +157,22 @@ impl RangeState {
             marks: Marks::default(),
             sole: None,
             in_open_frame: false,
+            open_facts: NumberFacts::none(number),
             segments: BTreeMap::new(),
             held: BTreeMap::new(),
             is_released: false,
             copy: None,
             copied_results: VecDeque::new(),
         }
+    }
+
+    pub(crate) fn set_number(&mut self, number: RangeNumber) {
+        self.number = number;
+        self.open_facts = NumberFacts::none(number);
+    }
+
+    pub(crate) fn take_open_facts(&mut self) -> NumberFacts {
+        core::mem::replace(&mut self.open_facts, NumberFacts::none(self.number))
     }
 
     /// Whether the range is being emptied for a transfer, and that is not durable yet.
@@ -205,7 +218,7 @@ impl RangeState {
 
     /// Starts over: the manifest invalidates all records so far, and the history continues after `base`.
     pub(crate) fn begin_again(&mut self, number: RangeNumber, base: Version) {
-        self.number = number;
+        self.set_number(number);
         self.index.clear();
         self.pending.clear();
         self.retained.clear();

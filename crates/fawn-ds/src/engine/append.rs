@@ -175,8 +175,8 @@ impl<D: Device> Engine<D> {
             unreachable!("make_room opens a frame in a chunk")
         };
         let (slot, offset) = (chunk.slot, chunk.end());
-        let place = RecordPlace { segment_id: self.segments.expect(slot).id, offset };
         let envelope = Envelope { number: self.ranges[at].number, continues };
+        let place = RecordPlace { segment_id: self.segments.expect(slot).id, offset };
         let out = &mut chunk.spare()[..len];
         open.chain = open.chain.then(record::encode_into(record, envelope, place, out));
         open.count += 1;
@@ -185,7 +185,13 @@ impl<D: Device> Engine<D> {
         // stalls.
         let ahead = chunk.spare();
         prefetch(&ahead[..len.min(FETCH_AHEAD_BYTES_MAX).min(ahead.len())]);
-        self.ranges[at].in_open_frame = true;
+        let range = &mut self.ranges[at];
+        range.in_open_frame = true;
+        if !matches!(record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
+            range.open_facts.count(record.version);
+            open.tombstones += u32::from(record.kind == RecordKind::Tombstone);
+            open.latest_expiry_ms = open.latest_expiry_ms.max(record.expires_at_ms);
+        }
         self.stats.record_bytes += len as u64;
         (slot, self.segments.pointer(slot, offset))
     }
@@ -244,7 +250,7 @@ impl<D: Device> Engine<D> {
         let offset = chunk.end();
         chunk.spare()[..frame::HEADER_BYTES].fill(0);
         chunk.len += frame::HEADER_BYTES;
-        self.flush.open = Some(OpenFrame { slot: chunk.slot, offset, count: 0, chain: frame::Chain::EMPTY });
+        self.flush.open = Some(OpenFrame::new(chunk.slot, offset));
     }
 
     /// Continues in a new chunk of the same segment.

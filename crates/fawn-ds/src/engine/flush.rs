@@ -86,9 +86,11 @@ impl<D: Device> Engine<D> {
             chunk.len += padding_bytes;
         }
         segment.end = end;
+        segment.facts.tombstones += open.tombstones;
+        segment.facts.latest_expiry_ms = segment.facts.latest_expiry_ms.max(open.latest_expiry_ms);
         let (slot, sequence) = (open.slot, segment.sequence);
         let OpenFrame { offset, count, chain, .. } = open;
-        let ranges = self.take_frame_ranges();
+        let ranges = self.take_frame_ranges(slot);
         let write_end = end.next_multiple_of(PAGE_BYTES as u32);
         let done = false;
         let frame = ClosedFrame { slot, sequence, offset, end, record_bytes, count, chain, write_end, ranges, done };
@@ -114,11 +116,13 @@ impl<D: Device> Engine<D> {
         frame::encode_header(&header, bytes);
     }
 
-    fn take_frame_ranges(&mut self) -> FrameRanges {
+    fn take_frame_ranges(&mut self, slot: u32) -> FrameRanges {
+        let facts = &mut self.segments.expect_mut(slot).facts;
         let touched = self.ranges.iter_mut().enumerate().filter(|(_, range)| range.in_open_frame);
         touched
             .map(|(at, range)| {
                 range.in_open_frame = false;
+                facts.add(&range.take_open_facts());
                 let marked = range.marks.in_open_frame.take();
                 FrameRange { range: at, appended: range.progress.appended, marked }
             })

@@ -249,7 +249,7 @@ impl<D: Device> Engine<D> {
                 let end = LogPosition::new(segment.sequence, segment.end, segment_bytes);
                 if segment.sealed && !segment.listed_sealed && synced >= end {
                     segment.listed_sealed = true;
-                    edits.push(ManifestEdit::SealSegment { slot: segment.slot, len: segment.end });
+                    edits.push(segment.seal_edit());
                     listed.push(segment.slot);
                 }
                 self.has_unlisted |= segment.sealed && !segment.listed_sealed;

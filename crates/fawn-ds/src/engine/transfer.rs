@@ -81,6 +81,10 @@ impl<D: Device> Engine<D> {
         self.flush.forget_range(at);
         self.pending_records -= self.ranges[at].pending.len();
         self.forget_in_segments(at);
+        // Its records in the open frame have the old number.
+        if let Some(open) = self.flush.open {
+            self.segments.expect_mut(open.slot).facts.add(&self.ranges[at].take_open_facts());
+        }
         self.ranges[at].begin_again(number, base);
         Ok(listed)
     }

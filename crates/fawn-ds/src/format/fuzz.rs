@@ -104,7 +104,7 @@ pub fn scan(data: &[u8]) {
     let (whole, parts) = (scan(data.len()), scan(usize::from(first)));
     assert_eq!((whole.valid_len, whole.watermark), (parts.valid_len, parts.watermark), "chunks do not matter");
     assert_eq!(whole.damage.is_some(), parts.damage.is_some(), "chunks do not matter");
-    if whole.validate(&SyncedLog::default()) == SegmentVerdict::Clean {
+    if whole.validate(&SyncedLog::default(), None) == SegmentVerdict::Clean {
         assert!(whole.damage.is_none(), "clean is without damage");
     }
 }

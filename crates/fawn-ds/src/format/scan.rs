@@ -9,6 +9,7 @@
 use super::bytes::is_zero;
 use super::frame::{self, FrameError, FrameHeader, HEADER_BYTES};
 use super::record::Stored;
+use super::segment::RecordFacts;
 use super::{FRAMES_OFFSET, SegmentUuid, UNIT_BYTES, Watermark};
 use std::collections::BTreeMap;
 
@@ -59,7 +60,12 @@ pub enum SegmentVerdict {
         /// Synced end of the log.
         watermark: Watermark,
     },
+    /// All frames are whole, but they have other records than the manifest lists: never repaired.
+    OtherRecords,
 }
+
+/// Description of [`SegmentVerdict::OtherRecords`].
+pub const OTHER_RECORDS: &str = "its frames are whole, but the manifest lists other facts of its records";
 
 /// Evidence of how far a log was synced: the watermarks of all frames, the segments that have frames, and the end that
 /// the manifest records.
@@ -131,7 +137,7 @@ impl SyncedLog {
 }
 
 /// Result of a scan.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScanReport {
     /// The scanned segment.
     pub input: ScanInput,
@@ -149,6 +155,8 @@ pub struct ScanReport {
     pub frames: u64,
     /// Records yielded.
     pub records: u64,
+    /// Facts of these records.
+    pub facts: RecordFacts,
 }
 
 impl ScanReport {
@@ -159,9 +167,9 @@ impl ScanReport {
         self.generation > 0
     }
 
-    /// The verdict, given the evidence of all segments and the manifest.
+    /// The verdict, given the evidence of all segments and the manifest, and the facts that the manifest lists.
     #[must_use]
-    pub fn validate(&self, known: &SyncedLog) -> SegmentVerdict {
+    pub fn validate(&self, known: &SyncedLog, listed: Option<&RecordFacts>) -> SegmentVerdict {
         let (sequence, offset) = (self.input.sequence, self.valid_len);
         let here = Watermark { sequence, offset };
         if let Some(sealed_len) = self.input.sealed_len {
@@ -169,6 +177,8 @@ impl ScanReport {
             let watermark = Watermark { sequence, offset: sealed_len };
             return if watermark > here {
                 SegmentVerdict::CorruptAt { offset, watermark }
+            } else if listed.is_some_and(|listed| *listed != self.facts) {
+                SegmentVerdict::OtherRecords
             } else {
                 SegmentVerdict::Clean
             };
@@ -212,6 +222,7 @@ impl Scanner {
             generation: 0,
             frames: 0,
             records: 0,
+            facts: RecordFacts::default(),
         };
         let (carry, suspect) = (Vec::new(), None);
         Self { report, is_searching: false, offset: FRAMES_OFFSET, carry, need: HEADER_BYTES, suspect }
@@ -311,6 +322,7 @@ impl Scanner {
         report.records += u64::from(header.count);
         visitor.frame(header);
         for (offset, stored) in frame::records(header, bytes) {
+            report.facts.count(stored.envelope.number, &stored.record);
             visitor.record(offset, &stored);
         }
     }

@@ -26,6 +26,14 @@ pub(crate) struct OpenFrame {
     pub(crate) offset: u32,
     pub(crate) count: u32,
     pub(crate) chain: Chain,
+    pub(crate) tombstones: u32,
+    pub(crate) latest_expiry_ms: u64,
+}
+
+impl OpenFrame {
+    pub(crate) const fn new(slot: u32, offset: u32) -> Self {
+        Self { slot, offset, count: 0, chain: Chain::EMPTY, tombstones: 0, latest_expiry_ms: 0 }
+    }
 }
 
 /// A frame's effect on one range.

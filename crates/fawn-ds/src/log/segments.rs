@@ -1,5 +1,7 @@
 //! The segment table: the files of the log, and per segment the facts that the drop rule needs.
 use super::LogPosition;
+use crate::format::manifest::{ManifestEdit, SegmentSeal};
+use crate::format::segment::RecordFacts;
 use crate::format::{SegmentUuid, UNIT_BYTES};
 use crate::index::Pointer;
 use core::cell::Cell;
@@ -104,6 +106,8 @@ pub(crate) struct Segment {
     /// must be synced before a drop.
     pub(crate) died_at: LogPosition,
     pub(crate) lengths: Lengths,
+    /// Facts of its records, for its seal.
+    pub(crate) facts: RecordFacts,
 }
 
 impl Segment {
@@ -124,7 +128,14 @@ impl Segment {
             shares: SmallVec::new(),
             died_at: LogPosition(0),
             lengths: Lengths::new(),
+            facts: RecordFacts::default(),
         }
+    }
+
+    /// The edit that lists it as complete, at its present end.
+    pub(crate) fn seal_edit(&self) -> ManifestEdit {
+        let seal = SegmentSeal { len: self.end, facts: self.facts.clone() };
+        ManifestEdit::SealSegment { slot: self.slot, seal }
     }
 
     #[inline]

@@ -41,7 +41,7 @@ impl<D: Device> Engine<D> {
         }
         let mut known = SyncedLog::new(self.manifest.state().end_of_log);
         scanned.iter().for_each(|scanned| known.add(&scanned.report));
-        for scanned in scanned.iter().filter(|scanned| scanned.entry.sealed_len.is_none()) {
+        for scanned in scanned.iter().filter(|scanned| scanned.entry.seal.is_none()) {
             self.rewrite_unsynced(scanned, &known)?;
         }
         Ok(())
@@ -93,7 +93,7 @@ impl<D: Device> Engine<D> {
             if state.ranges[&range.id].beginning.is_some_and(|beginning| beginning.is_whole) {
                 continue;
             }
-            range.number = number;
+            range.set_number(number);
             edits.push(ManifestEdit::BeginRange { range: range.id, number, since, base: Version::ZERO });
             edits.push(ManifestEdit::RangeWhole { range: range.id });
             number.0 += 1;
@@ -103,7 +103,7 @@ impl<D: Device> Engine<D> {
 
     /// Appends to the newest segment with data unless it is sealed. A prepared, unused segment becomes the next one.
     fn choose_active(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
-        let is_open = |scanned: &&Scanned| scanned.entry.sealed_len.is_none();
+        let is_open = |scanned: &&Scanned| scanned.entry.seal.is_none();
         let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
         let empty = scanned.iter().filter(is_open).rfind(|scanned| {
             scanned.report.frames == 0
@@ -120,8 +120,8 @@ impl<D: Device> Engine<D> {
             let segment = self.segments.expect_mut(scanned.slot);
             segment.sealed = true;
             segment.listed_sealed = true;
-            if scanned.entry.sealed_len.is_none() {
-                edits.push(ManifestEdit::SealSegment { slot: scanned.slot, len: segment.end });
+            if scanned.entry.seal.is_none() {
+                edits.push(segment.seal_edit());
             }
         }
         if !edits.is_empty() {
@@ -188,7 +188,7 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect_mut(slot);
         segment.sealed = true;
         segment.listed_sealed = true;
-        let edit = ManifestEdit::SealSegment { slot, len: segment.end };
+        let edit = segment.seal_edit();
         self.manifest.commit_and_wait(&mut self.device, &[edit])?;
         self.full = true;
         Ok(())

@@ -21,7 +21,8 @@ const FIRST_SEQUENCE: u64 = 1;
 
 impl<D: Device> Engine<D> {
     pub(super) fn scan_all(&mut self, report: &mut OpenReport) -> Result<(Vec<Scanned>, Vec<Stray>), OpenError> {
-        let mut listed: Vec<_> = self.manifest.state().segments.iter().map(|(&slot, &entry)| (slot, entry)).collect();
+        let mut listed: Vec<_> =
+            self.manifest.state().segments.iter().map(|(&slot, entry)| (slot, entry.clone())).collect();
         listed.sort_by_key(|(_, entry)| entry.sequence);
         for (slot, entry) in &listed {
             let segment = open_segment(&mut self.device, self.store, *slot, entry)?;
@@ -39,13 +40,14 @@ impl<D: Device> Engine<D> {
                 uuid: entry.uuid,
                 sequence: entry.sequence,
                 segment_bytes: builder.engine.options.segment_bytes,
-                sealed_len: entry.sealed_len,
+                sealed_len: entry.sealed_len(),
             };
             let scan = scan_segment(&mut builder, slot, input)?;
             report.segments += 1;
             report.records += scan.records;
             report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
-            builder.engine.segments.expect_mut(slot).end = scan.valid_len;
+            let segment = builder.engine.segments.expect_mut(slot);
+            (segment.end, segment.facts) = (scan.valid_len, scan.facts.clone());
             scanned.push(Scanned { entry, slot, report: scan });
         }
         let strays = builder.finish()?;

@@ -5,7 +5,7 @@ use crate::check;
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest;
-use crate::format::scan::{SegmentVerdict, SyncedLog};
+use crate::format::scan::{OTHER_RECORDS, SegmentVerdict, SyncedLog};
 use crate::format::segment;
 use crate::format::{FRAMES_OFFSET, Watermark};
 use fawn_flash::Device;
@@ -90,11 +90,19 @@ impl<D: Device> Engine<D> {
             let file = self.segments.expect(scanned.slot).name.clone();
             let damage = scanned.report.damage;
             let detail = damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
-            match scanned.report.validate(&known) {
+            match scanned.report.validate(&known, scanned.entry.seal.as_ref().map(|seal| &seal.facts)) {
                 SegmentVerdict::Clean => {}
                 SegmentVerdict::TornAt { offset } => torn.push((scanned.slot, offset)),
                 SegmentVerdict::CorruptAt { offset, watermark } if self.options.read_only => {
                     report.damage.push(Damage { file, from_bytes: offset, synced: watermark, detail });
+                }
+                SegmentVerdict::OtherRecords => {
+                    let (to_bytes, detail) = (scanned.report.valid_len, OTHER_RECORDS.to_owned());
+                    if !self.options.read_only {
+                        return Err(OpenError::Corrupt { file, from_bytes: FRAMES_OFFSET, to_bytes, detail });
+                    }
+                    let synced = Watermark { sequence: scanned.entry.sequence, offset: to_bytes };
+                    report.damage.push(Damage { file, from_bytes: FRAMES_OFFSET, synced, detail });
                 }
                 SegmentVerdict::CorruptAt { offset, watermark } => {
                     let here = watermark.sequence == scanned.entry.sequence;

@@ -289,7 +289,7 @@ fn marks(disk: &SimDisk) -> usize {
             uuid: entry.uuid,
             sequence: entry.sequence,
             segment_bytes: 64 << 10,
-            sealed_len: entry.sealed_len,
+            sealed_len: entry.sealed_len(),
         };
         let mut count = |_: u32, stored: &Stored<'_>| {
             marks += usize::from(stored.record.kind == RecordKind::CommitMark);

@@ -1,9 +1,10 @@
 //! Manifest: round trips, contradictions, torn appends distinguished from corruption, detection of every flipped bit.
 use crate::rng::Rng;
 use fawn_ds::internals::format::manifest::{
-    HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, decode_all,
+    HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, SegmentSeal, decode_all,
     encode_commit, encode_header, encode_snapshot,
 };
+use fawn_ds::internals::format::segment::{NumberFacts, RecordFacts};
 use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
@@ -27,7 +28,7 @@ fn commits() -> Vec<Vec<ManifestEdit>> {
         vec![ManifestEdit::AddRange { range: RangeId(2), keys: lower }, begin(2, 3, 1, Version::ZERO)],
         vec![ManifestEdit::AddSegment { slot: 4, uuid: segment(4), sequence: 1 }],
         vec![
-            ManifestEdit::SealSegment { slot: 4, len: 8192 },
+            seal(4, 8192, 3),
             ManifestEdit::AddSegment { slot: 0, uuid: segment(0), sequence: 2 },
             ManifestEdit::AddSegment { slot: 1, uuid: segment(1), sequence: 3 },
         ],
@@ -69,6 +70,13 @@ fn commits() -> Vec<Vec<ManifestEdit>> {
 
 fn version(epoch: u32, seq: u64) -> Version {
     Version::new(Epoch::new(epoch).unwrap(), seq).unwrap()
+}
+
+fn seal(slot: u32, len: u32, number: u32) -> ManifestEdit {
+    let facts = |number, records| NumberFacts { number, records, lowest: version(1, 1), highest: version(2, 7) };
+    let numbers = [facts(RangeNumber(1), 1), facts(RangeNumber(number), 9)].into_iter().collect();
+    let facts = RecordFacts { tombstones: 2, latest_expiry_ms: 1_700_000_000_000, numbers };
+    ManifestEdit::SealSegment { slot, seal: SegmentSeal { len, facts } }
 }
 
 fn begin(range: u32, number: u32, since: u64, base: Version) -> ManifestEdit {
@@ -182,6 +190,8 @@ fn every_cut_is_torn_or_clean() {
 #[test]
 fn contradictions_are_corruption_and_change_nothing() {
     let uuid = SegmentUuid([1; 16]);
+    let ManifestEdit::SealSegment { seal: mut upside_down, .. } = seal(0, 8192, 3) else { unreachable!() };
+    upside_down.facts.numbers[1].lowest = version(3, 1);
     let bad = [
         identity(),
         ManifestEdit::Generation(1),
@@ -190,8 +200,10 @@ fn contradictions_are_corruption_and_change_nothing() {
         ManifestEdit::AddSegment { slot: 4, uuid, sequence: 9 },
         ManifestEdit::AddSegment { slot: 9, uuid, sequence: 3 },
         ManifestEdit::AddSegment { slot: 1 << 16, uuid, sequence: 9 },
-        ManifestEdit::SealSegment { slot: 4, len: 8192 },
-        ManifestEdit::SealSegment { slot: 0, len: 1 },
+        seal(4, 8192, 3),
+        seal(0, 1, 3),
+        seal(0, 8192, 9),
+        ManifestEdit::SealSegment { slot: 0, seal: upside_down },
         ManifestEdit::DropSegment { slot: 0, uuid },
         ManifestEdit::ClearRange { range: RangeId(9), version: Version::ZERO },
         begin(9, 9, 3, Version::ZERO),

@@ -24,7 +24,7 @@ fn scan_in_chunks(input: ScanInput, bytes: &[u8], chunk_bytes: usize) -> (ScanRe
 fn judge_alone(report: &ScanReport) -> SegmentVerdict {
     let mut known = SyncedLog::default();
     known.add(report);
-    report.validate(&known)
+    report.validate(&known, None)
 }
 
 fn scan(bytes: &[u8]) -> ScanReport {
@@ -51,7 +51,7 @@ fn chunks_of_any_size_yield_the_same() {
     assert_eq!(judge_alone(&whole), SegmentVerdict::Clean);
     assert_eq!(records.len(), 10);
     for chunk_bytes in (1..200).chain([511, 512, 513, 4096, 65_536]) {
-        assert_eq!(scan_in_chunks(INPUT, &image.bytes, chunk_bytes), (whole, records.clone()), "{chunk_bytes}");
+        assert_eq!(scan_in_chunks(INPUT, &image.bytes, chunk_bytes), (whole.clone(), records.clone()), "{chunk_bytes}");
     }
 }
 
@@ -104,7 +104,7 @@ fn zeros_below_the_watermark_are_corruption() {
     assert_eq!(judge_alone(&report), SegmentVerdict::Clean, "this segment alone shows nothing");
     let known = at(offset + 16);
     assert_eq!(
-        report.validate(&SyncedLog::new(known)),
+        report.validate(&SyncedLog::new(known), None),
         SegmentVerdict::CorruptAt { offset, watermark: known },
         "a frame of a later segment shows it"
     );
@@ -118,7 +118,7 @@ fn a_later_segments_watermark_makes_damage_corruption() {
     let offset = image.frames[4];
     assert_eq!(judge_alone(&report), SegmentVerdict::TornAt { offset });
     let known = Watermark { sequence: INPUT.sequence + 1, offset: FRAMES_OFFSET };
-    assert_eq!(report.validate(&SyncedLog::new(known)), SegmentVerdict::CorruptAt { offset, watermark: known });
+    assert_eq!(report.validate(&SyncedLog::new(known), None), SegmentVerdict::CorruptAt { offset, watermark: known });
 }
 
 /// The first frame of a segment is encoded only when everything before it is synced, regardless of its watermark.
@@ -136,10 +136,10 @@ fn any_frame_of_a_later_segment_makes_damage_corruption() {
     assert_eq!((later.frames, later.has_frame()), (0, true));
     let mut known = SyncedLog::default();
     known.add(&report);
-    assert_eq!(report.validate(&known), SegmentVerdict::TornAt { offset: earlier.frames[4] });
+    assert_eq!(report.validate(&known, None), SegmentVerdict::TornAt { offset: earlier.frames[4] });
     known.add(&later);
     let watermark = Watermark { sequence: input.sequence, offset: FRAMES_OFFSET };
-    assert_eq!(report.validate(&known), SegmentVerdict::CorruptAt { offset: earlier.frames[4], watermark });
+    assert_eq!(report.validate(&known, None), SegmentVerdict::CorruptAt { offset: earlier.frames[4], watermark });
 }
 
 /// The first frame's watermark is the end of the previous segment, even if a later watermark is known too.
@@ -155,13 +155,13 @@ fn zeros_where_the_next_segment_says_that_frames_were_are_corruption() {
         later.frame(3, Watermark { sequence: 6, offset: later.end }, &[(b"key", b"value")]);
         let later = scan_in_chunks(ScanInput { sequence: 6, ..INPUT }, &later.bytes, 4096).0;
         let mut known = SyncedLog::default();
-        [report, later].iter().for_each(|report| known.add(report));
+        [&report, &later].into_iter().for_each(|report| known.add(report));
         assert_eq!(
-            report.validate(&known),
+            report.validate(&known, None),
             SegmentVerdict::CorruptAt { offset: earlier.frames[4], watermark: at(end) }
         );
         let whole = scan(&image().bytes);
-        let is_whole = whole.validate(&known) == SegmentVerdict::Clean;
+        let is_whole = whole.validate(&known, None) == SegmentVerdict::Clean;
         assert_eq!(is_whole, end == image().end, "the segment ended exactly there");
     }
 }

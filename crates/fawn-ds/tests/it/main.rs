@@ -33,6 +33,7 @@ mod results;
 mod rng;
 mod scan;
 mod scan_damage;
+mod seals;
 mod segment_image;
 mod store_faults;
 mod store_iter;

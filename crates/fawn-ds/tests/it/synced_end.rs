@@ -17,7 +17,7 @@ fn listed(disk: &SimDisk) -> Vec<(String, Vec<u8>, bool)> {
     let Some(Ok(decoded)) = disk.contents("manifest").map(|bytes| decode_all(&bytes)) else { return Vec::new() };
     let mut listed: Vec<_> = decoded.state.segments.iter().collect();
     listed.sort_by_key(|(_, entry)| entry.sequence);
-    let named = listed.into_iter().map(|(slot, entry)| (segment::file_name(*slot, entry.uuid), entry.sealed_len));
+    let named = listed.into_iter().map(|(slot, entry)| (segment::file_name(*slot, entry.uuid), entry.sealed_len()));
     named
         .filter_map(|(name, sealed)| Some((disk.contents(&name)?, name, sealed.is_some())))
         .map(|(bytes, name, sealed)| (name, bytes, sealed))

@@ -1,4 +1,5 @@
 //! Manifest edits and their encoding: `tag u8, zero u8 ×3, body_bytes u32, body`.
+use super::SegmentSeal;
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_flash::buffer::SECTOR_BYTES;
@@ -48,8 +49,8 @@ pub enum ManifestEdit {
     SealSegment {
         /// Slot of the segment.
         slot: u32,
-        /// End of its last frame, bytes.
-        len: u32,
+        /// Its end and its records' facts.
+        seal: SegmentSeal,
     },
     /// A segment was dropped; its file may be unlinked once this edit is synced. Tag 7.
     DropSegment {
@@ -187,9 +188,9 @@ impl ManifestEdit {
                 out.extend_from_slice(&uuid.0);
                 out.extend_from_slice(&sequence.to_le_bytes());
             }
-            Self::SealSegment { slot, len } => {
+            Self::SealSegment { slot, seal } => {
                 out.extend_from_slice(&slot.to_le_bytes());
-                out.extend_from_slice(&len.to_le_bytes());
+                seal.encode(out);
             }
             Self::DropSegment { slot, uuid } => {
                 out.extend_from_slice(&slot.to_le_bytes());
@@ -263,7 +264,7 @@ impl ManifestEdit {
                 uuid: SegmentUuid(array(body, 4)),
                 sequence: u64_at(body, 20),
             },
-            (6, 8) => Self::SealSegment { slot: u32_at(body, 0), len: u32_at(body, 4) },
+            (6, SEAL_BODY_MIN..) => Self::SealSegment { slot: u32_at(body, 0), seal: SegmentSeal::decode(&body[4..])? },
             (7, 20) => Self::DropSegment { slot: u32_at(body, 0), uuid: SegmentUuid(array(body, 4)) },
             (8, 12) => {
                 Self::ClearRange { range: RangeId(u32_at(body, 0)), version: Version::from_u64(u64_at(body, 4)) }
@@ -293,6 +294,7 @@ impl ManifestEdit {
     }
 }
 
+const SEAL_BODY_MIN: usize = 4 + SegmentSeal::BYTES_MIN;
 const BLOB_MAX: usize = super::BLOB_BYTES_MAX;
 const BLOB_BODY_MAX: usize = 4 + BLOB_MAX;
 const PAD_MAX: usize = 2 * SECTOR_BYTES;

@@ -11,11 +11,13 @@
 mod decode;
 mod edit;
 mod encode;
+mod seal;
 mod state;
 
 pub use decode::{DecodedManifest, ManifestError, ManifestVerdict, decode_all, decode_header};
 pub use edit::ManifestEdit;
 pub use encode::{encode_commit, encode_header, encode_snapshot, vouching_edits};
+pub use seal::SegmentSeal;
 pub use state::{
     ApplyError, Identity, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, SoleEpochs, slots_max,
 };

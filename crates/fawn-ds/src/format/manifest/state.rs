@@ -1,5 +1,5 @@
 //! Manifest state: the result of all edits; edits that contradict it are corruption and refused.
-use super::ManifestEdit;
+use super::{ManifestEdit, SegmentSeal};
 use crate::format::{
     FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
 };
@@ -77,14 +77,22 @@ pub struct RangeBeginning {
 }
 
 /// A segment listed in the manifest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentEntry {
     /// Its UUID.
     pub uuid: SegmentUuid,
     /// Its position in the append stream.
     pub sequence: u64,
-    /// End of its last frame, bytes, once that is synced.
-    pub sealed_len: Option<u32>,
+    /// Its end and contents, once it is complete and synced.
+    pub seal: Option<SegmentSeal>,
+}
+
+impl SegmentEntry {
+    /// End of its last frame, bytes, once it is sealed.
+    #[must_use]
+    pub fn sealed_len(&self) -> Option<u32> {
+        self.seal.as_ref().map(|seal| seal.len)
+    }
 }
 
 /// An edit that contradicts the edits before it.
@@ -157,7 +165,7 @@ impl ManifestState {
             ManifestEdit::BeginSoleEpoch { range, epoch, base } => self.begin_sole_epoch(*range, *epoch, *base),
             ManifestEdit::EndSoleEpoch { range, base } => self.end_sole_epoch(*range, *base),
             ManifestEdit::AddSegment { slot, uuid, sequence } => self.add_segment(*slot, *uuid, *sequence),
-            ManifestEdit::SealSegment { slot, len } => self.seal_segment(*slot, *len),
+            ManifestEdit::SealSegment { slot, seal } => self.seal_segment(*slot, seal),
             ManifestEdit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
             ManifestEdit::Pad { .. } => Ok(()),
             ManifestEdit::EndOfLog { end } => self.end_log(*end),
@@ -291,20 +299,23 @@ impl ManifestState {
             return Err("this slot is past what a pointer can name");
         }
         self.last_sequence = sequence;
-        self.segments.insert(slot, SegmentEntry { uuid, sequence, sealed_len: None });
+        self.segments.insert(slot, SegmentEntry { uuid, sequence, seal: None });
         Ok(())
     }
 
-    fn seal_segment(&mut self, slot: u32, len: u32) -> Result<(), &'static str> {
+    fn seal_segment(&mut self, slot: u32, seal: &SegmentSeal) -> Result<(), &'static str> {
         let segment_bytes = self.identity.map_or(0, |identity| identity.segment_bytes);
         let entry = self.segments.get_mut(&slot).ok_or("this slot is not taken")?;
-        if entry.sealed_len.is_some() {
+        if entry.seal.is_some() {
             return Err("this segment is sealed already");
         }
-        if len < FRAMES_OFFSET || len > segment_bytes {
+        if seal.len < FRAMES_OFFSET || seal.len > segment_bytes {
             return Err("a sealed length lies between the header's end and the segment's");
         }
-        entry.sealed_len = Some(len);
+        if seal.facts.numbers.iter().any(|facts| facts.number > self.last_number || facts.lowest > facts.highest) {
+            return Err("a sealed segment has records under assigned numbers, with a lowest and a highest version");
+        }
+        entry.seal = Some(seal.clone());
         Ok(())
     }
 
@@ -381,9 +392,10 @@ impl ManifestState {
         segments.sort_by_key(|(_, entry)| entry.sequence);
         let mut edits = Vec::new();
         let mut last = 0;
-        for (&slot, &SegmentEntry { uuid, sequence, sealed_len }) in segments {
+        for (&slot, SegmentEntry { uuid, sequence, seal }) in segments {
+            let (uuid, sequence) = (*uuid, *sequence);
             edits.push(ManifestEdit::AddSegment { slot, uuid, sequence });
-            edits.extend(sealed_len.map(|len| ManifestEdit::SealSegment { slot, len }));
+            edits.extend(seal.clone().map(|seal| ManifestEdit::SealSegment { slot, seal }));
             last = sequence;
         }
         if let Some(slot) = (0..).find(|slot| !self.segments.contains_key(slot)).filter(|_| last < self.last_sequence) {

@@ -8,10 +8,12 @@
 //! their places in every later format, so that an old version can distinguish "newer" from "corrupt".
 mod decode;
 mod encode;
+mod facts;
 
 pub(in crate::format) use decode::check_frozen;
 pub use decode::decode;
 pub use encode::encode;
+pub use facts::{NumberFacts, RecordFacts};
 
 use super::{FRAMES_OFFSET, SegmentUuid, StoreUuid};
 
