@@ -10,8 +10,11 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass, Token};
 use fawn_types::{MonoMs, TimeMs};
 
-/// Space kept allocated after the end if possible, bytes: a full device can then still seal and drop segments.
+/// Space kept allocated after the end if possible, bytes, besides that for seals: a full device can then still seal and
+/// drop segments.
 const AHEAD_BYTES_MIN: u64 = 16 << 10;
+/// Seals for which there is space besides: of the active segment, and of the one that was prepared.
+const SEALS_AHEAD: u64 = 2;
 /// Allocation step, bytes.
 const AHEAD_STEP_BYTES: u64 = 32 << 10;
 /// Advance of the expiry time after which the next commit carries it, ms.
@@ -66,12 +69,17 @@ pub(crate) struct ManifestFile {
     clock: (TimeMs, MonoMs),
 }
 
+/// Space to keep allocated after the end: a seal names every range with records in its segment.
+fn ahead_bytes(state: &ManifestState) -> u64 {
+    AHEAD_BYTES_MIN + SEALS_AHEAD * manifest::seal_bytes(state.ranges.len()) as u64
+}
+
 impl ManifestFile {
     /// Writes a new store's manifest: complete and synced under another name before it gets its own.
     pub(crate) fn create<D: Device>(device: &mut D, state: ManifestState) -> Result<Self, OpenError> {
         let bytes = manifest::encode_snapshot(&state, 1);
         let store = state.identity.map(|identity| identity.store).unwrap_or_default();
-        let (file, allocated) = Self::create_new(device, bytes.len() as u64)?;
+        let (file, allocated) = Self::create_new(device, bytes.len() as u64, &state)?;
         Io::new(device).write_durable(file, 0, &bytes, IoClass::Manifest)?;
         device.rename(NEW_FILE_NAME, FILE_NAME)?;
         device.sync_dir()?;
@@ -79,13 +87,17 @@ impl ManifestFile {
     }
 
     /// Creates and allocates an empty file under the temporary name.
-    fn create_new<D: Device>(device: &mut D, len_bytes: u64) -> Result<(FileId, u64), DeviceError> {
+    fn create_new<D: Device>(
+        device: &mut D,
+        len_bytes: u64,
+        state: &ManifestState,
+    ) -> Result<(FileId, u64), DeviceError> {
         match device.unlink(NEW_FILE_NAME) {
             Ok(()) | Err(DeviceError::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
         let file = device.create(NEW_FILE_NAME)?;
-        let allocated = (len_bytes + AHEAD_BYTES_MIN).next_multiple_of(AHEAD_STEP_BYTES);
+        let allocated = (len_bytes + ahead_bytes(state)).next_multiple_of(AHEAD_STEP_BYTES);
         if let Err(error) = device.allocate(file, 0, allocated) {
             device.close(file);
             // If the unlink fails too, the next attempt unlinks the file first.
@@ -151,7 +163,7 @@ impl ManifestFile {
             device.truncate(self.file, self.len())?;
             self.allocated = self.len();
         }
-        self.allocate_ahead(device, AHEAD_BYTES_MIN)?;
+        self.allocate_ahead(device, ahead_bytes(&self.state))?;
         // The last writes of a killed process may not be on the disk yet. They are written again, because a sync that
         // failed in that process has marked their pages clean, and another one would not cover them.
         Io::new(device).write_durable(self.file, self.tail_at, &self.tail, IoClass::Manifest)?;
@@ -282,7 +294,7 @@ impl ManifestFile {
         if self.len() >= self.rewrite_from.max(manifest::REWRITE_BYTES_MIN) && self.start_rewrite(device, token)? {
             return Ok(());
         }
-        self.allocate_ahead(device, AHEAD_BYTES_MIN)?;
+        self.allocate_ahead(device, ahead_bytes(&self.state))?;
         let len = self.tail.len().next_multiple_of(PAGE_BYTES);
         let mut buf = AlignedBuf::zeroed(len);
         buf[..self.tail.len()].copy_from_slice(&self.tail);
@@ -299,7 +311,7 @@ impl ManifestFile {
         if !manifest::is_worth_rewriting(self.len(), bytes.len() as u64) {
             return Ok(false);
         }
-        let file = match Self::create_new(device, bytes.len() as u64) {
+        let file = match Self::create_new(device, bytes.len() as u64, &self.state) {
             Ok((file, _)) => file,
             Err(error) if error.is_retryable() => return Ok(false),
             Err(error) => return Err(error),
@@ -333,7 +345,7 @@ impl ManifestFile {
         device.rename(NEW_FILE_NAME, FILE_NAME)?;
         device.sync_dir()?;
         device.close(core::mem::replace(&mut self.file, file));
-        let allocated = (bytes.len() as u64 + AHEAD_BYTES_MIN).next_multiple_of(AHEAD_STEP_BYTES);
+        let allocated = (bytes.len() as u64 + ahead_bytes(&self.state)).next_multiple_of(AHEAD_STEP_BYTES);
         let state = core::mem::take(&mut self.state);
         let total = self.queued;
         assert_eq!(through + queued.len() as u64, total, "every commit is in the fresh file or follows it");

@@ -1,9 +1,10 @@
 //! Manifest of a running store: it stays short, also through crashes, and needs little space on a full device.
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{BlobTicket, EngineError, Options, View};
+use fawn_ds::internals::format::manifest::decode_all;
+use fawn_ds::internals::{BlobTicket, EngineError, Options, RecordRef, View};
 use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, KeyRange, Now, RangeId};
+use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};
 
 const BLOB: u32 = 5;
 /// The engine begins a new file at 256 KiB.
@@ -191,4 +192,59 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
         assert_eq!(node.engine.progress(RANGE).committed, committed, "seed {seed}");
         assert!(node.get(&50u32.to_be_bytes(), View::Committed).unwrap().is_some(), "seed {seed}");
     }
+}
+
+/// A segment's seal names each range with records in it: a full device has space for the seals of its last segments.
+#[test]
+fn a_full_device_seals_segments_of_many_ranges() {
+    for ranges in [600, 750, 900, 1000, 1100, 1200] {
+        seal_on_a_full_device(ranges);
+    }
+}
+
+fn seal_on_a_full_device(range_count: u32) {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    let ranges: Vec<_> = (100..100 + range_count).map(RangeId).collect();
+    for &range in &ranges {
+        node.engine.add_range(range, KeyRange::ALL).unwrap();
+    }
+    let mut refused = 0;
+    for seq in 1..20 {
+        let version = Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+        let record = RecordRef::put(version, b"key", b"");
+        for some in ranges.chunks(100) {
+            // The next segment is prepared by then.
+            if seq == 1 && some[0] == ranges[500] {
+                for _ in 0..20 {
+                    node.turn();
+                }
+                disk.set_full(true);
+            }
+            for &range in some {
+                match node.engine.append(range, TestNode::hash(b"key"), &record) {
+                    Err(EngineError::StoreFull | EngineError::Overloaded) => refused += 1,
+                    result => result.unwrap(),
+                }
+            }
+            node.turn();
+            for &range in some {
+                let synced = node.engine.progress(range).synced;
+                node.engine.commit(range, synced);
+            }
+        }
+    }
+    assert!(refused > range_count, "{refused} refused");
+    assert_eq!(node.engine.poisoned(), None, "{range_count} ranges");
+    disk.set_full(false);
+    for _ in 0..100 {
+        node.turn();
+        node.now = node.now.plus_ms(10);
+    }
+    node.append(&[write(1)]).unwrap();
+    drop(node.engine.close().unwrap());
+    let decoded = decode_all(&disk.contents("manifest").unwrap()).unwrap();
+    let seals = decoded.state.segments.values().filter_map(|entry| entry.seal.as_ref());
+    let most = seals.map(|seal| seal.facts.numbers.len()).max();
+    assert!(most > Some(500), "{most:?} ranges in the fullest segment");
 }

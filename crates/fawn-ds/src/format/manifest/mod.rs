@@ -18,6 +18,7 @@ pub use decode::{DecodedManifest, ManifestError, ManifestVerdict, decode_all, de
 pub use edit::ManifestEdit;
 pub use encode::{encode_commit, encode_header, encode_snapshot, vouching_edits};
 pub use seal::SegmentSeal;
+pub(crate) use seal::seal_bytes;
 pub use state::{
     ApplyError, Identity, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, SoleEpochs, slots_max,
 };

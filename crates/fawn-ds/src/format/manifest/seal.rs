@@ -1,4 +1,5 @@
 //! A segment's seal: its end and its records' facts, listed once it is complete and synced.
+use super::edit::EDIT_HEADER_BYTES;
 use crate::format::RangeNumber;
 use crate::format::bytes::{u32_at, u64_at};
 use crate::format::segment::{NumberFacts, RecordFacts};
@@ -11,6 +12,12 @@ pub struct SegmentSeal {
     pub len: u32,
     /// Facts of its records.
     pub facts: RecordFacts,
+}
+
+/// Length of a seal's edit for a segment with records of this many ranges, bytes.
+#[must_use]
+pub(crate) const fn seal_bytes(ranges: usize) -> usize {
+    EDIT_HEADER_BYTES + size_of::<u32>() + SegmentSeal::BYTES_MIN + ranges * SegmentSeal::NUMBER_BYTES
 }
 
 impl SegmentSeal {
