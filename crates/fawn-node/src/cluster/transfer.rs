@@ -74,10 +74,16 @@ impl<D: Device> MemberHost<D> {
                 self.counters.malformed += 1;
                 return;
             }
+            let tag = (record.tag.session, record.tag.seq);
+            if record.kind == RecordKind::Result && member.transfer.last_result >= Some(tag) {
+                // The log took the first part of this chunk at an earlier attempt. The puts there change nothing.
+                continue;
+            }
             let hash = KeyHash::of(self.engine.secret(), record.key);
             match self.engine.append_copied(member.id, hash, &record) {
                 Ok(is_new) if record.kind == RecordKind::Put => member.transfer.keys += u64::from(is_new),
                 Ok(_) => {
+                    member.transfer.last_result = Some(tag);
                     let (result, first_incomplete) = split_acknowledged(record.tag, record.result);
                     member.completions.restore(record.tag, first_incomplete, record.version, result);
                 }

@@ -59,6 +59,8 @@ pub(crate) struct TransferProgress {
     pub(crate) begin: Option<TransferBegin>,
     /// Base of a transfer that is completely in the log and is becoming durable.
     pub(crate) finishing: Option<Version>,
+    /// Session and number of the last result received. Senders order results by these.
+    pub(crate) last_result: Option<(u64, u64)>,
     /// Keys received so far.
     pub(crate) keys: u64,
     /// Approximate total, from the sender's key count.

@@ -20,8 +20,6 @@ fn world(durability: Durability, memory_bytes: u64) -> TestWorld {
     let range = RangeEntry::new(RangeId(1), KeyRange::ALL, &[member(1), member(2), member(3)]);
     let mut world = TestWorld::on(70, durability, memory_bytes, disks, Some(range));
     world.limits.retained_records_max = 10;
-    // The tests' segments are small: each holds a chunk.
-    world.limits.transfer_chunk_bytes_max = 20_000;
     (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
     (1..=BACK_ENDS).for_each(|node| world.start(node));
     world.put(b"served", b"again");
