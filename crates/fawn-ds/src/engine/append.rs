@@ -171,7 +171,7 @@ impl<D: Device> Engine<D> {
 
     /// Encodes the record into the open frame; returns its slot and pointer.
     pub(super) fn encode(&mut self, at: usize, record: &RecordRef<'_>, len: usize, continues: bool) -> (u32, Pointer) {
-        let (Some(chunk), Some(open)) = (self.window.active_mut(), self.flush.open.as_mut()) else {
+        let (Some(chunk), Some(open)) = (self.stream.window.active_mut(), self.stream.flush.open.as_mut()) else {
             unreachable!("make_room opens a frame in a chunk")
         };
         let (slot, offset) = (chunk.slot, chunk.end());
@@ -207,9 +207,9 @@ impl<D: Device> Engine<D> {
         let fits = |chunk: &Chunk| {
             let segment_room = segment_bytes - chunk.end();
             let is_early = segment_room > segment_bytes / 2 && !self.full;
-            chunk.room() >= len && segment_room as usize >= len && (is_early || self.next.is_ready())
+            chunk.room() >= len && segment_room as usize >= len && (is_early || self.stream.next.is_ready())
         };
-        if self.flush.open.is_some() && self.window.active().is_some_and(fits) {
+        if self.stream.flush.open.is_some() && self.stream.window.active().is_some_and(fits) {
             return Ok(());
         }
         self.extend_room(len, reserve)
@@ -221,18 +221,18 @@ impl<D: Device> Engine<D> {
         self.check_writable()?;
         let segment_bytes = self.options.segment_bytes;
         loop {
-            let Some(chunk) = self.window.active() else {
+            let Some(chunk) = self.stream.window.active() else {
                 self.begin_in_next()?;
                 continue;
             };
-            let need = len + if self.flush.open.is_some() { 0 } else { frame::HEADER_BYTES };
+            let need = len + if self.stream.flush.open.is_some() { 0 } else { frame::HEADER_BYTES };
             let segment_room = (segment_bytes - chunk.end()) as usize;
-            if !self.next.is_ready() {
+            if !self.stream.next.is_ready() {
                 self.prepare_next(reserve, segment_room)?;
             }
             if segment_room < need {
                 self.switch_segment()?;
-            } else if chunk_room(self.window.active()) < need {
+            } else if chunk_room(self.stream.window.active()) < need {
                 self.next_chunk(len + frame::HEADER_BYTES)?;
             } else {
                 break;
@@ -243,14 +243,14 @@ impl<D: Device> Engine<D> {
     }
 
     fn open_frame(&mut self) {
-        if self.flush.open.is_some() {
+        if self.stream.flush.open.is_some() {
             return;
         }
-        let Some(chunk) = self.window.active_mut() else { return };
+        let Some(chunk) = self.stream.window.active_mut() else { return };
         let offset = chunk.end();
         chunk.spare()[..frame::HEADER_BYTES].fill(0);
         chunk.len += frame::HEADER_BYTES;
-        self.flush.open = Some(OpenFrame::new(chunk.slot, offset));
+        self.stream.flush.open = Some(OpenFrame::new(chunk.slot, offset));
     }
 
     /// Continues in a new chunk of the same segment.
@@ -260,19 +260,19 @@ impl<D: Device> Engine<D> {
         self.reserve_window(bytes)?;
         self.close_frame(true);
         self.start_writes();
-        let Some(last) = self.window.active() else { return Err(EngineError::Overloaded) };
+        let Some(last) = self.stream.window.active() else { return Err(EngineError::Overloaded) };
         let (slot, sequence, end) = (last.slot, last.sequence, last.end());
         let base = end - end % page;
         let mut buf = self.pool.take(bytes);
         // The page in which the last frame ends is rewritten with the next frame, so it is copied whole, with that
         // frame's header. A frame that ends within a page was submitted, and its header encoded, when it was closed.
         assert!(
-            end.is_multiple_of(page) || self.flush.started == self.flush.frames.len(),
+            end.is_multiple_of(page) || self.stream.flush.started == self.stream.flush.frames.len(),
             "carried without its header"
         );
         let carried = (end - base) as usize;
         buf[..carried].copy_from_slice(&last.buf[(base - last.base) as usize..last.len]);
-        self.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
+        self.stream.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
         Ok(())
     }
 
@@ -280,12 +280,12 @@ impl<D: Device> Engine<D> {
     pub(crate) fn reserve_window(&mut self, bytes: usize) -> Result<(), EngineError> {
         self.drop_flushed_chunks();
         // The active chunk is dropped only after a next one exists. However long it is, one more must fit.
-        let active = self.window.active().map_or(0, |chunk| chunk.buf.len());
+        let active = self.stream.window.active().map_or(0, |chunk| chunk.buf.len());
         let bytes_max = self.options.write_buffer_bytes_max().max(active.max(bytes) + bytes);
-        if self.window.capacity_bytes() + bytes <= bytes_max {
+        if self.stream.window.capacity_bytes() + bytes <= bytes_max {
             return Ok(());
         }
-        self.flush.wanted = true;
+        self.stream.flush.wanted = true;
         Err(EngineError::Overloaded)
     }
 }

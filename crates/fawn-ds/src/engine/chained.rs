@@ -13,6 +13,6 @@ impl<D: Device> Engine<D> {
     /// not wait for a timer [replication.md §2.2]. Takes effect at the next submit.
     pub fn set_eager_sync(&mut self, eager: bool) {
         self.flush_everything = eager;
-        self.flush.wanted |= eager && self.flush.open.is_some();
+        self.stream.flush.wanted |= eager && self.stream.flush.open.is_some();
     }
 }

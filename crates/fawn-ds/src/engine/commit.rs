@@ -174,7 +174,7 @@ impl<D: Device> Engine<D> {
         progress.appended = last;
         progress.flushed = progress.flushed.min(last);
         progress.synced = progress.synced.min(last);
-        self.flush.roll_back(at, last);
+        self.stream.flush.roll_back(at, last);
         Ok(())
     }
 

@@ -176,7 +176,7 @@ impl<D: Device> Engine<D> {
             pins: segment.pins,
             newest_marks: segment.newest_marks,
             died_at: segment.died_at,
-            synced: self.flush.synced,
+            synced: self.stream.flush.synced,
         };
         let ranges = segment.shares.iter().map(|share| (share.range, self.range_facts(segment.sequence, share)));
         keep_reason(&facts, ranges)

@@ -15,18 +15,19 @@ const RECORD_BYTES_MAX: u64 = 256;
 impl<D: Device> Engine<D> {
     pub(crate) fn record_end_when_idle(&mut self) {
         // One comparison at every poll. The rest runs only in the few polls after the log became idle.
-        if self.flush.synced != self.recorded_end && self.now.mono.ms_since(self.flush.last_flush) >= IDLE_MS {
+        if self.stream.flush.synced != self.stream.recorded_end
+            && self.now.mono.ms_since(self.stream.flush.last_flush) >= IDLE_MS
+        {
             self.record_end_of_log();
         }
     }
 
     /// Records the end of the log in the manifest, if all of the log is synced and its end is not recorded yet.
     pub(crate) fn record_end_of_log(&mut self) {
-        let is_at_rest = self.flush.is_idle() && self.flush.unsynced.is_empty();
-        if self.poisoned.is_some() || self.options.read_only || !is_at_rest {
+        if self.poisoned.is_some() || self.options.read_only || !self.stream.is_at_rest() {
             return;
         }
-        let Some(slot) = self.window.active().map(|chunk| chunk.slot) else { return };
+        let Some(slot) = self.stream.window.active().map(|chunk| chunk.slot) else { return };
         let segment = self.segments.expect(slot);
         let end = Watermark { sequence: segment.sequence, offset: segment.end };
         // A segment without frames has a sealed predecessor, and that seal carries the same information.
@@ -40,6 +41,6 @@ impl<D: Device> Engine<D> {
             self.manifest.commit(&[ManifestEdit::EndOfLog { end }]);
             self.start_manifest();
         }
-        self.recorded_end = self.flush.synced;
+        self.stream.recorded_end = self.stream.flush.synced;
     }
 }

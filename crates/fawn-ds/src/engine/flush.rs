@@ -1,7 +1,6 @@
 //! Flushing: closes frames, keeps one write in flight per block, syncs by durability mode, advances the watermarks.
 use super::{Engine, InFlight};
 use crate::error::EngineError;
-use crate::format::Watermark;
 use crate::format::frame::{self, FrameHeader};
 use crate::log::LogPosition;
 use crate::log::flush::{
@@ -20,7 +19,7 @@ impl<D: Device> Engine<D> {
         self.now = now;
         self.log_marks();
         if self.flush_is_due() {
-            self.flush.wanted = true;
+            self.stream.flush.wanted = true;
         }
         self.advance_flush();
         self.pump_verifications();
@@ -29,13 +28,13 @@ impl<D: Device> Engine<D> {
 
     /// Whether the durability mode requires the open frame to be written now.
     fn flush_is_due(&self) -> bool {
-        let Some(open) = self.flush.open else { return false };
-        let end = self.window.active().map_or(open.offset, |chunk| chunk.end());
+        let Some(open) = self.stream.flush.open else { return false };
+        let end = self.stream.window.active().map_or(open.offset, |chunk| chunk.end());
         match self.options.durability {
             Durability::Sync | Durability::EverySecond => true,
             Durability::Memory => {
                 end - open.offset >= MEMORY_FLUSH_BYTES
-                    || self.now.mono.ms_since(self.flush.last_flush) >= MEMORY_FLUSH_MS
+                    || self.now.mono.ms_since(self.stream.flush.last_flush) >= MEMORY_FLUSH_MS
             }
         }
     }
@@ -46,8 +45,8 @@ impl<D: Device> Engine<D> {
             return;
         }
         self.start_writes();
-        if self.flush.wanted && self.can_write_open_frame() {
-            self.flush.wanted = false;
+        if self.stream.flush.wanted && self.can_write_open_frame() {
+            self.stream.flush.wanted = false;
             self.close_frame(false);
             self.start_writes();
         }
@@ -56,23 +55,23 @@ impl<D: Device> Engine<D> {
 
     /// A frame is closed as late as possible: while its write would have to wait, it keeps growing.
     fn can_write_open_frame(&self) -> bool {
-        let Some(open) = self.flush.open else { return false };
-        let flush = &self.flush;
+        let Some(open) = self.stream.flush.open else { return false };
+        let flush = &self.stream.flush;
         if flush.started < flush.frames.len() || flush.started >= WRITES_IN_FLIGHT_MAX {
             return false;
         }
         // While the previous segment is not synced the frame keeps growing: its header must carry that synced
         // watermark.
-        self.predecessor_is_synced(self.segments.expect(open.slot).sequence)
+        self.stream.predecessor_is_synced(self.segments.expect(open.slot).sequence, self.options.segment_bytes)
             && flush.frames.back().is_none_or(|last| !shares_block(last, open.slot, open.offset))
     }
 
     /// Closes the open frame. Padded to a page if `pad` is set or the frame is large.
     pub(crate) fn close_frame(&mut self, pad: bool) {
-        let Some(open) = self.flush.open.take() else { return };
+        let Some(open) = self.stream.flush.open.take() else { return };
         let segment_bytes = self.options.segment_bytes;
         let segment = self.segments.expect_mut(open.slot);
-        let Some(chunk) = self.window.active_mut() else { unreachable!("an open frame has a chunk") };
+        let Some(chunk) = self.stream.window.active_mut() else { unreachable!("an open frame has a chunk") };
         assert_eq!(chunk.slot, open.slot, "the open frame is in the newest chunk");
         let start = (open.offset - chunk.base) as usize;
         let record_bytes = (chunk.len - start - frame::HEADER_BYTES) as u32;
@@ -94,14 +93,14 @@ impl<D: Device> Engine<D> {
         let write_end = end.next_multiple_of(PAGE_BYTES as u32);
         let done = false;
         let frame = ClosedFrame { slot, sequence, offset, end, record_bytes, count, chain, write_end, ranges, done };
-        self.flush.frames.push_back(frame);
+        self.stream.flush.frames.push_back(frame);
         self.stats.frames += 1;
     }
 
     /// Encodes the header of a closed frame into its chunk. This is done as late as possible: at the close, the synced
     /// watermark may not have covered the previous segment yet.
     fn encode_frame_header(&mut self, at: usize) {
-        let frame = &self.flush.frames[at];
+        let frame = &self.stream.flush.frames[at];
         let header = FrameHeader {
             uuid: self.segments.expect(frame.slot).uuid,
             generation: self.generation,
@@ -109,10 +108,10 @@ impl<D: Device> Engine<D> {
             frame_bytes: frame.end - frame.offset,
             record_bytes: frame.record_bytes,
             count: frame.count,
-            synced: self.synced_watermark(),
+            synced: self.stream.synced_watermark(self.options.segment_bytes),
             chain: frame.chain,
         };
-        let Some(bytes) = self.window.frame_mut(frame.slot, frame.offset, frame.end) else { not_in_its_piece() };
+        let Some(bytes) = self.stream.window.frame_mut(frame.slot, frame.offset, frame.end) else { not_in_its_piece() };
         frame::encode_header(&header, bytes);
     }
 
@@ -129,58 +128,40 @@ impl<D: Device> Engine<D> {
             .collect()
     }
 
-    fn synced_watermark(&self) -> Watermark {
-        let (synced, segment_bytes) = (self.flush.synced, self.options.segment_bytes);
-        Watermark { sequence: synced.sequence(segment_bytes), offset: synced.offset(segment_bytes) }
-    }
-
     /// Submits closed frames in log order, while none shares a block with a write in flight.
     pub(crate) fn start_writes(&mut self) {
         while self.poisoned.is_none()
-            && self.flush.started < self.flush.frames.len()
-            && self.flush.started < WRITES_IN_FLIGHT_MAX
+            && self.stream.flush.started < self.stream.flush.frames.len()
+            && self.stream.flush.started < WRITES_IN_FLIGHT_MAX
         {
-            let at = self.flush.started;
-            let frame = &self.flush.frames[at];
-            let blocked = at > 0 && shares_block(&self.flush.frames[at - 1], frame.slot, frame.offset);
-            if blocked || !self.predecessor_is_synced(frame.sequence) {
+            let at = self.stream.flush.started;
+            let frame = &self.stream.flush.frames[at];
+            let blocked = at > 0 && shares_block(&self.stream.flush.frames[at - 1], frame.slot, frame.offset);
+            if blocked || !self.stream.predecessor_is_synced(frame.sequence, self.options.segment_bytes) {
                 return;
             }
             self.start_write(at);
         }
     }
 
-    /// Whether all earlier segments are synced whole. A new segment takes data only then.
-    ///
-    /// Frames are flushed in log order. While a frame of an older segment is queued, the predecessor is not even
-    /// flushed. If none is queued and no frame of this segment is flushed, the last flushed frame is the predecessor's
-    /// last.
-    fn predecessor_is_synced(&self, sequence: u64) -> bool {
-        let flush = &self.flush;
-        let has_older_queued = flush.frames.front().is_some_and(|frame| frame.sequence < sequence);
-        // The end of a full segment equals the start of the next: only a position past it proves a flushed frame.
-        let has_begun = flush.flushed > LogPosition::new(sequence, 0, self.options.segment_bytes);
-        !has_older_queued && (has_begun || flush.synced >= flush.flushed)
-    }
-
     fn start_write(&mut self, at: usize) {
         self.encode_frame_header(at);
-        let write_end = self.write_end(&self.flush.frames[at]);
-        let frame = &mut self.flush.frames[at];
+        let write_end = self.write_end(&self.stream.flush.frames[at]);
+        let frame = &mut self.stream.flush.frames[at];
         frame.write_end = write_end;
         let ClosedFrame { slot, offset, end, .. } = *frame;
         let segment = self.segments.expect_mut(slot);
         segment.written_to = segment.written_to.max(write_end);
         let from = offset - offset % PAGE_BYTES as u32;
-        let number = self.flush.first_number + at as u64;
+        let number = self.stream.flush.first_number + at as u64;
         let token = self.track_write(InFlight::Write { number });
         let mut write = self.frame_write(slot, from, end..write_end, token);
         if self.options.durability == Durability::Sync {
             write = write.durable();
         }
         self.device.submit(write);
-        self.flush.started += 1;
-        self.flush.last_flush = self.now.mono;
+        self.stream.flush.started += 1;
+        self.stream.flush.last_flush = self.now.mono;
         self.stats.writes += 1;
         self.stats.written_bytes += u64::from(write_end - from);
     }
@@ -202,12 +183,12 @@ impl<D: Device> Engine<D> {
     fn frame_write(&mut self, slot: u32, from: u32, zeros: Range<u32>, token: Token) -> IoRequest {
         let file = self.segments.expect(slot).file;
         if zeros.is_empty() {
-            let Some(bytes) = self.window.share_frame(slot, from, zeros.start) else { not_in_its_piece() };
+            let Some(bytes) = self.stream.window.share_frame(slot, from, zeros.start) else { not_in_its_piece() };
             return IoRequest::write_shared(file, u64::from(from), bytes, IoClass::Flush, token);
         }
         let (len_bytes, padded_bytes) = ((zeros.start - from) as usize, (zeros.end - from) as usize);
         let mut buf = self.pool.take(padded_bytes);
-        let Some(bytes) = self.window.frame_bytes(slot, from, zeros.start) else { not_in_its_piece() };
+        let Some(bytes) = self.stream.window.frame_bytes(slot, from, zeros.start) else { not_in_its_piece() };
         buf[..len_bytes].copy_from_slice(bytes);
         buf[len_bytes..padded_bytes].fill(0);
         IoRequest::write(file, u64::from(from), buf, padded_bytes, IoClass::Flush, token)
@@ -215,34 +196,34 @@ impl<D: Device> Engine<D> {
 
     /// Completes a write; the flushed watermark passes every frame whose predecessors are complete too.
     pub(crate) fn write_done(&mut self, number: u64) {
-        self.flush.complete(number);
-        while let Some(frame) = self.flush.pop_done() {
+        self.stream.flush.complete(number);
+        while let Some(frame) = self.stream.flush.pop_done() {
             let end = LogPosition::new(frame.sequence, frame.end, self.options.segment_bytes);
-            assert!(end > self.flush.flushed, "the flushed watermark only grows");
-            self.flush.flushed = end;
+            assert!(end > self.stream.flush.flushed, "the flushed watermark only grows");
+            self.stream.flush.flushed = end;
             for &FrameRange { range, appended, .. } in &frame.ranges {
                 let progress = &mut self.ranges[range].progress;
                 progress.flushed = progress.flushed.max(appended.min(progress.appended));
             }
             let (slot, sequence, ranges) = (frame.slot, frame.sequence, frame.ranges);
-            self.flush.unsynced.push_back(Unsynced { slot, sequence, end, ranges });
+            self.stream.flush.unsynced.push_back(Unsynced { slot, sequence, end, ranges });
             self.progressed = true;
         }
         if self.options.durability == Durability::Sync {
             // Each write is durable on completion, and all writes before it are complete.
-            self.advance_synced(self.flush.flushed);
+            self.advance_synced(self.stream.flush.flushed);
         }
         self.drop_flushed_chunks();
     }
 
     pub(crate) fn advance_synced(&mut self, to: LogPosition) {
-        assert!(to <= self.flush.flushed, "only what was flushed is synced");
-        if to > self.flush.synced {
-            self.flush.synced = to;
+        assert!(to <= self.stream.flush.flushed, "only what was flushed is synced");
+        if to > self.stream.flush.synced {
+            self.stream.flush.synced = to;
             self.drops.synced();
         }
-        while self.flush.unsynced.front().is_some_and(|unsynced| unsynced.end <= to) {
-            let Some(unsynced) = self.flush.unsynced.pop_front() else { break };
+        while self.stream.flush.unsynced.front().is_some_and(|unsynced| unsynced.end <= to) {
+            let Some(unsynced) = self.stream.flush.unsynced.pop_front() else { break };
             for &FrameRange { range, appended, marked } in &unsynced.ranges {
                 let progress = &mut self.ranges[range].progress;
                 progress.synced = progress.synced.max(appended.min(progress.appended));
@@ -260,41 +241,41 @@ impl<D: Device> Engine<D> {
     /// Syncs the oldest segment with flushed but unsynced bytes. A sealed, wholly written segment is synced at once,
     /// because its successor waits; otherwise the durability mode decides.
     fn start_sync(&mut self) {
-        if self.flush.sync.is_some() || self.options.durability == Durability::Sync {
+        if self.stream.flush.sync.is_some() || self.options.durability == Durability::Sync {
             return;
         }
-        let Some(first) = self.flush.unsynced.front() else { return };
+        let Some(first) = self.stream.flush.unsynced.front() else { return };
         let segment_bytes = self.options.segment_bytes;
         let sequence = first.sequence;
         let Some(segment) = self.segments.get(first.slot).filter(|segment| segment.sequence == sequence) else {
             return;
         };
         let end = LogPosition::new(sequence, segment.end, segment_bytes);
-        let is_whole = segment.sealed && self.flush.flushed >= end;
+        let is_whole = segment.sealed && self.stream.flush.flushed >= end;
         let is_due = self.options.durability == Durability::EverySecond
-            && self.now.mono.ms_since(self.flush.last_sync) >= EVERYSEC_SYNC_MS;
+            && self.now.mono.ms_since(self.stream.flush.last_sync) >= EVERYSEC_SYNC_MS;
         if !is_whole && !is_due && !self.flush_everything && !self.transfer_waits_for_sync() {
             return;
         }
         let file = segment.file;
-        let covers = self.flush.flushed.min(end);
-        self.flush.sync = Some(SyncInFlight { covers });
-        self.flush.last_sync = self.now.mono;
+        let covers = self.stream.flush.flushed.min(end);
+        self.stream.flush.sync = Some(SyncInFlight { covers });
+        self.stream.flush.last_sync = self.now.mono;
         self.stats.syncs += 1;
         let token = self.track_write(InFlight::Sync);
         self.device.submit_sync(file, IoClass::Flush, token);
     }
 
     pub(crate) fn sync_done(&mut self) {
-        if let Some(sync) = self.flush.sync.take() {
+        if let Some(sync) = self.stream.flush.sync.take() {
             self.advance_synced(sync.covers);
         }
     }
 
     pub(crate) fn drop_flushed_chunks(&mut self) {
-        let (flushed, segment_bytes) = (self.flush.flushed, self.options.segment_bytes);
+        let (flushed, segment_bytes) = (self.stream.flush.flushed, self.options.segment_bytes);
         let is_flushed = |sequence, end| flushed >= LogPosition::new(sequence, end, segment_bytes);
-        self.window.drop_flushed(is_flushed, &mut self.pool);
+        self.stream.window.drop_flushed(is_flushed, &mut self.pool);
     }
 
     /// Writes and syncs everything, blocks until it is done, and returns the device. Reads may still be in flight: a
@@ -331,7 +312,7 @@ impl<D: Device> Engine<D> {
     fn finish_all(&mut self) {
         let mut events = Vec::new();
         while self.poisoned.is_none() && !self.options.read_only && !self.is_quiet() {
-            self.flush.wanted |= self.flush.open.is_some();
+            self.stream.flush.wanted |= self.stream.flush.open.is_some();
             self.advance_flush();
             self.wait(self.now, &mut events);
         }
@@ -342,7 +323,7 @@ impl<D: Device> Engine<D> {
     /// block a close.
     fn is_quiet(&self) -> bool {
         let writes = self.in_flight.iter().filter(|(_, operation)| !operation.is_read());
-        self.flush.is_idle() && self.flush.unsynced.is_empty() && writes.count() == 0
+        self.stream.is_at_rest() && writes.count() == 0
     }
 }
 

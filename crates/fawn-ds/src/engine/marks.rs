@@ -23,7 +23,7 @@ impl<D: Device> Engine<D> {
     /// Logs the marks that are due: in a frame that is written anyway, or once the log has been idle.
     pub(crate) fn log_marks(&mut self) {
         let now = self.now.mono;
-        let may_write = self.flush.open.is_some() || now.ms_since(self.flush.last_flush) >= MARK_MS;
+        let may_write = self.stream.flush.open.is_some() || now.ms_since(self.stream.flush.last_flush) >= MARK_MS;
         for at in 0..self.ranges.len() {
             let range = &self.ranges[at];
             if !range.needs_marks() || range.progress.committed <= range.marks.appended {
@@ -65,7 +65,7 @@ impl<D: Device> Engine<D> {
             return self.make_room(len, reserve);
         }
         self.make_room(len + record::encoded_len(&mark_of(Version::ZERO)), reserve)?;
-        let active = self.window.active().map(|chunk| chunk.sequence);
+        let active = self.stream.window.active().map(|chunk| chunk.sequence);
         if active != Some(self.ranges[at].marks.sequence) {
             self.encode_mark(at);
         }
@@ -76,7 +76,7 @@ impl<D: Device> Engine<D> {
         let mark = mark_of(self.ranges[at].progress.committed);
         let len = record::encoded_len(&mark);
         self.encode(at, &mark, len, false);
-        let sequence = self.window.active().map_or(0, |chunk| chunk.sequence);
+        let sequence = self.stream.window.active().map_or(0, |chunk| chunk.sequence);
         let marks = &mut self.ranges[at].marks;
         marks.appended = mark.version;
         marks.appended_at = self.now.mono;

@@ -38,9 +38,9 @@ pub(crate) use verify::ApartRetry;
 use crate::error::EngineError;
 use crate::format::StoreUuid;
 use crate::log::LogPosition;
-use crate::log::flush::FlushState;
 use crate::log::segments::{Segment, SegmentTable};
-use crate::log::window::{AppendBufferPool, Window};
+use crate::log::stream::Stream;
+use crate::log::window::AppendBufferPool;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
@@ -52,7 +52,6 @@ use fawn_flash::{Completion, Device, DeviceError, Token};
 use fawn_types::{ExpiryClock, HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
 use fetch::{FetchResume, ReadSpan, Rejected};
 use scan::FailedRead;
-pub(crate) use segments::NextSegment;
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -121,16 +120,12 @@ pub struct Engine<D: Device> {
     /// Ids of `ranges`, separate so that a search touches one cache line.
     pub(crate) range_ids: Vec<RangeId>,
     pub(crate) segments: SegmentTable,
-    pub(crate) next: NextSegment,
     pub(crate) drops: Drops,
     pub(crate) last_sequence: u64,
     /// A sealed segment is not yet listed as sealed.
     pub(crate) has_unlisted: bool,
-    pub(crate) window: Window,
+    pub(crate) stream: Stream,
     pub(crate) pool: AppendBufferPool,
-    pub(crate) flush: FlushState,
-    /// Synced end of the log at its last recording in the manifest.
-    pub(crate) recorded_end: LogPosition,
     /// Syncs at once, in every durability mode: during a close, or for a chain's handshake.
     pub(crate) flush_everything: bool,
     pub(crate) overlay: Overlay,
@@ -221,7 +216,7 @@ impl<D: Device> Engine<D> {
     /// The watermarks of the whole log; rollbacks and marks have no version and are durable by position.
     pub fn watermarks(&self) -> Watermarks {
         let appended = self.appended_end();
-        Watermarks { appended, flushed: self.flush.flushed, synced: self.flush.synced }
+        Watermarks { appended, flushed: self.stream.flush.flushed, synced: self.stream.flush.synced }
     }
 
     /// Committed keys of a range, including expired keys not removed yet.
@@ -268,7 +263,7 @@ impl<D: Device> Engine<D> {
             budget_bytes: self.options.memory_bytes,
             index_bytes: self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum(),
             overlay_bytes: (self.overlay.resident_bytes() + pending) as u64,
-            buffer_bytes: (self.window.capacity_bytes() + self.pool.resident_bytes() + self.read_bytes_in_flight)
+            buffer_bytes: (self.stream.window.capacity_bytes() + self.pool.resident_bytes() + self.read_bytes_in_flight)
                 as u64,
             cache_bytes: self.cache.resident_bytes() as u64,
         }
@@ -345,9 +340,7 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn appended_end(&self) -> LogPosition {
-        self.window.active().map_or(self.flush.flushed, |chunk| {
-            LogPosition::new(chunk.sequence, chunk.end(), self.options.segment_bytes)
-        })
+        self.stream.appended_end(self.options.segment_bytes)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
 use crate::format::{FRAMES_OFFSET, RangeNumber, SegmentUuid};
 use crate::log::LogPosition;
 use crate::log::segments::Segment;
+use crate::log::stream::NextSegment;
 use crate::log::window::Chunk;
 use crate::manifest_file::CommitNumber;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -24,24 +25,6 @@ const VOUCH_BYTES: u64 = 1 << 10;
 /// Maximum size of a manifest edit without its content, bytes.
 const EDIT_BYTES: u64 = 256;
 
-/// The segment after the active one. Each step is durable before the next.
-#[derive(Debug)]
-pub(crate) enum NextSegment {
-    None,
-    /// Its header is in flight.
-    Header(Segment),
-    /// Its listing in the manifest is in flight.
-    Listing(Segment, CommitNumber),
-    /// It can take data.
-    Ready(Segment),
-}
-
-impl NextSegment {
-    pub(crate) const fn is_ready(&self) -> bool {
-        matches!(self, Self::Ready(_))
-    }
-}
-
 impl<D: Device> Engine<D> {
     pub(crate) fn no_segment(&self) -> EngineError {
         if self.full { EngineError::StoreFull } else { EngineError::Overloaded }
@@ -52,7 +35,7 @@ impl<D: Device> Engine<D> {
     /// one.
     pub(crate) fn prepare_next(&mut self, reserve: Reserve, segment_room: usize) -> Result<(), EngineError> {
         let segment_bytes = self.options.segment_bytes as usize;
-        if matches!(self.next, NextSegment::None) && segment_room <= segment_bytes / 2 {
+        if matches!(self.stream.next, NextSegment::None) && segment_room <= segment_bytes / 2 {
             self.try_prepare()?;
         }
         let kept_back = match reserve {
@@ -75,7 +58,7 @@ impl<D: Device> Engine<D> {
                 segment::encode(&self.header_of(&segment), &mut buf);
                 let token = self.track_write(InFlight::SegmentHeader);
                 self.device.submit_write_durable(segment.file, 0, buf, HEADER_BYTES, IoClass::Manifest, token);
-                self.next = NextSegment::Header(segment);
+                self.stream.next = NextSegment::Header(segment);
                 Ok(())
             }
             // The device refused before it wrote anything: the state of the disk is known.
@@ -127,7 +110,7 @@ impl<D: Device> Engine<D> {
 
     /// The successor's header is durable: syncs its name, then lists it in the manifest.
     pub(crate) fn header_written(&mut self) {
-        let NextSegment::Header(segment) = core::mem::replace(&mut self.next, NextSegment::None) else {
+        let NextSegment::Header(segment) = core::mem::replace(&mut self.stream.next, NextSegment::None) else {
             unreachable!("a segment header was written without a next segment")
         };
         if let Err(error) = self.device.sync_dir() {
@@ -136,7 +119,7 @@ impl<D: Device> Engine<D> {
         }
         let Segment { slot, uuid, sequence, .. } = segment;
         let end = self.manifest.commit(&[ManifestEdit::AddSegment { slot, uuid, sequence }]);
-        self.next = NextSegment::Listing(segment, end);
+        self.stream.next = NextSegment::Listing(segment, end);
         self.start_manifest();
     }
 
@@ -189,7 +172,7 @@ impl<D: Device> Engine<D> {
             self.poison(&error);
             return;
         }
-        self.next = match core::mem::replace(&mut self.next, NextSegment::None) {
+        self.stream.next = match core::mem::replace(&mut self.stream.next, NextSegment::None) {
             NextSegment::Listing(segment, end) if self.manifest.is_durable(end) => NextSegment::Ready(segment),
             next => next,
         };
@@ -201,7 +184,7 @@ impl<D: Device> Engine<D> {
 
     /// Recovery found no space for a segment to append to: begins in the next one as soon as there is space.
     pub(crate) fn begin_in_next(&mut self) -> Result<(), EngineError> {
-        if matches!(self.next, NextSegment::None) {
+        if matches!(self.stream.next, NextSegment::None) {
             self.try_prepare()?;
         }
         self.switch_segment()
@@ -211,15 +194,15 @@ impl<D: Device> Engine<D> {
     pub(crate) fn switch_segment(&mut self) -> Result<(), EngineError> {
         // Its first frame begins with a mark of every range that has marks: none of them needs an older segment's mark.
         let bytes = self.options.chunk_bytes().max(self.marks_bytes().next_multiple_of(PAGE_BYTES));
-        if !self.next.is_ready() {
+        if !self.stream.next.is_ready() {
             return Err(self.no_segment());
         }
         self.reserve_window(bytes)?;
         self.close_frame(true);
-        let NextSegment::Ready(segment) = core::mem::replace(&mut self.next, NextSegment::None) else {
+        let NextSegment::Ready(segment) = core::mem::replace(&mut self.stream.next, NextSegment::None) else {
             unreachable!("checked above")
         };
-        if let Some(slot) = self.window.active().map(|chunk| chunk.slot) {
+        if let Some(slot) = self.stream.window.active().map(|chunk| chunk.slot) {
             self.segments.expect_mut(slot).sealed = true;
             self.has_unlisted = true;
         }
@@ -232,7 +215,7 @@ impl<D: Device> Engine<D> {
         let (slot, sequence) = (segment.slot, segment.sequence);
         self.segments.insert(segment);
         let buf = self.pool.take(chunk_bytes.max(PAGE_BYTES));
-        self.window.push(Chunk { slot, sequence, base: FRAMES_OFFSET, len: 0, buf: buf.into() });
+        self.stream.window.push(Chunk { slot, sequence, base: FRAMES_OFFSET, len: 0, buf: buf.into() });
     }
 
     /// Lists sealed segments as such once they are synced whole, and drops dead segments.
@@ -241,7 +224,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         let segment_bytes = self.options.segment_bytes;
-        let synced = self.flush.synced;
+        let synced = self.stream.flush.synced;
         let (mut edits, mut listed) = (Vec::new(), Vec::new());
         // Every poll calls this. The scan of all segments runs only in the few polls after one was sealed.
         if core::mem::take(&mut self.has_unlisted) {
@@ -294,7 +277,7 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn report_space(&mut self, events: &mut Vec<Event>) {
-        if self.full && self.now.mono >= self.retry_at && matches!(self.next, NextSegment::None) {
+        if self.full && self.now.mono >= self.retry_at && matches!(self.stream.next, NextSegment::None) {
             // A failure here has poisoned the engine and is reported as such.
             let _ = self.try_prepare();
         }

@@ -78,11 +78,11 @@ impl<D: Device> Engine<D> {
         // is durable, no record may have its number: so the range takes none until then.
         self.ranges[at].copy = Some(TransferState { base, stage: TransferStage::Beginning(listed) });
         self.overlay.forget_range(at);
-        self.flush.forget_range(at);
+        self.stream.flush.forget_range(at);
         self.pending_records -= self.ranges[at].pending.len();
         self.forget_in_segments(at);
         // Its records in the open frame have the old number.
-        if let Some(open) = self.flush.open {
+        if let Some(open) = self.stream.flush.open {
             self.segments.expect_mut(open.slot).facts.add(&self.ranges[at].take_open_facts());
         }
         self.ranges[at].begin_again(number, base);
@@ -205,11 +205,11 @@ impl<D: Device> Engine<D> {
         let at = self.range_at(range)?;
         self.check_writable()?;
         self.check_begun(at)?;
-        let is_open = self.flush.open.is_some();
-        let end = if is_open { self.appended_end() } else { self.flush.closed_end(self.options.segment_bytes) };
+        let is_open = self.stream.flush.open.is_some();
+        let end = if is_open { self.appended_end() } else { self.stream.flush.closed_end(self.options.segment_bytes) };
         if let Some(copy) = self.ranges[at].copy.as_mut().filter(|copy| copy.stage == TransferStage::Taking) {
             copy.stage = TransferStage::Syncing(end);
-            self.flush.wanted |= is_open;
+            self.stream.flush.wanted |= is_open;
             self.advance_flush();
             self.tend_copies();
             self.device.kick();
@@ -229,7 +229,7 @@ impl<D: Device> Engine<D> {
         if self.poisoned.is_some() || !self.transfer_waits_for_sync() {
             return;
         }
-        let synced = self.flush.synced;
+        let synced = self.stream.flush.synced;
         for range in &mut self.ranges {
             let Some(copy) = &mut range.copy else { continue };
             if matches!(copy.stage, TransferStage::Syncing(end) if end <= synced) {

@@ -1,6 +1,7 @@
 //! The log's state in memory: positions, the append window, the flush state and the segment table.
 pub(crate) mod flush;
 pub(crate) mod segments;
+pub(crate) mod stream;
 pub(crate) mod window;
 
 /// A position in the store's append stream, bytes; it grows over the store's whole life.

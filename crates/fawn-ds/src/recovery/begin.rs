@@ -1,13 +1,14 @@
 //! The writing part of an open: cleans up after validation and continues the log in a new generation.
 use super::io::Io;
 use super::{OpenReport, Scanned};
-use crate::engine::{Engine, NextSegment};
+use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::FRAMES_OFFSET;
 use crate::format::manifest::ManifestEdit;
 use crate::format::scan::SyncedLog;
 use crate::format::segment::{self, HEADER_BYTES};
 use crate::log::LogPosition;
+use crate::log::stream::NextSegment;
 use crate::log::window::Chunk;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, IoClass};
@@ -128,7 +129,7 @@ impl<D: Device> Engine<D> {
             self.manifest.commit_and_wait(&mut self.device, &edits)?;
         }
         let next = empty.filter(|empty| Some(empty.slot) != active);
-        self.next = match next.and_then(|next| self.segments.remove(next.slot)) {
+        self.stream.next = match next.and_then(|next| self.segments.remove(next.slot)) {
             Some(segment) => NextSegment::Ready(segment),
             None => NextSegment::None,
         };
@@ -178,7 +179,7 @@ impl<D: Device> Engine<D> {
             let page = Io::new(&mut self.device).read(file, u64::from(base), PAGE_BYTES, IoClass::Recovery)?;
             buf[..carried].copy_from_slice(&page[..carried]);
         }
-        self.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
+        self.stream.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
         Ok(())
     }
 
@@ -200,8 +201,8 @@ impl<D: Device> Engine<D> {
         let end = newest.map_or(LogPosition(0), |segment| {
             LogPosition::new(segment.sequence, segment.end, self.options.segment_bytes)
         });
-        self.flush.flushed = end;
-        self.flush.synced = end;
+        self.stream.flush.flushed = end;
+        self.stream.flush.synced = end;
     }
 
     fn begin_first_segment(&mut self) -> Result<(), OpenError> {

@@ -12,15 +12,14 @@ mod validate;
 
 pub use report::{Damage, OpenReport, RangeReport};
 
-use crate::engine::{ApartRetry, Drops, Engine, NextSegment};
+use crate::engine::{ApartRetry, Drops, Engine};
 use crate::error::{EngineError, OpenError};
 use crate::format::RangeNumber;
 use crate::format::manifest::{Identity, SegmentEntry};
 use crate::format::scan::ScanReport;
-use crate::log::LogPosition;
-use crate::log::flush::FlushState;
 use crate::log::segments::SegmentTable;
-use crate::log::window::{AppendBufferPool, Window};
+use crate::log::stream::Stream;
+use crate::log::window::AppendBufferPool;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::Overlay;
@@ -119,13 +118,10 @@ impl<D: Device> Engine<D> {
             ranges: Vec::new(),
             range_ids: Vec::new(),
             segments: SegmentTable::new(segment_bytes),
-            next: NextSegment::None,
             drops: Drops::default(),
             has_unlisted: true,
-            window: Window::default(),
+            stream: Stream::new(now.mono),
             pool: AppendBufferPool::new(options.spare_bytes_max()),
-            flush: FlushState { last_flush: now.mono, last_sync: now.mono, ..FlushState::default() },
-            recorded_end: LogPosition(0),
             flush_everything: false,
             overlay: Overlay::default(),
             verify_queue: VecDeque::new(),
