@@ -16,8 +16,11 @@ mod bytes;
 
 pub use id::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
 
-/// The format number that this code writes; it reads all numbers from 1 up to it. The format page has the upgrade rule.
-pub const FORMAT_VERSION: u32 = 1;
+/// The format number that this code writes; it reads all numbers from [`FORMAT_OLDEST`] up to it. The format page has the
+/// upgrade rule.
+pub const FORMAT_VERSION: u32 = 2;
+/// The oldest format number that this code reads. Before the first release, older ones are not read any more.
+pub const FORMAT_OLDEST: u32 = 2;
 /// Unit of record lengths, offsets and index pointers, bytes: 2³² units of 16 B are 64 GiB per store.
 pub const UNIT_BYTES: usize = 16;
 /// Offset of a segment's first frame, bytes: after the header's block.
@@ -59,6 +62,19 @@ pub enum HeaderError {
         expected: [u8; 8],
         /// The first bytes found.
         found: [u8; 8],
+    },
+    /// The format is older than all that this code reads.
+    #[error(
+        "{what}: format {found} was written by a fawn before its first release, this one reads from {oldest}; move the \
+         directory away and create a new store"
+    )]
+    Older {
+        /// The kind of header.
+        what: &'static str,
+        /// The oldest format that this code reads.
+        oldest: u32,
+        /// The format found.
+        found: u32,
     },
     /// The format is newer than this code.
     #[error("{what}: format {found} was written by a newer fawn, this one reads up to {supported}; upgrade fawn")]

@@ -217,17 +217,19 @@ fn a_misdirected_or_failed_read_is_an_error_and_does_not_poison() {
 }
 
 #[test]
-fn a_newer_format_asks_for_an_upgrade() {
+fn a_newer_format_asks_for_an_upgrade_and_an_older_one_for_a_new_store() {
     let disk = store(true, 11);
     for name in disk.names() {
-        let mut bytes = disk.contents(&name).unwrap();
-        let disk = disk.image(Loss::Process, 0);
-        bytes[8] = 2;
-        let checksum = checksum64(&bytes[..504]);
-        bytes[504..512].copy_from_slice(&checksum.to_le_bytes());
-        disk.put(&name, &bytes);
-        let text = open(&disk).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(text.contains("newer fawn") && text.contains(&name), "{name}: {text}");
+        for (format, expected) in [(3, "newer fawn"), (1, "create a new store")] {
+            let mut bytes = disk.contents(&name).unwrap();
+            let disk = disk.image(Loss::Process, 0);
+            bytes[8] = format;
+            let checksum = checksum64(&bytes[..504]);
+            bytes[504..512].copy_from_slice(&checksum.to_le_bytes());
+            disk.put(&name, &bytes);
+            let text = open(&disk).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(text.contains(expected) && text.contains(&name), "{name}: {text}");
+        }
     }
 }
 

@@ -77,15 +77,21 @@ fn segment_headers_round_trip_and_every_flipped_bit_is_found() {
 }
 
 #[test]
-fn a_newer_segment_says_so() {
+fn a_newer_or_older_segment_says_so() {
     let mut bytes = vec![0; segment::HEADER_BYTES];
     segment::encode(&segment_header(), &mut bytes);
-    bytes[8] = 2;
-    let checksum = checksum64(&bytes[..504]);
-    bytes[504..512].copy_from_slice(&checksum.to_le_bytes());
-    let error = segment::decode(&bytes).unwrap_err();
-    assert!(matches!(error, HeaderError::Newer { found: 2, supported: 1, .. }));
+    let mut decoded = |format: u8| {
+        bytes[8] = format;
+        let checksum = checksum64(&bytes[..504]);
+        bytes[504..512].copy_from_slice(&checksum.to_le_bytes());
+        segment::decode(&bytes).unwrap_err()
+    };
+    let error = decoded(3);
+    assert!(matches!(error, HeaderError::Newer { found: 3, supported: 2, .. }));
     assert!(error.to_string().contains("newer fawn") && error.to_string().contains("upgrade"), "{error}");
+    let error = decoded(1);
+    assert!(matches!(error, HeaderError::Older { found: 1, oldest: 2, .. }));
+    assert!(error.to_string().contains("create a new store"), "{error}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Manifest state: the result of all edits; edits that contradict it are corruption and refused.
 use super::{ManifestEdit, SegmentSeal};
 use crate::format::{
-    FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
+    FORMAT_OLDEST, FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid,
+    StoreUuid, Watermark,
 };
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, TimeMs, Version};
 use std::collections::BTreeMap;
@@ -187,7 +188,7 @@ impl ManifestState {
         if self.identity.is_some() {
             return Err("a store has one identity");
         }
-        if !(1..=FORMAT_VERSION).contains(&format) {
+        if !(FORMAT_OLDEST..=FORMAT_VERSION).contains(&format) {
             return Err("the segments' format is not one that this fawn reads");
         }
         if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {

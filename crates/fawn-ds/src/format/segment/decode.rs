@@ -1,7 +1,9 @@
 //! Segment header decoder.
 use super::{CHECKSUM_AT, HEADER_BYTES, MAGIC, SegmentHeader};
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
-use crate::format::{FORMAT_VERSION, HeaderError, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid};
+use crate::format::{
+    FORMAT_OLDEST, FORMAT_VERSION, HeaderError, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid,
+};
 use fawn_types::checksum::checksum64;
 
 const WHAT: &str = "segment header";
@@ -58,11 +60,12 @@ pub(in crate::format) fn check_frozen(
         return Err(HeaderError::Checksum { what, expected, found });
     }
     match u32_at(bytes, 8) {
-        1..=FORMAT_VERSION => Ok(()),
+        FORMAT_OLDEST..=FORMAT_VERSION => Ok(()),
         0 => {
             let (expected, found) = ("at least 1".to_owned(), "0".to_owned());
             Err(HeaderError::Field { what, field: "format", expected, found })
         }
+        found @ ..FORMAT_OLDEST => Err(HeaderError::Older { what, oldest: FORMAT_OLDEST, found }),
         found => Err(HeaderError::Newer { what, supported: FORMAT_VERSION, found }),
     }
 }
