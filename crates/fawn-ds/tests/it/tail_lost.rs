@@ -97,8 +97,8 @@ fn records_of_a_range_that_the_manifest_forgot_are_refused() {
     refused_until_restored(&disk, &manifest, 30);
 }
 
-#[test]
-fn records_of_a_range_that_was_dropped_are_counted() {
+/// A closed store with 30 records of a range that its manifest then drops, and that manifest.
+fn dropped_range() -> (SimDisk, Vec<u8>) {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..30);
@@ -109,6 +109,12 @@ fn records_of_a_range_that_was_dropped_are_counted() {
     let offset = decoded.valid_len;
     encode_commit(&decoded.header, &[ManifestEdit::DropRange { range: RANGE }], offset, offset, &mut manifest);
     disk.put("manifest", &manifest);
+    (disk, manifest)
+}
+
+#[test]
+fn records_of_a_range_that_was_dropped_are_counted() {
+    let (disk, manifest) = dropped_range();
     let report = check(&mut SimDevice::attach(&disk)).unwrap();
     let note = report.findings.iter().find(|finding| finding.detail.contains("which no range has any more"));
     assert!(
@@ -125,16 +131,7 @@ fn records_of_a_range_that_was_dropped_are_counted() {
 /// A range that is added again after it was dropped begins empty, also after a further opening.
 #[test]
 fn records_of_a_dropped_range_do_not_come_back_with_it() {
-    let disk = SimDisk::new(SimOptions::default());
-    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
-    fill(&mut node, 0..30);
-    drop(node.engine.close().unwrap());
-    let mut manifest = disk.contents("manifest").unwrap();
-    let decoded = decode_all(&manifest).unwrap();
-    manifest.truncate(decoded.valid_len as usize);
-    let offset = decoded.valid_len;
-    encode_commit(&decoded.header, &[ManifestEdit::DropRange { range: RANGE }], offset, offset, &mut manifest);
-    disk.put("manifest", &manifest);
+    let (disk, _) = dropped_range();
     // The harness adds the range again.
     let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
     assert_eq!(node.engine.len(RANGE), 0);
