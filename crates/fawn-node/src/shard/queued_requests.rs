@@ -111,7 +111,7 @@ impl<D: Device> ShardContext<'_, D> {
     fn send_first(&mut self, name: SessionQueueName, first: QueuedRequest, is_latest: bool) -> bool {
         let (mut first, mut grant_bytes) = (first, 0);
         if self.sessions.get(name.0).is_none() {
-            // No budget has bytes for a value that nobody reads.
+            // The session has ended: no budget has bytes for the value, and no client reads it.
             first.request = StoredRequest::new(&RequestBody::Key(without_value(first.request.request())));
         }
         if first.request.request().returns_value() {

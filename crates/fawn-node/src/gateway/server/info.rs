@@ -14,7 +14,7 @@ const SECTIONS: [&str; 9] =
 pub(super) fn text(server_info: &ServerInfo, status: &ShardStatus, asked: Args<'_>, now: TimeMs) -> String {
     let mut lines = Vec::new();
     for_each_line(server_info, status, now, &mut |name, value| {
-        // Lines that nobody asked for are not formatted.
+        // Only lines of the requested sections are formatted.
         if let Some((section, name)) = name.split_once(':').filter(|(section, _)| is_asked(section, asked)) {
             lines.push((section.to_owned(), format!("{name}:{value}\r\n")));
         }
