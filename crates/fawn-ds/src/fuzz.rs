@@ -32,7 +32,7 @@ struct CorruptStore {
     active: String,
     last_frame: (usize, usize),
     /// Number of keys in that frame.
-    unvouched: u32,
+    uncertified: u32,
 }
 
 static BASE: OnceLock<CorruptStore> = OnceLock::new();
@@ -76,7 +76,7 @@ pub fn recovery(data: &[u8]) {
         Ok((mut engine, report)) => {
             assert!(report.damage.is_empty() && !report.created, "damage is refused, and no store is begun over one");
             if only_one_kind {
-                let promised = if spares_last_frame { KEYS - base.unvouched } else { 0 };
+                let promised = if spares_last_frame { KEYS - base.uncertified } else { 0 };
                 (0..promised).for_each(|i| assert_eq!(get(&mut engine, i).as_ref(), Ok(&Some(value(i))), "key {i}"));
                 let copied = if spares_last_frame { COPIED_KEYS } else { 0 };
                 let found = |engine: &mut _, i| get_of(engine, COPIED, i);
@@ -215,7 +215,7 @@ fn build() -> CorruptStore {
     let last = segments.filter(|(frames, _)| !frames.is_empty()).max_by(|a, b| a.1.cmp(&b.1));
     let Some((frames, active)) = last else { unreachable!("what was written is in a segment") };
     let Some(&last_frame) = frames.last() else { unreachable!("it has frames") };
-    CorruptStore { disk, active, last_frame, unvouched: 3 }
+    CorruptStore { disk, active, last_frame, uncertified: 3 }
 }
 
 /// Start and end of a segment's frames.

@@ -244,7 +244,7 @@ impl ManifestFile {
             }
         }
         self.queued += 1;
-        if edits.iter().any(ManifestEdit::needs_vouching) {
+        if edits.iter().any(ManifestEdit::needs_certifying) {
             self.important = self.queued;
         }
         match &mut self.rewrite {
@@ -262,16 +262,16 @@ impl ManifestFile {
     }
 
     /// Whether damage to a durable commit could pass for a torn append, with no write coming that would certify it.
-    pub(crate) fn needs_vouching(&self) -> bool {
+    pub(crate) fn needs_certifying(&self) -> bool {
         let is_idle = self.in_flight.is_none() && self.rewrite.is_none() && self.queued == self.durable;
         is_idle && self.important > self.certified
     }
 
     /// Queues a commit without content, in another sector, which certifies that those before it were synced.
     pub(crate) fn certify(&mut self) {
-        assert!(self.needs_vouching(), "a commit that nothing needs");
+        assert!(self.needs_certifying(), "a commit that nothing needs");
         let end = self.len();
-        for edit in manifest::vouching_edits(end) {
+        for edit in manifest::certifying_edits(end) {
             self.queue(&[edit]);
         }
     }

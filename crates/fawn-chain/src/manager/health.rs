@@ -32,7 +32,7 @@ pub(super) struct HealthTable {
     /// The last suspicion of each reporter: its time, and the successor.
     suspicions: BTreeMap<(RangeId, MemberId), (MonoMs, MemberId)>,
     /// Chains that are too short to drop a suspected member.
-    is_stalled: BTreeMap<RangeId, MonoMs>,
+    stalled_at: BTreeMap<RangeId, MonoMs>,
     /// Shards whose disk hangs: how long their oldest write or sync has been in flight, ms.
     slow: BTreeMap<MemberId, u64>,
     pub(super) now: MonoMs,
@@ -58,7 +58,7 @@ impl Health for HealthTable {
     }
 
     fn is_stalled(&self, range: RangeId) -> bool {
-        self.is_stalled.get(&range).is_some_and(|at| self.now.ms_since(*at) < STALLED_MS)
+        self.stalled_at.get(&range).is_some_and(|at| self.now.ms_since(*at) < STALLED_MS)
     }
 }
 
@@ -130,7 +130,7 @@ impl HealthTable {
     /// Records that a chain became active. Syncing members must catch up with the new tail; serving members are no
     /// longer syncing ones.
     pub(super) fn note_active(&mut self, range: RangeId, serves: impl Fn(MemberId) -> bool, options: HoldOffOptions) {
-        self.is_stalled.remove(&range);
+        self.stalled_at.remove(&range);
         self.caught_up.retain(|(of, id), _| *of != range || !serves(*id));
         for (_, held) in self.caught_up.iter_mut().filter(|((of, _), _)| *of == range) {
             held.is_current = false;
@@ -140,7 +140,7 @@ impl HealthTable {
 
     /// Records that a member suspects its successor in a chain that is too short to drop one.
     pub(super) fn note_stands_still(&mut self, range: RangeId) {
-        self.is_stalled.insert(range, self.now);
+        self.stalled_at.insert(range, self.now);
     }
 
     /// Records that `reporter` suspects `suspect`, and returns which of them to drop. A reporter that suspects two

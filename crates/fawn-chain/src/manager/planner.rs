@@ -59,8 +59,8 @@ pub fn next_change(
     let is_sick = entry.serving().any(|member| boot(member.id) != Some(member.boot));
     if is_sick || entry.durability != durability {
         // If no member is left to continue, an epoch that still replies to reads is better than one that cannot begin.
-        let somebody = entry.serving().any(|member| boot(member.id).is_some());
-        return somebody.then_some(Change::Reform { range, promote: Vec::new() });
+        let has_member = entry.serving().any(|member| boot(member.id).is_some());
+        return has_member.then_some(Change::Reform { range, promote: Vec::new() });
     }
     // A hold-off protects a working chain from a member that stalls it. A chain that is short or stalled has nothing to
     // lose.

@@ -18,9 +18,9 @@ use fawn_types::{KeyRange, RangeId, Version};
 pub(super) const RETRY_MS: u64 = 100;
 
 /// Time after which a durable manifest commit gets a certifying commit of its own, if no other follows.
-const VOUCH_MS: u64 = 100;
+const CERTIFY_MS: u64 = 100;
 /// Maximum size of such a commit, bytes.
-const VOUCH_BYTES: u64 = 1 << 10;
+const CERTIFY_BYTES: u64 = 1 << 10;
 
 /// Maximum size of a manifest edit without its content, bytes.
 const EDIT_BYTES: u64 = 256;
@@ -151,10 +151,10 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn certify(&mut self) {
-        if self.poisoned.is_some() || self.options.read_only || !self.manifest.needs_vouching() {
+        if self.poisoned.is_some() || self.options.read_only || !self.manifest.needs_certifying() {
             return;
         }
-        match self.manifest.reserve(&mut self.device, VOUCH_BYTES) {
+        match self.manifest.reserve(&mut self.device, CERTIFY_BYTES) {
             Ok(()) => {
                 self.manifest.certify();
                 self.start_manifest();
@@ -176,7 +176,7 @@ impl<D: Device> Engine<D> {
             NextSegment::Listing(segment, end) if self.manifest.is_durable(end) => NextSegment::Ready(segment),
             next => next,
         };
-        self.certify_at = self.now.mono.plus_ms(VOUCH_MS);
+        self.certify_at = self.now.mono.plus_ms(CERTIFY_MS);
         self.copies_listed();
         self.unlink_dropped();
         self.start_manifest();

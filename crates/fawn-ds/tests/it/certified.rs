@@ -88,7 +88,7 @@ fn every_flipped_bit_of_a_promise_is_refused() {
 }
 
 #[test]
-fn closing_vouches_at_once() {
+fn closing_certifies_at_once() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     promise(&mut node, 3, b"never to vote twice");
@@ -100,7 +100,7 @@ fn closing_vouches_at_once() {
 }
 
 #[test]
-fn vouching_costs_one_write_for_a_burst_and_none_where_other_commits_follow() {
+fn certifying_costs_one_write_for_a_burst_and_none_where_other_commits_follow() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     idle(&mut node);

@@ -233,7 +233,7 @@ fn pending_stays_pending_across_openings() {
 }
 
 #[test]
-fn a_rolled_back_frame_on_its_way_does_not_vouch_for_what_replaces_it() {
+fn a_rolled_back_frame_on_its_way_does_not_certify_what_replaces_it() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
     put(&mut node, b"a", b"one", version(1, 1));

@@ -98,7 +98,7 @@ fn a_full_store_takes_writes_again_after_a_step_back() {
 }
 
 #[test]
-fn a_promise_is_vouched_for_after_a_step_back() {
+fn a_promise_is_certified_after_a_step_back() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = open(&disk, Durability::Sync);
     run(&mut node, 1_000);

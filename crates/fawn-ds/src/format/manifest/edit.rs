@@ -155,7 +155,7 @@ impl ManifestEdit {
 
     /// Whether only the manifest would show the loss of this edit, so that another commit has to certify it. The loss
     /// of any other edit shows in frames of a later generation, or in segments that are unlisted or missing.
-    pub(crate) const fn needs_vouching(&self) -> bool {
+    pub(crate) const fn needs_certifying(&self) -> bool {
         use ManifestEdit::{
             AddRange, BeginRange, BeginSoleEpoch, Blob, ClearRange, DropRange, EndSoleEpoch, RangeWhole,
         };

@@ -81,7 +81,7 @@ pub fn encode_snapshot(state: &ManifestState, rewrite: u64) -> Vec<u8> {
 
 /// The edits, one commit each, to write after a commit that ends at `offset`, so that another sector certifies it.
 #[must_use]
-pub fn vouching_edits(offset: u64) -> Vec<ManifestEdit> {
+pub fn certifying_edits(offset: u64) -> Vec<ManifestEdit> {
     let least = round_up_unit(COMMIT_HEADER_BYTES + EDIT_HEADER_BYTES) as u64;
     let sector = SECTOR_BYTES as u64;
     let mut edits = Vec::new();

@@ -16,7 +16,7 @@ mod state;
 
 pub use decode::{DecodedManifest, ManifestError, ManifestVerdict, decode_all, decode_header};
 pub use edit::ManifestEdit;
-pub use encode::{encode_commit, encode_header, encode_snapshot, vouching_edits};
+pub use encode::{certifying_edits, encode_commit, encode_header, encode_snapshot};
 pub use seal::SegmentSeal;
 pub(crate) use seal::seal_bytes;
 pub use state::{
