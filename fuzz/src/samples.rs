@@ -5,7 +5,7 @@ use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
 use fawn_ds::internals::format::frame::{self, Chain, FrameHeader};
 use fawn_ds::internals::format::manifest::{self, ManifestEdit, ManifestHeader, ManifestState, SegmentSeal};
 use fawn_ds::internals::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
-use fawn_ds::internals::format::segment::RecordFacts;
+use fawn_ds::internals::format::segment::{RecordFacts, StreamKind};
 use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{
@@ -93,7 +93,7 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
         ManifestEdit::Identity { store, format: FORMAT_VERSION, segment_bytes: 1 << 20, secret: HashSecret([9; 16]) },
         ManifestEdit::Generation(1),
         ManifestEdit::AddRange { range: RangeId(1), keys: KeyRange::ALL },
-        ManifestEdit::AddSegment { slot: 0, uuid: UUID, sequence: 1 },
+        ManifestEdit::AddSegment { slot: 0, uuid: UUID, sequence: 1, stream: StreamKind::Foreground },
         ManifestEdit::Blob { key: 7, bytes: vec![1, 2, 3] },
     ];
     for edit in &edits {

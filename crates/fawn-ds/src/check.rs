@@ -4,7 +4,7 @@
 use crate::format::manifest::{self, DecodedManifest, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
 use crate::format::scan::{OTHER_RECORDS, ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
-use crate::format::segment::{self, HEADER_BYTES, RecordFacts, SegmentHeader};
+use crate::format::segment::{self, HEADER_BYTES, PerStream, RecordFacts, SegmentHeader, StreamKind};
 use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame};
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -20,6 +20,7 @@ type RangeCounts = BTreeMap<RangeNumber, (u32, u64)>;
 /// A segment whose header is valid.
 struct CheckedSegment<'m> {
     name: String,
+    stream: StreamKind,
     /// The facts that the manifest lists.
     listed: Option<&'m RecordFacts>,
     scan: ScanReport,
@@ -92,10 +93,10 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
         .filter_map(|(slot, entry)| check_segment(device, &decoded, slot, entry, &mut report))
         .collect();
     check_ranges(&decoded, &segments, &mut report);
-    let mut known = SyncedLog::new(state.end_of_log);
-    segments.iter().for_each(|segment| known.add(&segment.scan));
+    let mut known = PerStream::from_fn(|kind| SyncedLog::new(state.ends_of_log[kind]));
+    segments.iter().for_each(|segment| known[segment.stream].add(&segment.scan));
     for segment in &segments {
-        check_end(segment, &known, state.generation, &mut report);
+        check_end(segment, &known[segment.stream], state.generation, &mut report);
     }
     check_unlisted(device, &names, &decoded, &mut report);
     Ok(report)
@@ -150,7 +151,8 @@ fn check_segment<'m, D: Device>(
     let name = segment::file_name(slot, entry.uuid);
     let store = decoded.header.store;
     let scan = with_segment(device, &name, |device, file, header| {
-        let expected = SegmentHeader { slot, uuid: entry.uuid, store, sequence: entry.sequence, ..header };
+        let SegmentEntry { uuid, sequence, stream, .. } = *entry;
+        let expected = SegmentHeader { slot, uuid, store, sequence, stream, ..header };
         if header != expected {
             return Err(format!("the file is {header:?}, the manifest lists {expected:?}"));
         }
@@ -164,7 +166,7 @@ fn check_segment<'m, D: Device>(
             report.records += scan.records;
             report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
             let listed = entry.seal.as_ref().map(|seal| &seal.facts);
-            Some(CheckedSegment { name, listed, scan, ranges })
+            Some(CheckedSegment { name, stream: entry.stream, listed, scan, ranges })
         }
         Err(detail) => {
             report.add(Severity::Damage, &name, 0, detail);

@@ -24,6 +24,8 @@ pub struct Options {
     pub value_bytes_max: u32,
     /// Maximum bytes of segments; `None`: the whole device.
     pub capacity_bytes: Option<u64>,
+    /// Bytes of segments for 100 bytes of live records, beyond which cleaning begins.
+    pub space_amplification_max_percent: u64,
     /// Starts every frame on a new page, for disks where rewriting a sector with unchanged content is unsafe.
     pub pad_frames: bool,
     /// Secret of the key hash. Required to create a store; must match an existing store's, if given.
@@ -49,6 +51,7 @@ impl Default for Options {
             durability: Durability::Sync,
             value_bytes_max: limits::VALUE_BYTES_MAX as u32,
             capacity_bytes: None,
+            space_amplification_max_percent: 140,
             pad_frames: false,
             secret: None,
             secret_if_new: None,

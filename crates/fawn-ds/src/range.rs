@@ -8,7 +8,7 @@ use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::KeyName;
 use fawn_types::{Durability, KeyRange, MonoMs, RangeId, Version};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The watermarks of a range, as versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -104,6 +104,53 @@ pub(crate) struct TransferState {
     pub(crate) stage: TransferStage,
 }
 
+/// A range's newest committed clear.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Clears {
+    pub(crate) committed: Version,
+    /// The manifest edit in flight that lists this clear.
+    pub(crate) listing: Option<(CommitNumber, Version)>,
+    /// Newest clear that the manifest durably lists: an opening ignores all older records without it.
+    pub(crate) listed: Version,
+}
+
+/// Lowest version of a range's puts in each segment, with the lowest of all first.
+#[derive(Debug, Default)]
+pub(crate) struct LowestPuts {
+    by_sequence: BTreeMap<u64, Version>,
+    sorted: BTreeSet<(Version, u64)>,
+}
+
+impl LowestPuts {
+    const NONE: Version = Version::from_u64(u64::MAX);
+
+    /// Sets the lowest version in the segment with this sequence number; `u64::MAX` without a put there.
+    pub(crate) fn set(&mut self, sequence: u64, lowest: Version) {
+        self.remove(sequence);
+        if lowest < Self::NONE {
+            self.by_sequence.insert(sequence, lowest);
+            self.sorted.insert((lowest, sequence));
+        }
+    }
+
+    pub(crate) fn remove(&mut self, sequence: u64) {
+        if let Some(lowest) = self.by_sequence.remove(&sequence) {
+            self.sorted.remove(&(lowest, sequence));
+        }
+    }
+
+    /// Whether another segment has a put of this version or a lower one.
+    pub(crate) fn has_elsewhere(&self, sequence: u64, version: Version) -> bool {
+        let elsewhere = self.sorted.iter().find(|(_, found)| *found != sequence);
+        elsewhere.is_some_and(|&(lowest, _)| lowest <= version)
+    }
+
+    fn clear(&mut self) {
+        self.by_sequence.clear();
+        self.sorted.clear();
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct RangeState {
     pub(crate) id: RangeId,
@@ -121,6 +168,7 @@ pub(crate) struct RangeState {
     /// `retained` has every record in `(complete_above, committed]`.
     pub(crate) complete_above: Version,
     pub(crate) pending_clear: Option<Version>,
+    pub(crate) cleared: Clears,
     /// Its commit marks in the log. In a sole epoch there are none.
     pub(crate) marks: Marks,
     /// Its last sole epochs, as the manifest durably lists them.
@@ -131,10 +179,13 @@ pub(crate) struct RangeState {
     pub(crate) open_facts: NumberFacts,
     /// Segments with records of the range's history: slots by sequence number.
     pub(crate) segments: BTreeMap<u64, u32>,
+    pub(crate) lowest_puts: LowestPuts,
     /// Segments without live records that this range keeps: slots by reason and sequence number.
     pub(crate) held: BTreeMap<(KeepReason, u64), u32>,
     /// One of those reasons may have ended.
     pub(crate) is_released: bool,
+    /// A segment with its records was dropped: another one may hide none any more.
+    pub(crate) shows_hidden: bool,
     pub(crate) copy: Option<TransferState>,
     /// Results that came with a transfer, kept for retries; all older than the retained records.
     pub(crate) copied_results: VecDeque<Retained>,
@@ -154,13 +205,16 @@ impl RangeState {
             needed_from: None,
             complete_above: Version::ZERO,
             pending_clear: None,
+            cleared: Clears::default(),
             marks: Marks::default(),
             sole: None,
             in_open_frame: false,
             open_facts: NumberFacts::none(number),
             segments: BTreeMap::new(),
+            lowest_puts: LowestPuts::default(),
             held: BTreeMap::new(),
             is_released: false,
+            shows_hidden: false,
             copy: None,
             copied_results: VecDeque::new(),
         }
@@ -230,13 +284,21 @@ impl RangeState {
         self.marks = Marks { appended: base, durable: base, ..Marks::default() };
         self.sole = None;
         self.segments.clear();
+        self.lowest_puts.clear();
         self.held.clear();
+        self.cleared = Clears::default();
     }
 
     /// Its sole epoch's base, while that lasts: all that an opening finds is committed then, and commits need no marks.
     #[inline]
     pub(crate) fn sole_base(&self) -> Option<Version> {
         self.sole.as_ref().filter(|sole| !sole.is_over).map(|sole| sole.base)
+    }
+
+    /// After any crash at least this version is committed.
+    pub(crate) fn durably_committed(&self) -> Version {
+        // In a sole epoch everything that an opening finds is committed.
+        if self.needs_marks() { self.marks.durable } else { self.progress.synced }
     }
 
     /// Whether its commits need marks in the log.

@@ -37,8 +37,20 @@ pub struct EngineStats {
     pub syncs: u64,
     /// Segments dropped.
     pub segments_dropped: u64,
-    /// Expired records that a lookup found and removed.
+    /// Expired records that a lookup or cleaning found and removed.
     pub expired: u64,
+    /// Segments cleaned: their live records were copied.
+    pub segments_cleaned: u64,
+    /// Live records that cleaning moved.
+    pub moved_records: u64,
+    /// Bytes of these records.
+    pub moved_bytes: u64,
+    /// Tombstones that cleaning copied, because they hide older records.
+    pub moved_tombstones: u64,
+    /// Bytes of segments read for cleaning.
+    pub cleaning_read_bytes: u64,
+    /// Segments that cleaning gave up, because they are corrupt or unreadable.
+    pub cleaning_failed: u64,
 }
 
 /// Gauges of the store's contents.

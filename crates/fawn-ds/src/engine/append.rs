@@ -3,9 +3,10 @@ use super::{Engine, PREFETCH_KEYS_MAX};
 use crate::error::EngineError;
 use crate::format::frame;
 use crate::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
+use crate::format::segment::StreamKind;
 use crate::index::Pointer;
-use crate::log::flush::OpenFrame;
 use crate::log::segments::AppendedRecord;
+use crate::log::stream::Stream;
 use crate::log::window::Chunk;
 use crate::overlay::{OverlayBase, Written};
 use crate::range::{PendingKind, PendingRecord, RangeProgress, RangeState};
@@ -117,8 +118,8 @@ impl<D: Device> Engine<D> {
         let known = is_of_key.then(|| self.base_of(at, hash, record.key));
         let (slot, pointer) = self.encode(at, record, len, continues);
         let is_put = record.kind == RecordKind::Put;
-        let (hides, len_bytes) = (record.kind.hides(), len as u32);
-        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, hides, is_put });
+        let len_bytes = len as u32;
+        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, kind: record.kind });
         let written = Written { version, pointer, len_bytes, is_put };
         let kind = match known {
             Some((name, base)) => {
@@ -164,18 +165,38 @@ impl<D: Device> Engine<D> {
         self.make_room(len, Reserve::Marks)?;
         let (slot, _) = self.encode(at, &record, len, false);
         if kind == RecordKind::Rollback {
-            self.enter_segment(at, slot, Version::ZERO, true);
+            self.enter_segment(at, slot, Version::ZERO, RecordKind::Rollback);
         }
         Ok(())
     }
 
     /// Encodes the record into the open frame; returns its slot and pointer.
     pub(super) fn encode(&mut self, at: usize, record: &RecordRef<'_>, len: usize, continues: bool) -> (u32, Pointer) {
-        let (Some(chunk), Some(open)) = (self.stream.window.active_mut(), self.stream.flush.open.as_mut()) else {
+        let envelope = Envelope { number: self.ranges[at].number, continues };
+        let (slot, pointer) = self.encode_in(StreamKind::Foreground, envelope, record, len);
+        let range = &mut self.ranges[at];
+        range.in_open_frame = true;
+        if !matches!(record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
+            range.open_facts.count(record.version);
+        }
+        (slot, pointer)
+    }
+
+    /// Encodes the record into the open frame of a stream; returns its slot and pointer.
+    // Every write calls it with a constant stream.
+    #[inline(always)]
+    pub(super) fn encode_in(
+        &mut self,
+        kind: StreamKind,
+        envelope: Envelope,
+        record: &RecordRef<'_>,
+        len: usize,
+    ) -> (u32, Pointer) {
+        let Stream { window, flush, .. } = &mut self.streams[kind];
+        let (Some(chunk), Some(open)) = (window.active_mut(), flush.open.as_mut()) else {
             unreachable!("make_room opens a frame in a chunk")
         };
         let (slot, offset) = (chunk.slot, chunk.end());
-        let envelope = Envelope { number: self.ranges[at].number, continues };
         let place = RecordPlace { segment_id: self.segments.expect(slot).id, offset };
         let out = &mut chunk.spare()[..len];
         open.chain = open.chain.then(record::encode_into(record, envelope, place, out));
@@ -185,10 +206,7 @@ impl<D: Device> Engine<D> {
         // stalls.
         let ahead = chunk.spare();
         prefetch(&ahead[..len.min(FETCH_AHEAD_BYTES_MAX).min(ahead.len())]);
-        let range = &mut self.ranges[at];
-        range.in_open_frame = true;
         if !matches!(record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
-            range.open_facts.count(record.version);
             open.tombstones += u32::from(record.kind == RecordKind::Tombstone);
             open.latest_expiry_ms = open.latest_expiry_ms.max(record.expires_at_ms);
         }
@@ -204,88 +222,79 @@ impl<D: Device> Engine<D> {
     pub(crate) fn make_room(&mut self, len: usize, reserve: Reserve) -> Result<(), EngineError> {
         // Nearly every record fits into the open frame, long before the next segment must be prepared.
         let segment_bytes = self.options.segment_bytes;
+        let stream = &self.streams[StreamKind::Foreground];
         let fits = |chunk: &Chunk| {
             let segment_room = segment_bytes - chunk.end();
             let is_early = segment_room > segment_bytes / 2 && !self.full;
-            chunk.room() >= len && segment_room as usize >= len && (is_early || self.stream.next.is_ready())
+            chunk.room() >= len && segment_room as usize >= len && (is_early || stream.next.is_ready())
         };
-        if self.stream.flush.open.is_some() && self.stream.window.active().is_some_and(fits) {
+        if stream.flush.open.is_some() && stream.window.active().is_some_and(fits) {
             return Ok(());
         }
-        self.extend_room(len, reserve)
+        self.extend_room(StreamKind::Foreground, len, reserve)
     }
 
     /// Opens a frame, a chunk or a segment as needed, and prepares the next segment in time.
     #[inline(never)]
-    fn extend_room(&mut self, len: usize, reserve: Reserve) -> Result<(), EngineError> {
+    pub(super) fn extend_room(&mut self, kind: StreamKind, len: usize, reserve: Reserve) -> Result<(), EngineError> {
         self.check_writable()?;
         let segment_bytes = self.options.segment_bytes;
         loop {
-            let Some(chunk) = self.stream.window.active() else {
-                self.begin_in_next()?;
+            let stream = &self.streams[kind];
+            let Some(chunk) = stream.window.active() else {
+                self.begin_in_next(kind)?;
                 continue;
             };
-            let need = len + if self.stream.flush.open.is_some() { 0 } else { frame::HEADER_BYTES };
+            let need = len + if stream.flush.open.is_some() { 0 } else { frame::HEADER_BYTES };
             let segment_room = (segment_bytes - chunk.end()) as usize;
-            if !self.stream.next.is_ready() {
-                self.prepare_next(reserve, segment_room)?;
+            if !stream.next.is_ready() {
+                self.prepare_next(kind, reserve, segment_room)?;
             }
             if segment_room < need {
-                self.switch_segment()?;
-            } else if chunk_room(self.stream.window.active()) < need {
-                self.next_chunk(len + frame::HEADER_BYTES)?;
+                self.switch_segment(kind)?;
+            } else if chunk_room(self.streams[kind].window.active()) < need {
+                self.next_chunk(kind, len + frame::HEADER_BYTES)?;
             } else {
                 break;
             }
         }
-        self.open_frame();
+        self.streams[kind].open_frame();
         Ok(())
     }
 
-    fn open_frame(&mut self) {
-        if self.stream.flush.open.is_some() {
-            return;
-        }
-        let Some(chunk) = self.stream.window.active_mut() else { return };
-        let offset = chunk.end();
-        chunk.spare()[..frame::HEADER_BYTES].fill(0);
-        chunk.len += frame::HEADER_BYTES;
-        self.stream.flush.open = Some(OpenFrame::new(chunk.slot, offset));
-    }
-
     /// Continues in a new chunk of the same segment.
-    fn next_chunk(&mut self, need: usize) -> Result<(), EngineError> {
+    fn next_chunk(&mut self, kind: StreamKind, need: usize) -> Result<(), EngineError> {
         let page = PAGE_BYTES as u32;
         let bytes = (need + PAGE_BYTES).next_multiple_of(PAGE_BYTES).max(self.options.chunk_bytes());
-        self.reserve_window(bytes)?;
-        self.close_frame(true);
-        self.start_writes();
-        let Some(last) = self.stream.window.active() else { return Err(EngineError::Overloaded) };
+        self.reserve_window(kind, bytes)?;
+        self.close_frame(kind, true);
+        self.start_writes(kind);
+        let Stream { window, flush, .. } = &mut self.streams[kind];
+        let Some(last) = window.active() else { return Err(EngineError::Overloaded) };
         let (slot, sequence, end) = (last.slot, last.sequence, last.end());
         let base = end - end % page;
         let mut buf = self.pool.take(bytes);
         // The page in which the last frame ends is rewritten with the next frame, so it is copied whole, with that
         // frame's header. A frame that ends within a page was submitted, and its header encoded, when it was closed.
-        assert!(
-            end.is_multiple_of(page) || self.stream.flush.started == self.stream.flush.frames.len(),
-            "carried without its header"
-        );
+        assert!(end.is_multiple_of(page) || flush.started == flush.frames.len(), "carried without its header");
         let carried = (end - base) as usize;
         buf[..carried].copy_from_slice(&last.buf[(base - last.base) as usize..last.len]);
-        self.stream.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
+        window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
         Ok(())
     }
 
     /// Reserves `bytes` of the window's budget, after dropping the chunks that are flushed.
-    pub(crate) fn reserve_window(&mut self, bytes: usize) -> Result<(), EngineError> {
-        self.drop_flushed_chunks();
+    pub(crate) fn reserve_window(&mut self, kind: StreamKind, bytes: usize) -> Result<(), EngineError> {
+        self.drop_flushed_chunks(kind);
+        let bytes_min = self.options.write_buffer_bytes_max();
+        let Stream { window, flush, .. } = &mut self.streams[kind];
         // The active chunk is dropped only after a next one exists. However long it is, one more must fit.
-        let active = self.stream.window.active().map_or(0, |chunk| chunk.buf.len());
-        let bytes_max = self.options.write_buffer_bytes_max().max(active.max(bytes) + bytes);
-        if self.stream.window.capacity_bytes() + bytes <= bytes_max {
+        let active = window.active().map_or(0, |chunk| chunk.buf.len());
+        let bytes_max = bytes_min.max(active.max(bytes) + bytes);
+        if window.capacity_bytes() + bytes <= bytes_max {
             return Ok(());
         }
-        self.stream.flush.wanted = true;
+        flush.wanted = true;
         Err(EngineError::Overloaded)
     }
 }

@@ -1,5 +1,6 @@
 //! Log functions for chain members only: the replay floor and eager syncs.
 use super::Engine;
+use crate::format::segment::StreamKind;
 use fawn_flash::Device;
 use fawn_types::{RangeId, Version};
 
@@ -13,6 +14,7 @@ impl<D: Device> Engine<D> {
     /// not wait for a timer [replication.md §2.2]. Takes effect at the next submit.
     pub fn set_eager_sync(&mut self, eager: bool) {
         self.flush_everything = eager;
-        self.stream.flush.wanted |= eager && self.stream.flush.open.is_some();
+        let flush = &mut self.streams[StreamKind::Foreground].flush;
+        flush.wanted |= eager && flush.open.is_some();
     }
 }

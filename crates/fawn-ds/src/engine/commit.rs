@@ -2,6 +2,7 @@
 use super::Engine;
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
+use crate::format::segment::StreamKind;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::{Device, DeviceError, IoOperation};
@@ -126,6 +127,8 @@ impl<D: Device> Engine<D> {
             self.segments.expect_mut(slot).clear_range(at, version, end);
         }
         self.ranges[at].index.clear();
+        self.ranges[at].cleared.committed = version;
+        self.has_unlisted_clear = true;
         self.overlay.clear_range(at);
         if self.ranges[at].pending_clear == Some(version) {
             self.ranges[at].pending_clear = None;
@@ -169,12 +172,13 @@ impl<D: Device> Engine<D> {
         let range = &mut self.ranges[at];
         range.pending_clear = range.pending.iter().rev().find(is_clear).map(|pending| pending.version);
         let last = range.pending.back().map_or(committed, |pending| pending.version);
-        self.roll_back_segments(at, last);
+        let end = self.appended_end();
+        self.roll_back_segments(at, last, end);
         let progress = &mut self.ranges[at].progress;
         progress.appended = last;
         progress.flushed = progress.flushed.min(last);
         progress.synced = progress.synced.min(last);
-        self.stream.flush.roll_back(at, last);
+        self.streams[StreamKind::Foreground].flush.roll_back(at, last);
         Ok(())
     }
 

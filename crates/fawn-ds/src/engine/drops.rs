@@ -5,6 +5,9 @@
 use super::Engine;
 use super::drop_rule::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
 use crate::format::manifest::ManifestEdit;
+use crate::format::record::RecordKind;
+use crate::format::segment::{PerStream, StreamKind};
+use crate::log::LogPosition;
 use crate::log::segments::{AppendedRecord, RangeShare, Segment};
 use crate::manifest_file::CommitNumber;
 use fawn_flash::Device;
@@ -14,13 +17,12 @@ use std::collections::BTreeMap;
 /// Slot and sequence number of a segment. Slots are reused, sequence numbers are not.
 type SegmentName = (u32, u64);
 
-/// Reasons to stay that depend on a range, in the order in which they are examined after the range has changed.
-const HELD_FOR: [KeepReason; 6] = [
+/// Reasons to stay that depend on a range's progress, in the order in which they are examined after that has changed.
+const HELD_FOR: [KeepReason; 5] = [
     KeepReason::Pending,
     KeepReason::Retained,
     KeepReason::CopiedResult,
     KeepReason::NewestRecord,
-    KeepReason::Hides,
     KeepReason::CommitNotDurable,
 ];
 
@@ -29,6 +31,8 @@ pub(crate) struct Drops {
     pub(super) examine: Vec<SegmentName>,
     /// Kept until the log is synced further.
     unsynced: Vec<SegmentName>,
+    /// One of them waits for the survivors' stream.
+    pub(super) wait_for_survivors: bool,
     /// A range that holds segments has changed.
     is_released: bool,
     /// Removed from memory; their removal from the manifest is in flight.
@@ -48,6 +52,7 @@ impl Drops {
 
     pub(crate) fn synced(&mut self) {
         self.examine.append(&mut self.unsynced);
+        self.wait_for_survivors = false;
     }
 }
 
@@ -66,24 +71,35 @@ impl<D: Device> Engine<D> {
     #[inline(always)]
     pub(crate) fn enter_appended(&mut self, at: usize, slot: u32, record: &AppendedRecord) {
         let segment = self.segments.expect_mut(slot);
-        if segment.enter_appended(at, record) {
-            self.ranges[at].segments.insert(segment.sequence, slot);
+        if let Some(lowest_put) = segment.enter_appended(at, record) {
+            let sequence = segment.sequence;
+            self.note_lowest_put(at, slot, sequence, lowest_put);
         }
     }
 
-    /// Records in the segment that it holds a record of the range.
-    pub(crate) fn enter_segment(&mut self, at: usize, slot: u32, version: Version, hides: bool) {
+    /// Counts a record of the range in the segment, not as live.
+    pub(crate) fn enter_segment(&mut self, at: usize, slot: u32, version: Version, kind: RecordKind) {
         let segment = self.segments.expect_mut(slot);
-        if segment.enter(at, version, hides) {
-            self.ranges[at].segments.insert(segment.sequence, slot);
+        if let Some(lowest_put) = segment.enter(at, version, kind) {
+            let sequence = segment.sequence;
+            self.note_lowest_put(at, slot, sequence, lowest_put);
         }
     }
 
-    /// Invalidates the range's records above `last`, after a rollback record was appended or read.
-    pub(crate) fn roll_back_segments(&mut self, at: usize, last: Version) {
-        let end = self.appended_end();
+    #[cold]
+    fn note_lowest_put(&mut self, at: usize, slot: u32, sequence: u64, lowest_put: Version) {
+        let range = &mut self.ranges[at];
+        range.segments.insert(sequence, slot);
+        range.lowest_puts.set(sequence, lowest_put);
+    }
+
+    /// Invalidates the range's records above `last` that lie before `end`, after a rollback record was appended or read.
+    pub(crate) fn roll_back_segments(&mut self, at: usize, last: Version, end: LogPosition) {
         for &slot in self.ranges[at].segments.values().rev() {
-            self.segments.expect_mut(slot).roll_back(at, last, end);
+            let segment = self.segments.expect_mut(slot);
+            if segment.stream == StreamKind::Foreground {
+                segment.roll_back(at, last, end);
+            }
         }
         self.release_held(at);
     }
@@ -141,6 +157,9 @@ impl<D: Device> Engine<D> {
 
     /// Examines the range's held segments, oldest first, up to the first one that stays held, for each reason.
     fn examine_held(&mut self, at: usize) {
+        if core::mem::take(&mut self.ranges[at].shows_hidden) {
+            self.examine_hiding(at);
+        }
         for why in HELD_FOR {
             let first = |held: &BTreeMap<(KeepReason, u64), u32>| {
                 held.range((why, 0)..=(why, u64::MAX)).next().map(|(&(_, sequence), &slot)| (slot, sequence))
@@ -155,12 +174,28 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Examines all segments that hide records of the range, after a segment of it was dropped. The versions that they
+    /// hide are in no order of sequence numbers.
+    fn examine_hiding(&mut self, at: usize) {
+        let held = &mut self.ranges[at].held;
+        let hiding: Vec<_> = held.range((KeepReason::Hides, 0)..=(KeepReason::Hides, u64::MAX)).collect();
+        let names: Vec<SegmentName> = hiding.into_iter().map(|(&(_, sequence), &slot)| (slot, sequence)).collect();
+        for (slot, sequence) in names {
+            self.ranges[at].held.remove(&(KeepReason::Hides, sequence));
+            self.examine((slot, sequence));
+        }
+    }
+
     fn examine(&mut self, name: SegmentName) {
         let (slot, sequence) = name;
         let Some(segment) = self.segments.get(slot).filter(|segment| segment.sequence == sequence) else { return };
         match self.kept_because(segment) {
             None => self.drop_segment(slot),
-            Some((KeepReason::CauseNotSynced, _)) => self.drops.unsynced.push(name),
+            Some((KeepReason::CauseNotSynced, _)) => {
+                let survivors = &self.streams[StreamKind::Survivors];
+                self.drops.wait_for_survivors |= segment.died_at[StreamKind::Survivors] > survivors.flush.synced;
+                self.drops.unsynced.push(name);
+            }
             Some((why, Some(at))) if why != KeepReason::Live => {
                 self.ranges[at].held.insert((why, sequence), slot);
                 self.ranges[at].marks.is_wanted |= why == KeepReason::CommitNotDurable;
@@ -170,44 +205,62 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    fn kept_because(&self, segment: &Segment) -> Option<(KeepReason, Option<usize>)> {
-        let facts = SegmentFacts {
+    pub(super) fn segment_facts(&self, segment: &Segment) -> SegmentFacts {
+        SegmentFacts {
             is_sealed: segment.listed_sealed,
             pins: segment.pins,
             newest_marks: segment.newest_marks,
             died_at: segment.died_at,
-            synced: self.stream.flush.synced,
-        };
-        let ranges = segment.shares.iter().map(|share| (share.range, self.range_facts(segment.sequence, share)));
+            synced: PerStream::from_fn(|kind| self.streams[kind].flush.synced),
+        }
+    }
+
+    fn kept_because(&self, segment: &Segment) -> Option<(KeepReason, Option<usize>)> {
+        let facts = self.segment_facts(segment);
+        let ranges = segment.shares.iter().map(|share| (share.range, self.range_facts(segment, share)));
         keep_reason(&facts, ranges)
     }
 
-    fn range_facts(&self, sequence: u64, share: &RangeShare) -> RangeFacts {
+    pub(super) fn range_facts(&self, segment: &Segment, share: &RangeShare) -> RangeFacts {
         let range = &self.ranges[share.range];
-        let synced = range.progress.synced;
-        // In a sole epoch everything that an opening finds is committed, and the newest record found says how far.
-        let (durably_committed, proves_commit) = match range.sole_base() {
-            Some(base) => (synced, share.newest > base && share.newest >= synced),
-            None => (range.marks.durable, false),
-        };
-        RangeFacts {
+        let sequence = segment.sequence;
+        // In a sole epoch the newest record that an opening finds says how far the range is committed.
+        let proves_commit = |base| share.newest > base && share.newest >= range.progress.synced;
+        let unlisted_clear = share.clears.max(range.cleared.listed) > range.cleared.listed;
+        let hides_below = if unlisted_clear { share.hides_below.max(share.clears) } else { share.hides_below };
+        let facts = RangeFacts {
             live_records: share.live_records,
             newest: share.newest,
             died_by: share.died_by,
-            hides: share.hides,
-            has_older: range.segments.first_key_value().is_some_and(|(&oldest, _)| oldest < sequence),
+            hides_puts: hides_below > Version::ZERO && range.lowest_puts.has_elsewhere(sequence, hides_below),
+            hides_rolled_back: share.rolls_back && self.has_foreground_before(share.range, sequence),
             keeps_results: range.keeps_results_in(sequence),
             committed: range.progress.committed,
             retained_above: range.complete_above,
-            proves_commit,
-            durably_committed,
+            proves_commit: range.sole_base().is_some_and(proves_commit),
+            durably_committed: range.durably_committed(),
+        };
+        match segment.stream {
+            StreamKind::Foreground => facts,
+            // Survivors are durably committed and no part of a history: nothing is resent from them or proved by them.
+            StreamKind::Survivors => {
+                RangeFacts { newest: Version::ZERO, keeps_results: false, proves_commit: false, ..facts }
+            }
         }
+    }
+
+    fn has_foreground_before(&self, at: usize, sequence: u64) -> bool {
+        let mut before = self.ranges[at].segments.range(..sequence);
+        before.any(|(_, &slot)| self.segments.expect(slot).stream == StreamKind::Foreground)
     }
 
     fn drop_segment(&mut self, slot: u32) {
         let Some(segment) = self.segments.remove(slot) else { return };
         for share in &segment.shares {
-            self.ranges[share.range].segments.remove(&segment.sequence);
+            let range = &mut self.ranges[share.range];
+            range.segments.remove(&segment.sequence);
+            range.lowest_puts.remove(segment.sequence);
+            range.shows_hidden = true;
             self.release_held(share.range);
         }
         let edit_end = self.manifest.commit(&[ManifestEdit::DropSegment { slot, uuid: segment.uuid }]);
@@ -232,6 +285,7 @@ impl<D: Device> Engine<D> {
                 self.poison(&error);
             }
             self.stats.segments_dropped += 1;
+            self.cleaner.note_change();
             // Space was freed: a full device is tried again at once.
             self.retry_at = MonoMs(0);
         }

@@ -4,7 +4,9 @@
 //! damage to it would look like a torn write. With the recorded end, recovery reports it as corruption.
 use super::Engine;
 use crate::format::manifest::ManifestEdit;
+use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, Watermark};
+use crate::log::stream::Stream;
 use fawn_flash::Device;
 
 /// Idle time after the last write of the log before its end is recorded.
@@ -14,33 +16,35 @@ const RECORD_BYTES_MAX: u64 = 256;
 
 impl<D: Device> Engine<D> {
     pub(crate) fn record_end_when_idle(&mut self) {
-        // One comparison at every poll. The rest runs only in the few polls after the log became idle.
-        if self.stream.flush.synced != self.stream.recorded_end
-            && self.now.mono.ms_since(self.stream.flush.last_flush) >= IDLE_MS
-        {
-            self.record_end_of_log();
+        for kind in StreamKind::ALL {
+            let Stream { flush, recorded_end, .. } = &self.streams[kind];
+            // One comparison at every poll. The rest runs only in the few polls after the stream became idle.
+            if flush.synced != *recorded_end && self.now.mono.ms_since(flush.last_flush) >= IDLE_MS {
+                self.record_end_of_log(kind);
+            }
         }
     }
 
-    /// Records the end of the log in the manifest, if all of the log is synced and its end is not recorded yet.
-    pub(crate) fn record_end_of_log(&mut self) {
-        if self.poisoned.is_some() || self.options.read_only || !self.stream.is_at_rest() {
+    /// Records the end of a stream in the manifest, if all of it is synced and its end is not recorded yet.
+    pub(crate) fn record_end_of_log(&mut self, kind: StreamKind) {
+        if self.poisoned.is_some() || self.options.read_only || !self.streams[kind].is_at_rest() {
             return;
         }
-        let Some(slot) = self.stream.window.active().map(|chunk| chunk.slot) else { return };
+        let Some(slot) = self.streams[kind].window.active().map(|chunk| chunk.slot) else { return };
         let segment = self.segments.expect(slot);
         let end = Watermark { sequence: segment.sequence, offset: segment.end };
         // A segment without frames has a sealed predecessor, and that seal carries the same information.
-        if end.offset > FRAMES_OFFSET && end > self.manifest.state().end_of_log {
+        if end.offset > FRAMES_OFFSET && end > self.manifest.state().ends_of_log[kind] {
             match self.manifest.reserve(&mut self.device, RECORD_BYTES_MAX) {
                 Ok(()) => {}
                 // The record is an extra safeguard: on a full device, deletes and drops come first.
                 Err(error) if error.is_retryable() => return,
                 Err(error) => return drop(self.poison(&error)),
             }
-            self.manifest.commit(&[ManifestEdit::EndOfLog { end }]);
+            self.manifest.commit(&[ManifestEdit::EndOfLog { stream: kind, end }]);
             self.start_manifest();
         }
-        self.stream.recorded_end = self.stream.flush.synced;
+        let stream = &mut self.streams[kind];
+        stream.recorded_end = stream.flush.synced;
     }
 }

@@ -39,7 +39,7 @@ impl<D: Device> Engine<D> {
             let PlainRecord { flags, expires_at_ms, version, encoded_len: len_bytes, .. } = *plain;
             MemoryHit { flags, expires_at_ms, version, len_bytes, location }
         };
-        if let Some(bytes) = self.stream.window.record(slot, offset) {
+        if let Some(bytes) = self.streams[segment.stream].window.record(slot, offset) {
             // This process encoded the record, and it has not left memory since: no checksum needed.
             let plain = decode_plain(bytes, key, None)?;
             let from = plain.value.as_ptr() as usize - bytes.as_ptr() as usize;
@@ -63,7 +63,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn value_of(&self, hit: &MemoryHit) -> &[u8] {
         match hit.location {
             MemoryLocation::Window { slot, offset, from, to } => {
-                self.stream.window.record(slot, offset).map_or(&[], |record| &record[from..to])
+                self.in_window(slot, offset).map_or(&[], |record| &record[from..to])
             }
             MemoryLocation::Scratch => &self.scratch,
         }

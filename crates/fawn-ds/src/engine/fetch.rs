@@ -163,7 +163,7 @@ impl<D: Device> Engine<D> {
             }
             (Some(hit_of(&stored, bytes, pointer, location)), 0)
         };
-        if let Some(bytes) = self.stream.window.record(slot, offset) {
+        if let Some(bytes) = self.streams[segment.stream].window.record(slot, offset) {
             // This process encoded the record, and it has not left memory since: no checksum needed.
             let read = record::decode_verified(bytes, offset);
             return read_of(read.map(|stored| judge(stored, bytes, Location::Window { slot, offset })));
@@ -202,10 +202,16 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// The record's bytes if it is in the append window of its segment's stream.
+    #[inline]
+    pub(crate) fn in_window(&self, slot: u32, offset: u32) -> Option<&[u8]> {
+        self.streams[self.segments.get(slot)?.stream].window.record(slot, offset)
+    }
+
     /// Bytes at the location, from the record's start.
     pub(crate) fn bytes_at(&self, location: Location) -> &[u8] {
         match location {
-            Location::Window { slot, offset } => self.stream.window.record(slot, offset).unwrap_or(&[]),
+            Location::Window { slot, offset } => self.in_window(slot, offset).unwrap_or(&[]),
             Location::Resume { at } => self.resume.as_ref().map_or(&[], |resume| &resume.buf[at..]),
             Location::Scratch => &self.scratch,
         }

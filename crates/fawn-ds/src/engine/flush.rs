@@ -2,11 +2,13 @@
 use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::frame::{self, FrameHeader};
+use crate::format::segment::StreamKind;
 use crate::log::LogPosition;
 use crate::log::flush::{
     ClosedFrame, EVERYSEC_SYNC_MS, FrameRange, FrameRanges, MEMORY_FLUSH_BYTES, MEMORY_FLUSH_MS, OpenFrame,
     PAD_FRAME_BYTES_MIN, SyncInFlight, Unsynced, WRITES_IN_FLIGHT_MAX, ZEROS_AHEAD_BYTES,
 };
+use crate::log::stream::Stream;
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, IoClass, IoRequest, Token};
@@ -19,59 +21,64 @@ impl<D: Device> Engine<D> {
         self.now = now;
         self.log_marks();
         if self.flush_is_due() {
-            self.stream.flush.wanted = true;
+            self.streams[StreamKind::Foreground].flush.wanted = true;
         }
         self.advance_flush();
         self.pump_verifications();
         self.device.kick();
     }
 
-    /// Whether the durability mode requires the open frame to be written now.
+    /// Whether the durability mode requires the foreground's open frame to be written now.
     fn flush_is_due(&self) -> bool {
-        let Some(open) = self.stream.flush.open else { return false };
-        let end = self.stream.window.active().map_or(open.offset, |chunk| chunk.end());
+        let stream = &self.streams[StreamKind::Foreground];
+        let Some(open) = stream.flush.open else { return false };
+        let end = stream.window.active().map_or(open.offset, |chunk| chunk.end());
         match self.options.durability {
             Durability::Sync | Durability::EverySecond => true,
             Durability::Memory => {
                 end - open.offset >= MEMORY_FLUSH_BYTES
-                    || self.now.mono.ms_since(self.stream.flush.last_flush) >= MEMORY_FLUSH_MS
+                    || self.now.mono.ms_since(stream.flush.last_flush) >= MEMORY_FLUSH_MS
             }
         }
     }
 
-    /// Closes the open frame if its write could start, then starts all possible writes and a due sync.
+    /// In each stream, closes the open frame if its write could start, then starts all possible writes and a due sync.
     pub(crate) fn advance_flush(&mut self) {
         if self.poisoned.is_some() || self.options.read_only {
             return;
         }
-        self.start_writes();
-        if self.stream.flush.wanted && self.can_write_open_frame() {
-            self.stream.flush.wanted = false;
-            self.close_frame(false);
-            self.start_writes();
+        for kind in StreamKind::ALL {
+            self.start_writes(kind);
+            if self.streams[kind].flush.wanted && self.can_write_open_frame(kind) {
+                self.streams[kind].flush.wanted = false;
+                self.close_frame(kind, false);
+                self.start_writes(kind);
+            }
+            self.start_sync(kind);
         }
-        self.start_sync();
     }
 
     /// A frame is closed as late as possible: while its write would have to wait, it keeps growing.
-    fn can_write_open_frame(&self) -> bool {
-        let Some(open) = self.stream.flush.open else { return false };
-        let flush = &self.stream.flush;
+    fn can_write_open_frame(&self, kind: StreamKind) -> bool {
+        let stream = &self.streams[kind];
+        let flush = &stream.flush;
+        let Some(open) = flush.open else { return false };
         if flush.started < flush.frames.len() || flush.started >= WRITES_IN_FLIGHT_MAX {
             return false;
         }
         // While the previous segment is not synced the frame keeps growing: its header must carry that synced
         // watermark.
-        self.stream.predecessor_is_synced(self.segments.expect(open.slot).sequence, self.options.segment_bytes)
+        stream.predecessor_is_synced(self.segments.expect(open.slot).sequence, self.options.segment_bytes)
             && flush.frames.back().is_none_or(|last| !shares_block(last, open.slot, open.offset))
     }
 
     /// Closes the open frame. Padded to a page if `pad` is set or the frame is large.
-    pub(crate) fn close_frame(&mut self, pad: bool) {
-        let Some(open) = self.stream.flush.open.take() else { return };
+    pub(crate) fn close_frame(&mut self, kind: StreamKind, pad: bool) {
+        let stream = &mut self.streams[kind];
+        let Some(open) = stream.flush.open.take() else { return };
         let segment_bytes = self.options.segment_bytes;
         let segment = self.segments.expect_mut(open.slot);
-        let Some(chunk) = self.stream.window.active_mut() else { unreachable!("an open frame has a chunk") };
+        let Some(chunk) = stream.window.active_mut() else { unreachable!("an open frame has a chunk") };
         assert_eq!(chunk.slot, open.slot, "the open frame is in the newest chunk");
         let start = (open.offset - chunk.base) as usize;
         let record_bytes = (chunk.len - start - frame::HEADER_BYTES) as u32;
@@ -89,18 +96,29 @@ impl<D: Device> Engine<D> {
         segment.facts.latest_expiry_ms = segment.facts.latest_expiry_ms.max(open.latest_expiry_ms);
         let (slot, sequence) = (open.slot, segment.sequence);
         let OpenFrame { offset, count, chain, .. } = open;
-        let ranges = self.take_frame_ranges(slot);
+        let ranges = match kind {
+            StreamKind::Foreground => self.take_frame_ranges(slot),
+            // Survivors are no part of a history: no version of a range becomes durable with them.
+            StreamKind::Survivors => FrameRanges::new(),
+        };
         let write_end = end.next_multiple_of(PAGE_BYTES as u32);
         let done = false;
         let frame = ClosedFrame { slot, sequence, offset, end, record_bytes, count, chain, write_end, ranges, done };
-        self.stream.flush.frames.push_back(frame);
+        self.streams[kind].flush.frames.push_back(frame);
         self.stats.frames += 1;
+    }
+
+    /// Whether each write of the stream is durable on completion. No client waits for survivors: a sync covers many of
+    /// their writes.
+    fn writes_durably(&self, kind: StreamKind) -> bool {
+        kind == StreamKind::Foreground && self.options.durability == Durability::Sync
     }
 
     /// Encodes the header of a closed frame into its chunk. This is done as late as possible: at the close, the synced
     /// watermark may not have covered the previous segment yet.
-    fn encode_frame_header(&mut self, at: usize) {
-        let frame = &self.stream.flush.frames[at];
+    fn encode_frame_header(&mut self, kind: StreamKind, at: usize) {
+        let stream = &mut self.streams[kind];
+        let frame = &stream.flush.frames[at];
         let header = FrameHeader {
             uuid: self.segments.expect(frame.slot).uuid,
             generation: self.generation,
@@ -108,10 +126,10 @@ impl<D: Device> Engine<D> {
             frame_bytes: frame.end - frame.offset,
             record_bytes: frame.record_bytes,
             count: frame.count,
-            synced: self.stream.synced_watermark(self.options.segment_bytes),
+            synced: stream.synced_watermark(self.options.segment_bytes),
             chain: frame.chain,
         };
-        let Some(bytes) = self.stream.window.frame_mut(frame.slot, frame.offset, frame.end) else { not_in_its_piece() };
+        let Some(bytes) = stream.window.frame_mut(frame.slot, frame.offset, frame.end) else { not_in_its_piece() };
         frame::encode_header(&header, bytes);
     }
 
@@ -129,49 +147,49 @@ impl<D: Device> Engine<D> {
     }
 
     /// Submits closed frames in log order, while none shares a block with a write in flight.
-    pub(crate) fn start_writes(&mut self) {
-        while self.poisoned.is_none()
-            && self.stream.flush.started < self.stream.flush.frames.len()
-            && self.stream.flush.started < WRITES_IN_FLIGHT_MAX
-        {
-            let at = self.stream.flush.started;
-            let frame = &self.stream.flush.frames[at];
-            let blocked = at > 0 && shares_block(&self.stream.flush.frames[at - 1], frame.slot, frame.offset);
-            if blocked || !self.stream.predecessor_is_synced(frame.sequence, self.options.segment_bytes) {
+    pub(crate) fn start_writes(&mut self, kind: StreamKind) {
+        while self.poisoned.is_none() {
+            let stream = &self.streams[kind];
+            let (frames, at) = (&stream.flush.frames, stream.flush.started);
+            let Some(frame) = frames.get(at).filter(|_| at < WRITES_IN_FLIGHT_MAX) else { return };
+            let blocked = at > 0 && shares_block(&frames[at - 1], frame.slot, frame.offset);
+            if blocked || !stream.predecessor_is_synced(frame.sequence, self.options.segment_bytes) {
                 return;
             }
-            self.start_write(at);
+            self.start_write(kind, at);
         }
     }
 
-    fn start_write(&mut self, at: usize) {
-        self.encode_frame_header(at);
-        let write_end = self.write_end(&self.stream.flush.frames[at]);
-        let frame = &mut self.stream.flush.frames[at];
+    fn start_write(&mut self, kind: StreamKind, at: usize) {
+        self.encode_frame_header(kind, at);
+        let is_durable = self.writes_durably(kind);
+        let write_end = self.write_end(&self.streams[kind].flush.frames[at], is_durable);
+        let frame = &mut self.streams[kind].flush.frames[at];
         frame.write_end = write_end;
         let ClosedFrame { slot, offset, end, .. } = *frame;
         let segment = self.segments.expect_mut(slot);
         segment.written_to = segment.written_to.max(write_end);
         let from = offset - offset % PAGE_BYTES as u32;
-        let number = self.stream.flush.first_number + at as u64;
-        let token = self.track_write(InFlight::Write { number });
-        let mut write = self.frame_write(slot, from, end..write_end, token);
-        if self.options.durability == Durability::Sync {
+        let number = self.streams[kind].flush.first_number + at as u64;
+        let token = self.track_write(InFlight::Write { stream: kind, number });
+        let mut write = self.frame_write(kind, (slot, from), end..write_end, token);
+        if is_durable {
             write = write.durable();
         }
         self.device.submit(write);
-        self.stream.flush.started += 1;
-        self.stream.flush.last_flush = self.now.mono;
+        let flush = &mut self.streams[kind].flush;
+        flush.started += 1;
+        flush.last_flush = self.now.mono;
         self.stats.writes += 1;
         self.stats.written_bytes += u64::from(write_end - from);
     }
 
     /// End of a frame's write: its last page, or zeros written ahead of it. A large frame always enters fresh blocks,
     /// and the next frame shall not wait for its zeros.
-    fn write_end(&self, frame: &ClosedFrame) -> u32 {
+    fn write_end(&self, frame: &ClosedFrame, is_durable: bool) -> u32 {
         let is_small = frame.end - frame.offset < PAD_FRAME_BYTES_MIN;
         let is_fresh = frame.write_end > self.segments.expect(frame.slot).written_to;
-        if self.options.durability == Durability::Sync && is_small && is_fresh {
+        if is_durable && is_small && is_fresh {
             frame.write_end.next_multiple_of(ZEROS_AHEAD_BYTES).min(self.options.segment_bytes)
         } else {
             frame.write_end
@@ -180,50 +198,64 @@ impl<D: Device> Engine<D> {
 
     /// The write of a closed frame up to `zeros.end`. Without zeros it shares the window's buffer. With zeros it
     /// copies, because the next frame continues in the last page.
-    fn frame_write(&mut self, slot: u32, from: u32, zeros: Range<u32>, token: Token) -> IoRequest {
+    fn frame_write(
+        &mut self,
+        kind: StreamKind,
+        (slot, from): (u32, u32),
+        zeros: Range<u32>,
+        token: Token,
+    ) -> IoRequest {
+        let class = io_class(kind);
         let file = self.segments.expect(slot).file;
         if zeros.is_empty() {
-            let Some(bytes) = self.stream.window.share_frame(slot, from, zeros.start) else { not_in_its_piece() };
-            return IoRequest::write_shared(file, u64::from(from), bytes, IoClass::Flush, token);
+            let Some(bytes) = self.streams[kind].window.share_frame(slot, from, zeros.start) else {
+                not_in_its_piece()
+            };
+            return IoRequest::write_shared(file, u64::from(from), bytes, class, token);
         }
         let (len_bytes, padded_bytes) = ((zeros.start - from) as usize, (zeros.end - from) as usize);
         let mut buf = self.pool.take(padded_bytes);
-        let Some(bytes) = self.stream.window.frame_bytes(slot, from, zeros.start) else { not_in_its_piece() };
+        let Some(bytes) = self.streams[kind].window.frame_bytes(slot, from, zeros.start) else { not_in_its_piece() };
         buf[..len_bytes].copy_from_slice(bytes);
         buf[len_bytes..padded_bytes].fill(0);
-        IoRequest::write(file, u64::from(from), buf, padded_bytes, IoClass::Flush, token)
+        IoRequest::write(file, u64::from(from), buf, padded_bytes, class, token)
     }
 
     /// Completes a write; the flushed watermark passes every frame whose predecessors are complete too.
-    pub(crate) fn write_done(&mut self, number: u64) {
-        self.stream.flush.complete(number);
-        while let Some(frame) = self.stream.flush.pop_done() {
+    pub(crate) fn write_done(&mut self, kind: StreamKind, number: u64) {
+        self.streams[kind].flush.complete(number);
+        while let Some(frame) = self.streams[kind].flush.pop_done() {
             let end = LogPosition::new(frame.sequence, frame.end, self.options.segment_bytes);
-            assert!(end > self.stream.flush.flushed, "the flushed watermark only grows");
-            self.stream.flush.flushed = end;
+            let flush = &mut self.streams[kind].flush;
+            assert!(end > flush.flushed, "the flushed watermark only grows");
+            flush.flushed = end;
             for &FrameRange { range, appended, .. } in &frame.ranges {
                 let progress = &mut self.ranges[range].progress;
                 progress.flushed = progress.flushed.max(appended.min(progress.appended));
             }
             let (slot, sequence, ranges) = (frame.slot, frame.sequence, frame.ranges);
-            self.stream.flush.unsynced.push_back(Unsynced { slot, sequence, end, ranges });
+            self.streams[kind].flush.unsynced.push_back(Unsynced { slot, sequence, end, ranges });
             self.progressed = true;
         }
-        if self.options.durability == Durability::Sync {
+        if self.writes_durably(kind) {
             // Each write is durable on completion, and all writes before it are complete.
-            self.advance_synced(self.stream.flush.flushed);
+            self.advance_synced(kind, self.streams[kind].flush.flushed);
         }
-        self.drop_flushed_chunks();
+        if kind == StreamKind::Survivors {
+            self.move_survivors();
+        }
+        self.drop_flushed_chunks(kind);
     }
 
-    pub(crate) fn advance_synced(&mut self, to: LogPosition) {
-        assert!(to <= self.stream.flush.flushed, "only what was flushed is synced");
-        if to > self.stream.flush.synced {
-            self.stream.flush.synced = to;
+    pub(crate) fn advance_synced(&mut self, kind: StreamKind, to: LogPosition) {
+        let flush = &mut self.streams[kind].flush;
+        assert!(to <= flush.flushed, "only what was flushed is synced");
+        if to > flush.synced {
+            flush.synced = to;
             self.drops.synced();
         }
-        while self.stream.flush.unsynced.front().is_some_and(|unsynced| unsynced.end <= to) {
-            let Some(unsynced) = self.stream.flush.unsynced.pop_front() else { break };
+        while self.streams[kind].flush.unsynced.front().is_some_and(|unsynced| unsynced.end <= to) {
+            let Some(unsynced) = self.streams[kind].flush.unsynced.pop_front() else { break };
             for &FrameRange { range, appended, marked } in &unsynced.ranges {
                 let progress = &mut self.ranges[range].progress;
                 progress.synced = progress.synced.max(appended.min(progress.appended));
@@ -240,42 +272,48 @@ impl<D: Device> Engine<D> {
 
     /// Syncs the oldest segment with flushed but unsynced bytes. A sealed, wholly written segment is synced at once,
     /// because its successor waits; otherwise the durability mode decides.
-    fn start_sync(&mut self) {
-        if self.stream.flush.sync.is_some() || self.options.durability == Durability::Sync {
-            return;
-        }
-        let Some(first) = self.stream.flush.unsynced.front() else { return };
+    pub(crate) fn start_sync(&mut self, kind: StreamKind) {
+        let flush = &self.streams[kind].flush;
+        let Some(first) = flush.unsynced.front().filter(|_| flush.sync.is_none()) else { return };
         let segment_bytes = self.options.segment_bytes;
         let sequence = first.sequence;
         let Some(segment) = self.segments.get(first.slot).filter(|segment| segment.sequence == sequence) else {
             return;
         };
         let end = LogPosition::new(sequence, segment.end, segment_bytes);
-        let is_whole = segment.sealed && self.stream.flush.flushed >= end;
-        let is_due = self.options.durability == Durability::EverySecond
-            && self.now.mono.ms_since(self.stream.flush.last_sync) >= EVERYSEC_SYNC_MS;
-        if !is_whole && !is_due && !self.flush_everything && !self.transfer_waits_for_sync() {
+        let is_whole = segment.sealed && flush.flushed >= end;
+        let is_due = match kind {
+            StreamKind::Foreground => {
+                let is_due = self.options.durability == Durability::EverySecond
+                    && self.now.mono.ms_since(flush.last_sync) >= EVERYSEC_SYNC_MS;
+                is_due || self.transfer_waits_for_sync()
+            }
+            StreamKind::Survivors => self.drops.wait_for_survivors,
+        };
+        if !is_whole && !is_due && !self.flush_everything {
             return;
         }
         let file = segment.file;
-        let covers = self.stream.flush.flushed.min(end);
-        self.stream.flush.sync = Some(SyncInFlight { covers });
-        self.stream.flush.last_sync = self.now.mono;
+        let flush = &mut self.streams[kind].flush;
+        let covers = flush.flushed.min(end);
+        flush.sync = Some(SyncInFlight { covers });
+        flush.last_sync = self.now.mono;
         self.stats.syncs += 1;
-        let token = self.track_write(InFlight::Sync);
-        self.device.submit_sync(file, IoClass::Flush, token);
+        let token = self.track_write(InFlight::Sync { stream: kind });
+        self.device.submit_sync(file, io_class(kind), token);
     }
 
-    pub(crate) fn sync_done(&mut self) {
-        if let Some(sync) = self.stream.flush.sync.take() {
-            self.advance_synced(sync.covers);
+    pub(crate) fn sync_done(&mut self, kind: StreamKind) {
+        if let Some(sync) = self.streams[kind].flush.sync.take() {
+            self.advance_synced(kind, sync.covers);
         }
     }
 
-    pub(crate) fn drop_flushed_chunks(&mut self) {
-        let (flushed, segment_bytes) = (self.stream.flush.flushed, self.options.segment_bytes);
+    pub(crate) fn drop_flushed_chunks(&mut self, kind: StreamKind) {
+        let stream = &mut self.streams[kind];
+        let (flushed, segment_bytes) = (stream.flush.flushed, self.options.segment_bytes);
         let is_flushed = |sequence, end| flushed >= LogPosition::new(sequence, end, segment_bytes);
-        self.stream.window.drop_flushed(is_flushed, &mut self.pool);
+        stream.window.drop_flushed(is_flushed, &mut self.pool);
     }
 
     /// Writes and syncs everything, blocks until it is done, and returns the device. Reads may still be in flight: a
@@ -288,7 +326,7 @@ impl<D: Device> Engine<D> {
         // Before the end of the log: in one write with that last commit, this commit would not be certified by it.
         self.persist_clock();
         self.sync_all()?;
-        self.record_end_of_log();
+        StreamKind::ALL.into_iter().for_each(|kind| self.record_end_of_log(kind));
         self.sync_all()?;
         self.certify();
         self.sync_all()?;
@@ -312,7 +350,10 @@ impl<D: Device> Engine<D> {
     fn finish_all(&mut self) {
         let mut events = Vec::new();
         while self.poisoned.is_none() && !self.options.read_only && !self.is_quiet() {
-            self.stream.flush.wanted |= self.stream.flush.open.is_some();
+            for kind in StreamKind::ALL {
+                let flush = &mut self.streams[kind].flush;
+                flush.wanted |= flush.open.is_some();
+            }
             self.advance_flush();
             self.wait(self.now, &mut events);
         }
@@ -322,8 +363,18 @@ impl<D: Device> Engine<D> {
     /// Whether everything is synced and no write is in flight. Reads do not count: an unreadable old version must not
     /// block a close.
     fn is_quiet(&self) -> bool {
-        let writes = self.in_flight.iter().filter(|(_, operation)| !operation.is_read());
-        self.stream.is_at_rest() && writes.count() == 0
+        self.streams.iter().all(Stream::is_at_rest) && !self.has_writes_in_flight()
+    }
+
+    pub(crate) fn has_writes_in_flight(&self) -> bool {
+        self.in_flight.iter().any(|(_, operation)| !operation.is_read())
+    }
+}
+
+const fn io_class(kind: StreamKind) -> IoClass {
+    match kind {
+        StreamKind::Foreground => IoClass::Flush,
+        StreamKind::Survivors => IoClass::Cleaning,
     }
 }
 

@@ -263,12 +263,16 @@ impl<D: Device> Engine<D> {
         {
             return;
         }
-        let removed = self.ranges[at].index.remove(hash, hit.pointer);
+        self.remove_expired(at, hash, ReplacedRecord { pointer: hit.pointer, len_bytes: hit.len_bytes }, hit.version);
+    }
+
+    pub(super) fn remove_expired(&mut self, at: usize, hash: KeyHash, expired: ReplacedRecord, version: Version) {
+        let removed = self.ranges[at].index.remove(hash, expired.pointer);
         assert!(removed, "the record was just found through this entry");
-        let (slot, _) = self.segments.slot_and_offset(hit.pointer);
-        self.enter_segment(at, slot, hit.version, true);
+        let (slot, _) = self.segments.slot_and_offset(expired.pointer);
+        self.enter_segment(at, slot, version, RecordKind::Tombstone);
         // No commit replaced the record, and the record itself hides older copies of the key.
-        self.release_old(at, ReplacedRecord { pointer: hit.pointer, len_bytes: hit.len_bytes }, Version::ZERO);
+        self.release_old(at, expired, Version::ZERO);
         self.stats.expired += 1;
     }
 
@@ -321,7 +325,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn cacheable_to(&self, slot: u32) -> u32 {
         let Some(segment) = self.segments.get(slot) else { return 0 };
         let segment_bytes = self.options.segment_bytes;
-        let flushed = self.stream.flush.flushed;
+        let flushed = self.streams[segment.stream].flush.flushed;
         match flushed.sequence(segment_bytes).cmp(&segment.sequence) {
             core::cmp::Ordering::Greater => u32::MAX,
             core::cmp::Ordering::Equal => flushed.offset(segment_bytes),

@@ -9,6 +9,7 @@ use super::append::Reserve;
 use crate::error::EngineError;
 use crate::format::frame;
 use crate::format::record::{self, RecordKind, RecordRef};
+use crate::format::segment::StreamKind;
 use fawn_flash::Device;
 use fawn_types::Version;
 
@@ -23,7 +24,8 @@ impl<D: Device> Engine<D> {
     /// Logs the marks that are due: in a frame that is written anyway, or once the log has been idle.
     pub(crate) fn log_marks(&mut self) {
         let now = self.now.mono;
-        let may_write = self.stream.flush.open.is_some() || now.ms_since(self.stream.flush.last_flush) >= MARK_MS;
+        let flush = &self.streams[StreamKind::Foreground].flush;
+        let may_write = flush.open.is_some() || now.ms_since(flush.last_flush) >= MARK_MS;
         for at in 0..self.ranges.len() {
             let range = &self.ranges[at];
             if !range.needs_marks() || range.progress.committed <= range.marks.appended {
@@ -37,13 +39,18 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Logs a mark for every range with unmarked commits, as far as there is space.
+    /// Logs a mark for every range with unmarked commits, as far as there is space. Blocks while room is being made.
     pub(crate) fn mark_everything(&mut self) {
         for at in 0..self.ranges.len() {
             let range = &self.ranges[at];
-            if range.progress.committed > range.marks.appended {
-                // Without the mark, recovery takes the records for pending.
-                let _ = self.append_mark(at);
+            if range.progress.committed <= range.marks.appended {
+                continue;
+            }
+            // Without the mark, recovery takes the records for pending. The next segment may be in preparation.
+            while matches!(self.append_mark(at), Err(EngineError::Overloaded)) && self.has_writes_in_flight() {
+                let mut events = Vec::new();
+                self.wait(self.now, &mut events);
+                self.held_events.append(&mut events);
             }
         }
     }
@@ -65,7 +72,7 @@ impl<D: Device> Engine<D> {
             return self.make_room(len, reserve);
         }
         self.make_room(len + record::encoded_len(&mark_of(Version::ZERO)), reserve)?;
-        let active = self.stream.window.active().map(|chunk| chunk.sequence);
+        let active = self.streams[StreamKind::Foreground].window.active().map(|chunk| chunk.sequence);
         if active != Some(self.ranges[at].marks.sequence) {
             self.encode_mark(at);
         }
@@ -76,7 +83,7 @@ impl<D: Device> Engine<D> {
         let mark = mark_of(self.ranges[at].progress.committed);
         let len = record::encoded_len(&mark);
         self.encode(at, &mark, len, false);
-        let sequence = self.stream.window.active().map_or(0, |chunk| chunk.sequence);
+        let sequence = self.streams[StreamKind::Foreground].window.active().map_or(0, |chunk| chunk.sequence);
         let marks = &mut self.ranges[at].marks;
         marks.appended = mark.version;
         marks.appended_at = self.now.mono;

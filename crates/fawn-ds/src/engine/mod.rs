@@ -5,6 +5,8 @@
 mod append;
 mod blob;
 mod chained;
+mod clean;
+mod clears;
 mod clock;
 mod commit;
 mod drop_rule;
@@ -37,6 +39,7 @@ pub(crate) use verify::ApartRetry;
 
 use crate::error::EngineError;
 use crate::format::StoreUuid;
+use crate::format::segment::{PerStream, StreamKind};
 use crate::log::LogPosition;
 use crate::log::segments::{Segment, SegmentTable};
 use crate::log::stream::Stream;
@@ -46,6 +49,7 @@ use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
 use crate::range::{RangeProgress, RangeState};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
+pub(crate) use clean::Cleaner;
 pub(crate) use drops::Drops;
 use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError, Token};
@@ -87,17 +91,18 @@ pub struct Watermarks {
 /// The operation of an I/O token.
 #[derive(Debug)]
 pub(crate) enum InFlight {
-    Write { number: u64 },
-    Sync,
-    SegmentHeader,
+    Write { stream: StreamKind, number: u64 },
+    Sync { stream: StreamKind },
+    SegmentHeader { stream: StreamKind },
     Manifest,
     Lookup { plan: LookupPlan, user: u64 },
     Verify { range: usize, name: KeyName, span: ReadSpan, rejected: Rejected },
+    Clean { from: u32, len: usize },
 }
 
 impl InFlight {
     pub(crate) const fn is_read(&self) -> bool {
-        matches!(self, Self::Lookup { .. } | Self::Verify { .. })
+        matches!(self, Self::Lookup { .. } | Self::Verify { .. } | Self::Clean { .. })
     }
 }
 
@@ -124,7 +129,10 @@ pub struct Engine<D: Device> {
     pub(crate) last_sequence: u64,
     /// A sealed segment is not yet listed as sealed.
     pub(crate) has_unlisted: bool,
-    pub(crate) stream: Stream,
+    /// A committed clear of a range is not listed in the manifest yet.
+    pub(crate) has_unlisted_clear: bool,
+    pub(crate) cleaner: Cleaner,
+    pub(crate) streams: PerStream<Stream>,
     pub(crate) pool: AppendBufferPool,
     /// Syncs at once, in every durability mode: during a close, or for a chain's handshake.
     pub(crate) flush_everything: bool,
@@ -213,10 +221,11 @@ impl<D: Device> Engine<D> {
         self.range_at(range).map_or_else(|_| RangeProgress::default(), |at| self.ranges[at].progress)
     }
 
-    /// The watermarks of the whole log; rollbacks and marks have no version and are durable by position.
+    /// The watermarks of the foreground; rollbacks and marks have no version and are durable by position.
     pub fn watermarks(&self) -> Watermarks {
         let appended = self.appended_end();
-        Watermarks { appended, flushed: self.stream.flush.flushed, synced: self.stream.flush.synced }
+        let flush = &self.streams[StreamKind::Foreground].flush;
+        Watermarks { appended, flushed: flush.flushed, synced: flush.synced }
     }
 
     /// Committed keys of a range, including expired keys not removed yet.
@@ -258,13 +267,13 @@ impl<D: Device> Engine<D> {
     pub fn memory(&self) -> MemoryReport {
         let pending: usize = self.ranges.iter().map(RangeState::queue_bytes).sum();
         let records: usize = self.ranges.iter().map(|range| range.pending.len()).sum();
+        let window_bytes: usize = self.streams.iter().map(|stream| stream.window.capacity_bytes()).sum();
         debug_assert_eq!(records, self.pending_records, "every pending record is counted once");
         MemoryReport {
             budget_bytes: self.options.memory_bytes,
             index_bytes: self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum(),
             overlay_bytes: (self.overlay.resident_bytes() + pending) as u64,
-            buffer_bytes: (self.stream.window.capacity_bytes() + self.pool.resident_bytes() + self.read_bytes_in_flight)
-                as u64,
+            buffer_bytes: (window_bytes + self.pool.resident_bytes() + self.read_bytes_in_flight) as u64,
             cache_bytes: self.cache.resident_bytes() as u64,
         }
     }
@@ -299,7 +308,7 @@ impl<D: Device> Engine<D> {
     /// Removes the operation of a completed token.
     pub(crate) fn untrack_write(&mut self, token: Token) -> InFlight {
         let in_flight = self.in_flight.remove(token.0 as usize);
-        if !matches!(in_flight, InFlight::Lookup { .. } | InFlight::Verify { .. }) {
+        if !in_flight.is_read() {
             self.writes_in_flight.retain(|(written, _)| *written != token);
         }
         in_flight
@@ -339,8 +348,9 @@ impl<D: Device> Engine<D> {
         EngineError::Poisoned { first }
     }
 
+    /// End of the foreground's appended records.
     pub(crate) fn appended_end(&self) -> LogPosition {
-        self.stream.appended_end(self.options.segment_bytes)
+        self.streams[StreamKind::Foreground].appended_end(self.options.segment_bytes)
     }
 }
 

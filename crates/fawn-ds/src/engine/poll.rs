@@ -1,6 +1,7 @@
 //! Completion handling: applies each finished I/O and reports events.
 use super::fetch::ReadSpan;
 use super::{Engine, Event, InFlight};
+use crate::format::segment::StreamKind;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError};
 use fawn_types::Now;
@@ -38,7 +39,11 @@ impl<D: Device> Engine<D> {
         }
         self.complete_stale(events);
         self.advance_flush();
+        self.clean();
         self.maintain_segments();
+        if self.drops.wait_for_survivors {
+            self.start_sync(StreamKind::Survivors);
+        }
         self.tend_copies();
         self.certify_when_due();
         self.record_end_when_idle();
@@ -69,6 +74,7 @@ impl<D: Device> Engine<D> {
                 let read = self.take_read(&span, result, buf);
                 self.verified(range, name, span, rejected, read);
             }
+            InFlight::Clean { from, len } => self.clean_read(from, len, result, buf),
             write => {
                 if let Some(buf) = buf {
                     self.pool.give(buf);
@@ -89,11 +95,13 @@ impl<D: Device> Engine<D> {
             return;
         }
         match write {
-            InFlight::Write { number } => self.write_done(*number),
-            InFlight::Sync => self.sync_done(),
-            InFlight::SegmentHeader => self.header_written(),
+            InFlight::Write { stream, number } => self.write_done(*stream, *number),
+            InFlight::Sync { stream } => self.sync_done(*stream),
+            InFlight::SegmentHeader { stream } => self.header_written(*stream),
             InFlight::Manifest => self.manifest_written(),
-            InFlight::Lookup { .. } | InFlight::Verify { .. } => unreachable!("reads are not writes"),
+            InFlight::Lookup { .. } | InFlight::Verify { .. } | InFlight::Clean { .. } => {
+                unreachable!("reads are not writes")
+            }
         }
     }
 
@@ -140,10 +148,11 @@ impl<D: Device> Engine<D> {
     /// Does up to `budget` units of maintenance now; later polls do the rest.
     pub fn step(&mut self, budget: usize) {
         for _ in 0..budget {
-            if self.verify_queue.is_empty() && !self.drops.has_work() {
+            if self.verify_queue.is_empty() && !self.drops.has_work() && !self.cleaner.has_work() {
                 return;
             }
             self.pump_verifications();
+            self.clean();
             self.maintain_segments();
         }
         self.device.kick();

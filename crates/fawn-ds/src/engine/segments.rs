@@ -1,9 +1,10 @@
 //! Segment lifecycle: prepared ahead of need, switched to, sealed in the manifest, dropped when dead.
 use super::append::Reserve;
+use super::clean::reserved_segments;
 use super::{Engine, Event, InFlight};
 use crate::error::EngineError;
 use crate::format::manifest::ManifestEdit;
-use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
+use crate::format::segment::{self, HEADER_BYTES, SegmentHeader, StreamKind};
 use crate::format::{FRAMES_OFFSET, RangeNumber, SegmentUuid};
 use crate::log::LogPosition;
 use crate::log::segments::Segment;
@@ -27,38 +28,50 @@ const EDIT_BYTES: u64 = 256;
 
 impl<D: Device> Engine<D> {
     pub(crate) fn no_segment(&self) -> EngineError {
-        if self.full { EngineError::StoreFull } else { EngineError::Overloaded }
+        // While cleaning frees space, a write only has to wait.
+        let is_full = self.full && !self.cleaner.is_freeing();
+        if is_full { EngineError::StoreFull } else { EngineError::Overloaded }
     }
 
     /// Prepares a successor in time. On a full device the last part of the active segment is kept for deletes, because
     /// they free space. The very last part is kept for commit marks, because segments with deleted records may wait for
     /// one.
-    pub(crate) fn prepare_next(&mut self, reserve: Reserve, segment_room: usize) -> Result<(), EngineError> {
+    pub(crate) fn prepare_next(
+        &mut self,
+        kind: StreamKind,
+        reserve: Reserve,
+        segment_room: usize,
+    ) -> Result<(), EngineError> {
         let segment_bytes = self.options.segment_bytes as usize;
-        if matches!(self.stream.next, NextSegment::None) && segment_room <= segment_bytes / 2 {
-            self.try_prepare()?;
+        if matches!(self.streams[kind].next, NextSegment::None) && segment_room <= segment_bytes / 2 {
+            self.try_prepare(kind)?;
         }
         let kept_back = match reserve {
             Reserve::Puts => segment_bytes / 8,
             Reserve::Deletes => segment_bytes / 32,
             Reserve::Marks => 0,
         };
-        if self.full && segment_room <= kept_back { Err(EngineError::StoreFull) } else { Ok(()) }
+        if self.full && segment_room <= kept_back { Err(self.no_segment()) } else { Ok(()) }
     }
 
     /// Allocates the next segment, unless the last attempt failed a moment ago.
-    fn try_prepare(&mut self) -> Result<(), EngineError> {
-        if self.full && self.now.mono < self.retry_at {
+    fn try_prepare(&mut self, kind: StreamKind) -> Result<(), EngineError> {
+        // Segments are listed in the order of their sequence numbers, so one at a time is prepared.
+        let kind = if self.needs_survivors_next() { StreamKind::Survivors } else { kind };
+        let is_listing = self.streams.iter().any(|stream| stream.next.is_being_listed());
+        if is_listing || (self.full && self.now.mono < self.retry_at) {
             return Ok(());
         }
-        match self.create_segment() {
+        match self.create_segment(kind) {
             Ok(segment) => {
-                self.space_back |= core::mem::take(&mut self.full);
+                if kind == StreamKind::Foreground {
+                    self.space_back |= core::mem::take(&mut self.full);
+                }
                 let mut buf = AlignedBuf::zeroed(HEADER_BYTES);
                 segment::encode(&self.header_of(&segment), &mut buf);
-                let token = self.track_write(InFlight::SegmentHeader);
+                let token = self.track_write(InFlight::SegmentHeader { stream: kind });
                 self.device.submit_write_durable(segment.file, 0, buf, HEADER_BYTES, IoClass::Manifest, token);
-                self.stream.next = NextSegment::Header(segment);
+                self.streams[kind].next = NextSegment::Header(segment);
                 Ok(())
             }
             // The device refused before it wrote anything: the state of the disk is known.
@@ -80,19 +93,24 @@ impl<D: Device> Engine<D> {
             slot: segment.slot,
             sequence: segment.sequence,
             segment_bytes: self.options.segment_bytes,
+            stream: segment.stream,
         }
     }
 
     /// Creates a segment's file with all its space; nothing is durable yet.
-    pub(crate) fn create_segment(&mut self) -> Result<Segment, DeviceError> {
+    pub(crate) fn create_segment(&mut self, kind: StreamKind) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         let full = || DeviceError::Full { dir: "this store".to_owned() };
-        let taken = (self.segments.len() as u64 + 1) * segment_bytes;
-        if self.options.capacity_bytes.is_some_and(|capacity| taken > capacity) {
+        let usable = self.capacity_segments().map(|capacity| match kind {
+            StreamKind::Foreground => capacity - reserved_segments(capacity),
+            StreamKind::Survivors => capacity,
+        });
+        if usable.is_some_and(|usable| self.taken_segments() >= usable) {
             return Err(full());
         }
         // A segment that is being dropped has left its slot: the manifest gets its drop before the next listing.
-        let slot = self.segments.free_slot().ok_or_else(full)?;
+        let is_prepared = |slot| self.streams.iter().any(|stream| stream.next.slot() == Some(slot));
+        let slot = self.segments.free_slot(is_prepared).ok_or_else(full)?;
         let sequence = self.last_sequence + 1;
         let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, sequence);
         let name = segment::file_name(slot, uuid);
@@ -105,21 +123,20 @@ impl<D: Device> Engine<D> {
             let unlinked = self.device.unlink(&name);
             return Err(unlinked.err().filter(|failure| !failure.is_retryable()).unwrap_or(error));
         }
-        Ok(Segment::new(slot, sequence, uuid, file, name))
+        Ok(Segment::new((slot, sequence), uuid, kind, file, name))
     }
 
     /// The successor's header is durable: syncs its name, then lists it in the manifest.
-    pub(crate) fn header_written(&mut self) {
-        let NextSegment::Header(segment) = core::mem::replace(&mut self.stream.next, NextSegment::None) else {
+    pub(crate) fn header_written(&mut self, kind: StreamKind) {
+        let NextSegment::Header(segment) = core::mem::replace(&mut self.streams[kind].next, NextSegment::None) else {
             unreachable!("a segment header was written without a next segment")
         };
         if let Err(error) = self.device.sync_dir() {
             self.poison(&error);
             return;
         }
-        let Segment { slot, uuid, sequence, .. } = segment;
-        let end = self.manifest.commit(&[ManifestEdit::AddSegment { slot, uuid, sequence }]);
-        self.stream.next = NextSegment::Listing(segment, end);
+        let end = self.manifest.commit(&[segment.add_edit()]);
+        self.streams[kind].next = NextSegment::Listing(segment, end);
         self.start_manifest();
     }
 
@@ -172,50 +189,59 @@ impl<D: Device> Engine<D> {
             self.poison(&error);
             return;
         }
-        self.stream.next = match core::mem::replace(&mut self.stream.next, NextSegment::None) {
-            NextSegment::Listing(segment, end) if self.manifest.is_durable(end) => NextSegment::Ready(segment),
-            next => next,
-        };
+        for kind in StreamKind::ALL {
+            let next = &mut self.streams[kind].next;
+            *next = match core::mem::replace(next, NextSegment::None) {
+                NextSegment::Listing(segment, end) if self.manifest.is_durable(end) => NextSegment::Ready(segment),
+                next => next,
+            };
+        }
         self.certify_at = self.now.mono.plus_ms(CERTIFY_MS);
         self.copies_listed();
+        self.clears_listed();
         self.unlink_dropped();
         self.start_manifest();
     }
 
-    /// Recovery found no space for a segment to append to: begins in the next one as soon as there is space.
-    pub(crate) fn begin_in_next(&mut self) -> Result<(), EngineError> {
-        if matches!(self.stream.next, NextSegment::None) {
-            self.try_prepare()?;
+    /// The stream has no segment to append to: begins in the next one as soon as there is space.
+    pub(crate) fn begin_in_next(&mut self, kind: StreamKind) -> Result<(), EngineError> {
+        if matches!(self.streams[kind].next, NextSegment::None) {
+            self.try_prepare(kind)?;
         }
-        self.switch_segment()
+        self.switch_segment(kind)
     }
 
     /// Seals the active segment and continues in the next one.
-    pub(crate) fn switch_segment(&mut self) -> Result<(), EngineError> {
+    pub(crate) fn switch_segment(&mut self, kind: StreamKind) -> Result<(), EngineError> {
         // Its first frame begins with a mark of every range that has marks: none of them needs an older segment's mark.
         let bytes = self.options.chunk_bytes().max(self.marks_bytes().next_multiple_of(PAGE_BYTES));
-        if !self.stream.next.is_ready() {
+        if !self.streams[kind].next.is_ready() {
             return Err(self.no_segment());
         }
-        self.reserve_window(bytes)?;
-        self.close_frame(true);
-        let NextSegment::Ready(segment) = core::mem::replace(&mut self.stream.next, NextSegment::None) else {
+        self.reserve_window(kind, bytes)?;
+        self.close_frame(kind, true);
+        let stream = &mut self.streams[kind];
+        let NextSegment::Ready(segment) = core::mem::replace(&mut stream.next, NextSegment::None) else {
             unreachable!("checked above")
         };
-        if let Some(slot) = self.stream.window.active().map(|chunk| chunk.slot) {
+        if let Some(slot) = stream.window.active().map(|chunk| chunk.slot) {
             self.segments.expect_mut(slot).sealed = true;
             self.has_unlisted = true;
         }
         self.begin_segment(segment, bytes);
-        self.start_writes();
-        (0..self.ranges.len()).try_for_each(|at| self.append_mark(at))
+        self.start_writes(kind);
+        self.cleaner.note_change();
+        match kind {
+            StreamKind::Foreground => (0..self.ranges.len()).try_for_each(|at| self.append_mark(at)),
+            StreamKind::Survivors => Ok(()),
+        }
     }
 
     pub(crate) fn begin_segment(&mut self, segment: Segment, chunk_bytes: usize) {
-        let (slot, sequence) = (segment.slot, segment.sequence);
+        let (slot, sequence, kind) = (segment.slot, segment.sequence, segment.stream);
         self.segments.insert(segment);
         let buf = self.pool.take(chunk_bytes.max(PAGE_BYTES));
-        self.stream.window.push(Chunk { slot, sequence, base: FRAMES_OFFSET, len: 0, buf: buf.into() });
+        self.streams[kind].window.push(Chunk { slot, sequence, base: FRAMES_OFFSET, len: 0, buf: buf.into() });
     }
 
     /// Lists sealed segments as such once they are synced whole, and drops dead segments.
@@ -224,13 +250,12 @@ impl<D: Device> Engine<D> {
             return;
         }
         let segment_bytes = self.options.segment_bytes;
-        let synced = self.stream.flush.synced;
         let (mut edits, mut listed) = (Vec::new(), Vec::new());
         // Every poll calls this. The scan of all segments runs only in the few polls after one was sealed.
         if core::mem::take(&mut self.has_unlisted) {
             for segment in self.segments.iter_mut() {
                 let end = LogPosition::new(segment.sequence, segment.end, segment_bytes);
-                if segment.sealed && !segment.listed_sealed && synced >= end {
+                if segment.sealed && !segment.listed_sealed && self.streams[segment.stream].flush.synced >= end {
                     segment.listed_sealed = true;
                     edits.push(segment.seal_edit());
                     listed.push(segment.slot);
@@ -243,6 +268,7 @@ impl<D: Device> Engine<D> {
         }
         listed.into_iter().for_each(|slot| self.examine_if_dead(slot));
         self.drop_dead();
+        self.list_clears();
         self.persist_stale_clock();
         self.start_manifest();
     }
@@ -277,9 +303,10 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn report_space(&mut self, events: &mut Vec<Event>) {
-        if self.full && self.now.mono >= self.retry_at && matches!(self.stream.next, NextSegment::None) {
+        let foreground = StreamKind::Foreground;
+        if self.full && self.now.mono >= self.retry_at && matches!(self.streams[foreground].next, NextSegment::None) {
             // A failure here has poisoned the engine and is reported as such.
-            let _ = self.try_prepare();
+            let _ = self.try_prepare(foreground);
         }
         if core::mem::take(&mut self.space_back) {
             events.push(Event::SpaceBack);

@@ -9,6 +9,7 @@ use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef};
+use crate::format::segment::StreamKind;
 use crate::log::segments::AppendedRecord;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
@@ -78,11 +79,11 @@ impl<D: Device> Engine<D> {
         // is durable, no record may have its number: so the range takes none until then.
         self.ranges[at].copy = Some(TransferState { base, stage: TransferStage::Beginning(listed) });
         self.overlay.forget_range(at);
-        self.stream.flush.forget_range(at);
+        self.streams[StreamKind::Foreground].flush.forget_range(at);
         self.pending_records -= self.ranges[at].pending.len();
         self.forget_in_segments(at);
         // Its records in the open frame have the old number.
-        if let Some(open) = self.stream.flush.open {
+        if let Some(open) = self.streams[StreamKind::Foreground].flush.open {
             self.segments.expect_mut(open.slot).facts.add(&self.ranges[at].take_open_facts());
         }
         self.ranges[at].begin_again(number, base);
@@ -170,7 +171,7 @@ impl<D: Device> Engine<D> {
         let (slot, pointer) = self.encode(at, record, len, false);
         let retained_max = self.retained_share;
         let (version, len_bytes, is_put) = (record.version, len as u32, record.kind == RecordKind::Put);
-        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, hides: false, is_put });
+        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, kind: record.kind });
         if !is_put {
             let kept = Retained { version, pointer, len_bytes, sequence: self.segments.expect(slot).sequence };
             self.ranges[at].keep_copied_result(kept, retained_max);
@@ -205,11 +206,15 @@ impl<D: Device> Engine<D> {
         let at = self.range_at(range)?;
         self.check_writable()?;
         self.check_begun(at)?;
-        let is_open = self.stream.flush.open.is_some();
-        let end = if is_open { self.appended_end() } else { self.stream.flush.closed_end(self.options.segment_bytes) };
+        let is_open = self.streams[StreamKind::Foreground].flush.open.is_some();
+        let end = if is_open {
+            self.appended_end()
+        } else {
+            self.streams[StreamKind::Foreground].flush.closed_end(self.options.segment_bytes)
+        };
         if let Some(copy) = self.ranges[at].copy.as_mut().filter(|copy| copy.stage == TransferStage::Taking) {
             copy.stage = TransferStage::Syncing(end);
-            self.stream.flush.wanted |= is_open;
+            self.streams[StreamKind::Foreground].flush.wanted |= is_open;
             self.advance_flush();
             self.tend_copies();
             self.device.kick();
@@ -229,7 +234,7 @@ impl<D: Device> Engine<D> {
         if self.poisoned.is_some() || !self.transfer_waits_for_sync() {
             return;
         }
-        let synced = self.stream.flush.synced;
+        let synced = self.streams[StreamKind::Foreground].flush.synced;
         for range in &mut self.ranges {
             let Some(copy) = &mut range.copy else { continue };
             if matches!(copy.stage, TransferStage::Syncing(end) if end <= synced) {

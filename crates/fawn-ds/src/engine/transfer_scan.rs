@@ -9,6 +9,7 @@ use crate::format::record::{self, RecordKind, RecordRef};
 use crate::index::Pointer;
 use fawn_flash::Device;
 use fawn_types::{ClientTag, KeyHash, RangeId, Version};
+use smallvec::SmallVec;
 
 /// Result of a transfer step.
 #[derive(Debug)]
@@ -123,6 +124,9 @@ impl<D: Device> Engine<D> {
             assert!(cell.next.is_none_or(|next| next > cursor), "a copy goes on in hash order");
             scan.cursor = cell.next;
         }
+        if let Some(plan) = self.find_moved(at, scan)? {
+            return Ok(TransferStep::Read(plan));
+        }
         let count = self.hand_over(at, scan, &mut visit);
         Ok(TransferStep::Chunk { next: scan.cursor, count })
     }
@@ -153,8 +157,9 @@ impl<D: Device> Engine<D> {
     ) -> Result<Option<LookupPlan>, EngineError> {
         while let Some(&listed) = cell.unknown.last() {
             if !self.is_there(&listed) {
-                // Replaced or deleted, and its segment was dropped since.
-                cell.unknown.pop();
+                // Its segment was dropped since: the record was replaced, deleted, or moved by cleaning.
+                let Some(cursor) = scan.cursor else { return Ok(None) };
+                *cell = self.list_cell(at, cursor);
                 continue;
             }
             let hit = match self.probe(at, listed.pointer, Expected::Any)? {
@@ -183,6 +188,7 @@ impl<D: Device> Engine<D> {
         while let Some(&listed) = cell.known.last() {
             if !self.is_current(at, &listed) {
                 cell.known.pop();
+                self.list_moved(at, scan, cell, listed.hash);
                 continue;
             }
             let hit = match self.probe(at, listed.pointer, Expected::Any)? {
@@ -190,6 +196,12 @@ impl<D: Device> Engine<D> {
                 Probe::Missing(span) => return Ok(CellGather::Read(LookupPlan::of_span(scan.range, span))),
                 Probe::Other => unreachable!("any record was wanted"),
             };
+            let hash = KeyHash::of(&self.secret, self.key_of(&hit)).0;
+            if hash != listed.hash || hit.version > scan.base {
+                // Listed as what another record may have moved to.
+                cell.known.pop();
+                continue;
+            }
             // Two keys with the same hash stay in one chunk: a cursor cannot separate them.
             let is_twin = scan.held.last().is_some_and(|last| last.listed.hash == listed.hash);
             let len = hit.len_bytes as usize;
@@ -203,6 +215,42 @@ impl<D: Device> Engine<D> {
             cell.known.pop();
         }
         Ok(CellGather::Cell)
+    }
+
+    /// Lists the records that a record of this hash may have moved to, since it is not where it was.
+    fn list_moved(&self, at: usize, scan: &TransferScan, cell: &mut CellWork, hash: u64) {
+        for pointer in self.ranges[at].index.candidates(KeyHash(hash)) {
+            let is_listed = cell.known.iter().any(|listed| listed.pointer == pointer)
+                || scan.held.iter().any(|held| held.listed.pointer == pointer);
+            if !is_listed {
+                let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
+                cell.known.push(ListedRecord { pointer, sequence, hash });
+            }
+        }
+    }
+
+    /// Finds the records of the chunk that cleaning has moved while the chunk was gathered; returns the device read that
+    /// this needs.
+    fn find_moved(&mut self, at: usize, scan: &mut TransferScan) -> Result<Option<LookupPlan>, EngineError> {
+        for held in &mut scan.held {
+            if self.is_current(at, &held.listed) {
+                continue;
+            }
+            let candidates: SmallVec<[Pointer; 4]> =
+                self.ranges[at].index.candidates(KeyHash(held.listed.hash)).collect();
+            for pointer in candidates {
+                match self.probe(at, pointer, Expected::Key(&held.key))? {
+                    Probe::Match(hit) if hit.version == held.version => {
+                        let slot = self.segments.slot_and_offset(pointer).0;
+                        let sequence = self.segments.expect(slot).sequence;
+                        held.listed = ListedRecord { pointer, sequence, hash: held.listed.hash };
+                    }
+                    Probe::Match(_) | Probe::Other => {}
+                    Probe::Missing(span) => return Ok(Some(LookupPlan::of_span(scan.range, span))),
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn hold(&self, listed: ListedRecord, hit: &Hit) -> Result<HeldRecord, EngineError> {

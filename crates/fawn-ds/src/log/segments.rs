@@ -1,7 +1,8 @@
 //! The segment table: the files of the log, and per segment the facts that the drop rule needs.
 use super::LogPosition;
 use crate::format::manifest::{ManifestEdit, SegmentSeal};
-use crate::format::segment::RecordFacts;
+use crate::format::record::RecordKind;
+use crate::format::segment::{PerStream, RecordFacts, StreamKind};
 use crate::format::{SegmentUuid, UNIT_BYTES};
 use crate::index::Pointer;
 use core::cell::Cell;
@@ -14,7 +15,7 @@ use smallvec::SmallVec;
 pub(crate) const FIRST_READ_BYTES_MAX: usize = 16 << 10;
 
 /// One range's part of a segment. A segment has one for each range with a record of its history there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RangeShare {
     pub(crate) range: usize,
     pub(crate) live_records: u64,
@@ -23,8 +24,55 @@ pub(crate) struct RangeShare {
     pub(crate) newest: Version,
     /// Newest version whose commit replaced or removed one of its records.
     pub(crate) died_by: Version,
-    /// There is a tombstone, a record found expired, a clear or a rollback: they hide records in older segments.
-    pub(crate) hides: bool,
+    /// Lowest version of its puts, whether they are live or not. `u64::MAX` without one.
+    pub(crate) lowest_put: Version,
+    /// Highest version of a tombstone or of a put found expired: they hide older puts in other segments.
+    pub(crate) hides_below: Version,
+    /// Highest version of a clear, which hides all older records in other segments until the manifest lists it.
+    pub(crate) clears: Version,
+    /// There is a rollback: it hides records of the foreground before it.
+    pub(crate) rolls_back: bool,
+}
+
+impl RangeShare {
+    const fn none(range: usize) -> Self {
+        Self {
+            range,
+            live_records: 0,
+            live_bytes: 0,
+            newest: Version::ZERO,
+            died_by: Version::ZERO,
+            lowest_put: Version::from_u64(u64::MAX),
+            hides_below: Version::ZERO,
+            clears: Version::ZERO,
+            rolls_back: false,
+        }
+    }
+
+    /// Counts a record. Returns whether the lowest version of its puts has fallen.
+    #[inline(always)]
+    fn enter(&mut self, version: Version, kind: RecordKind) -> bool {
+        self.newest = self.newest.max(version);
+        match kind {
+            RecordKind::Put if version < self.lowest_put => {
+                self.lowest_put = version;
+                return true;
+            }
+            RecordKind::Put | RecordKind::Result | RecordKind::CommitMark => {}
+            RecordKind::Tombstone => self.hides_below = self.hides_below.max(version),
+            RecordKind::Clear => self.clears = self.clears.max(version),
+            RecordKind::Rollback => self.rolls_back = true,
+        }
+        false
+    }
+}
+
+/// A range's records that a rollback invalidated: those above a version that lie before a position of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct VoidRecords {
+    range: usize,
+    before: LogPosition,
+    above: Version,
 }
 
 /// The facts of an appended record that its segment counts.
@@ -32,9 +80,8 @@ pub(crate) struct RangeShare {
 pub(crate) struct AppendedRecord {
     pub(crate) version: Version,
     pub(crate) len_bytes: u32,
-    pub(crate) hides: bool,
-    /// It is live until another record replaces it.
-    pub(crate) is_put: bool,
+    /// A put is live until another record replaces it.
+    pub(crate) kind: RecordKind,
 }
 
 /// Histogram of a segment's record lengths, in steps of 256 bytes.
@@ -85,6 +132,7 @@ impl Lengths {
 pub(crate) struct Segment {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
+    pub(crate) stream: StreamKind,
     pub(crate) uuid: SegmentUuid,
     /// The UUID's 64-bit form: the salt of checksums.
     pub(crate) id: u64,
@@ -102,19 +150,31 @@ pub(crate) struct Segment {
     /// Ranges whose newest durable commit mark is in this segment.
     pub(crate) newest_marks: u32,
     pub(crate) shares: SmallVec<[RangeShare; 1]>,
-    /// End of the log when a record of this segment last died. The record that replaced or removed it lies before, and
-    /// must be synced before a drop.
-    pub(crate) died_at: LogPosition,
+    /// Ends of the streams when a record of this segment last died. The record that replaced, removed or copied it lies
+    /// before, and must be synced before a drop.
+    pub(crate) died_at: PerStream<LogPosition>,
+    voids: Vec<VoidRecords>,
+    /// Tombstones that cleaning may have to copy, bytes.
+    pub(crate) tombstone_bytes: u64,
+    /// Cleaning failed at a corrupt or unreadable record: the segment stays until the next open.
+    pub(crate) is_damaged: bool,
     pub(crate) lengths: Lengths,
     /// Facts of its records, for its seal.
     pub(crate) facts: RecordFacts,
 }
 
 impl Segment {
-    pub(crate) fn new(slot: u32, sequence: u64, uuid: SegmentUuid, file: FileId, name: String) -> Self {
+    pub(crate) fn new(
+        (slot, sequence): (u32, u64),
+        uuid: SegmentUuid,
+        stream: StreamKind,
+        file: FileId,
+        name: String,
+    ) -> Self {
         Self {
             slot,
             sequence,
+            stream,
             uuid,
             id: uuid.fold(),
             file,
@@ -126,10 +186,19 @@ impl Segment {
             pins: 0,
             newest_marks: 0,
             shares: SmallVec::new(),
-            died_at: LogPosition(0),
+            died_at: PerStream::default(),
+            voids: Vec::new(),
+            tombstone_bytes: 0,
+            is_damaged: false,
             lengths: Lengths::new(),
             facts: RecordFacts::default(),
         }
+    }
+
+    /// The edit that lists it.
+    pub(crate) fn add_edit(&self) -> ManifestEdit {
+        let Self { slot, uuid, sequence, stream, .. } = *self;
+        ManifestEdit::AddSegment { slot, uuid, sequence, stream }
     }
 
     /// The edit that lists it as complete, at its present end.
@@ -141,36 +210,40 @@ impl Segment {
     #[inline]
     fn share_mut(&mut self, range: usize) -> &mut RangeShare {
         let at = self.shares.iter().position(|share| share.range == range).unwrap_or_else(|| {
-            self.shares.push(RangeShare { range, ..RangeShare::default() });
+            self.shares.push(RangeShare::none(range));
             self.shares.len() - 1
         });
         &mut self.shares[at]
     }
 
-    /// Counts a record appended to the segment. Returns whether it is the range's first in this segment.
+    /// Counts a record appended to the segment. Returns the range's lowest put in it, if the record is the range's first
+    /// in this segment or lowers that.
     // As in `Engine::enter_appended`.
     #[inline(always)]
-    pub(crate) fn enter_appended(&mut self, range: usize, record: &AppendedRecord) -> bool {
-        let AppendedRecord { version, len_bytes, hides, is_put } = *record;
+    pub(crate) fn enter_appended(&mut self, range: usize, record: &AppendedRecord) -> Option<Version> {
+        let AppendedRecord { version, len_bytes, kind } = *record;
         self.lengths.add(len_bytes as usize);
         let shares_before = self.shares.len();
         let share = self.share_mut(range);
-        share.newest = share.newest.max(version);
-        share.hides |= hides;
-        if is_put {
+        let is_lower = share.enter(version, kind);
+        if kind == RecordKind::Put {
             share.live_records += 1;
             share.live_bytes += u64::from(len_bytes);
         }
-        self.shares.len() > shares_before
+        let lowest_put = share.lowest_put;
+        if kind == RecordKind::Tombstone {
+            self.tombstone_bytes += u64::from(len_bytes);
+        }
+        (is_lower || self.shares.len() > shares_before).then_some(lowest_put)
     }
 
-    /// Counts a record of a range's history, of any kind. Returns whether it is the range's first in this segment.
-    pub(crate) fn enter(&mut self, range: usize, version: Version, hides: bool) -> bool {
+    /// Counts a record of any kind, not as live. Returns as [`Segment::enter_appended`].
+    pub(crate) fn enter(&mut self, range: usize, version: Version, kind: RecordKind) -> Option<Version> {
         let shares_before = self.shares.len();
         let share = self.share_mut(range);
-        share.newest = share.newest.max(version);
-        share.hides |= hides;
-        self.shares.len() > shares_before
+        let is_lower = share.enter(version, kind);
+        let lowest_put = share.lowest_put;
+        (is_lower || self.shares.len() > shares_before).then_some(lowest_put)
     }
 
     pub(crate) fn add_live(&mut self, range: usize, bytes: u32) {
@@ -179,9 +252,24 @@ impl Segment {
         share.live_bytes += u64::from(bytes);
     }
 
-    /// One of its records was replaced or removed by the commit of `by`, appended before `log_end`.
+    /// One of its records was replaced or removed by the commit of `by`, appended to the foreground before `log_end`.
     pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, by: Version, log_end: LogPosition) {
-        self.died_at = self.died_at.max(log_end);
+        self.note_death(StreamKind::Foreground, log_end);
+        self.count_death(range, bytes, by);
+    }
+
+    /// One of its records was copied to the survivors' stream before `log_end`.
+    pub(crate) fn move_live(&mut self, range: usize, bytes: u32, log_end: LogPosition) {
+        self.note_death(StreamKind::Survivors, log_end);
+        self.count_death(range, bytes, Version::ZERO);
+    }
+
+    /// What a record of it died by lies in this stream, before `log_end`.
+    pub(crate) fn note_death(&mut self, stream: StreamKind, log_end: LogPosition) {
+        self.died_at[stream] = self.died_at[stream].max(log_end);
+    }
+
+    fn count_death(&mut self, range: usize, bytes: u32, by: Version) {
         let Some(share) = self.shares.iter_mut().find(|share| share.range == range) else {
             unreachable!("{}: a record of range {range} died that was never counted", self.name)
         };
@@ -194,24 +282,38 @@ impl Segment {
 
     /// All its records of the range were removed by the commit of a clear, appended before `log_end`.
     pub(crate) fn clear_range(&mut self, range: usize, by: Version, log_end: LogPosition) {
-        self.died_at = self.died_at.max(log_end);
+        self.note_death(StreamKind::Foreground, log_end);
         if let Some(share) = self.shares.iter_mut().find(|share| share.range == range) {
             *share = RangeShare { live_records: 0, live_bytes: 0, died_by: share.died_by.max(by), ..*share };
         }
     }
 
-    /// The range's records above `last` were rolled back, by a record appended before `log_end`.
+    /// The range's records above `last` were rolled back, by a record appended right before `log_end`.
     pub(crate) fn roll_back(&mut self, range: usize, last: Version, log_end: LogPosition) {
         let share = self.shares.iter_mut().find(|share| share.range == range && share.newest > last);
         if let Some(share) = share {
             share.newest = last;
-            self.died_at = self.died_at.max(log_end);
+            self.voids.push(VoidRecords { range, before: log_end, above: last });
+            self.note_death(StreamKind::Foreground, log_end);
         }
+    }
+
+    /// Whether the range's record of this version, at this position of the log, was rolled back.
+    pub(crate) fn is_void(&self, range: usize, position: LogPosition, version: Version) -> bool {
+        let is_in = |void: &VoidRecords| void.range == range && position < void.before && version > void.above;
+        self.voids.iter().any(is_in)
+    }
+
+    /// All its tombstones that still hide records were copied to the survivors' stream before `log_end`.
+    pub(crate) fn move_tombstones(&mut self, log_end: LogPosition) {
+        self.note_death(StreamKind::Survivors, log_end);
+        self.shares.iter_mut().for_each(|share| share.hides_below = Version::ZERO);
     }
 
     /// The manifest invalidates all records of the range so far.
     pub(crate) fn forget_range(&mut self, range: usize) {
         self.shares.retain(|share| share.range != range);
+        self.voids.retain(|void| void.range != range);
     }
 
     /// Whether it is sealed and has no live record: it can be dropped unless something else keeps it.
@@ -285,9 +387,9 @@ impl SegmentTable {
         }
     }
 
-    /// The lowest free slot; `None` if pointers cannot address another.
-    pub(crate) fn free_slot(&self) -> Option<u32> {
-        (0..self.slots_max).find(|&slot| self.get(slot).is_none())
+    /// The lowest free slot that no prepared segment has; `None` if pointers cannot address another.
+    pub(crate) fn free_slot(&self, is_prepared: impl Fn(u32) -> bool) -> Option<u32> {
+        (0..self.slots_max).find(|&slot| self.get(slot).is_none() && !is_prepared(slot))
     }
 
     pub(crate) fn insert(&mut self, segment: Segment) {

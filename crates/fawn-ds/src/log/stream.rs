@@ -1,9 +1,9 @@
 //! A stream of the log: segments that are filled, flushed and synced in one order.
 use super::LogPosition;
-use super::flush::FlushState;
+use super::flush::{FlushState, OpenFrame};
 use super::segments::Segment;
 use super::window::Window;
-use crate::format::Watermark;
+use crate::format::{Watermark, frame};
 use crate::manifest_file::CommitNumber;
 use fawn_types::MonoMs;
 
@@ -25,6 +25,21 @@ impl NextSegment {
     }
 }
 
+impl NextSegment {
+    /// The slot that it will take.
+    pub(crate) const fn slot(&self) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Header(segment) | Self::Listing(segment, _) | Self::Ready(segment) => Some(segment.slot),
+        }
+    }
+
+    /// Whether its file exists, but the segment is not listed durably yet.
+    pub(crate) const fn is_being_listed(&self) -> bool {
+        matches!(self, Self::Header(_) | Self::Listing(..))
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) window: Window,
@@ -42,6 +57,18 @@ impl Stream {
             next: NextSegment::None,
             recorded_end: LogPosition(0),
         }
+    }
+
+    /// Opens a frame at the end of the active chunk, unless one is open.
+    pub(crate) fn open_frame(&mut self) {
+        if self.flush.open.is_some() {
+            return;
+        }
+        let Some(chunk) = self.window.active_mut() else { return };
+        let offset = chunk.end();
+        chunk.spare()[..frame::HEADER_BYTES].fill(0);
+        chunk.len += frame::HEADER_BYTES;
+        self.flush.open = Some(OpenFrame::new(chunk.slot, offset));
     }
 
     /// End of the appended records.

@@ -1,12 +1,12 @@
 //! The writing part of an open: cleans up after validation and continues the log in a new generation.
 use super::io::Io;
-use super::{OpenReport, Scanned};
+use super::{OpenReport, Scanned, synced_logs};
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::FRAMES_OFFSET;
 use crate::format::manifest::ManifestEdit;
 use crate::format::scan::SyncedLog;
-use crate::format::segment::{self, HEADER_BYTES};
+use crate::format::segment::{self, HEADER_BYTES, StreamKind};
 use crate::log::LogPosition;
 use crate::log::stream::NextSegment;
 use crate::log::window::Chunk;
@@ -40,10 +40,9 @@ impl<D: Device> Engine<D> {
             self.device.truncate(segment.file, u64::from(offset))?;
             report.truncated.push((segment.name.clone(), offset));
         }
-        let mut known = SyncedLog::new(self.manifest.state().end_of_log);
-        scanned.iter().for_each(|scanned| known.add(&scanned.report));
+        let known = synced_logs(self.manifest.state(), scanned);
         for scanned in scanned.iter().filter(|scanned| scanned.entry.seal.is_none()) {
-            self.rewrite_unsynced(scanned, &known)?;
+            self.rewrite_unsynced(scanned, &known[scanned.entry.stream])?;
         }
         Ok(())
     }
@@ -76,7 +75,9 @@ impl<D: Device> Engine<D> {
         let mut edits = vec![ManifestEdit::Generation(self.generation)];
         edits.extend(self.begin_unfinished(scanned));
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
-        self.choose_active(scanned)?;
+        for kind in StreamKind::ALL {
+            self.choose_active(kind, scanned)?;
+        }
         self.examine_all();
         self.balance_memory();
         Ok(())
@@ -102,18 +103,20 @@ impl<D: Device> Engine<D> {
         edits
     }
 
-    /// Appends to the newest segment with data unless it is sealed. A prepared, unused segment becomes the next one.
-    fn choose_active(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
-        let is_open = |scanned: &&Scanned| scanned.entry.seal.is_none();
+    /// Appends to the stream's newest segment with data unless it is sealed. A prepared, unused segment becomes the next
+    /// one.
+    fn choose_active(&mut self, kind: StreamKind, scanned: &[Scanned]) -> Result<(), OpenError> {
+        let scanned: Vec<_> = scanned.iter().filter(|scanned| scanned.entry.stream == kind).collect();
+        let is_open = |scanned: &&&Scanned| scanned.entry.seal.is_none();
         let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
         let empty = scanned.iter().filter(is_open).rfind(|scanned| {
             scanned.report.frames == 0
                 && with_data.is_none_or(|with_data| scanned.entry.sequence > with_data.entry.sequence)
         });
         let active = with_data.filter(is_open).or(empty).map(|scanned| scanned.slot);
-        self.drop_unused(scanned, active, empty.map(|empty| empty.slot))?;
+        self.drop_unused(&scanned, active, empty.map(|empty| empty.slot))?;
         let mut edits = Vec::new();
-        for scanned in scanned {
+        for &scanned in &scanned {
             let is_next = empty.is_some_and(|empty| empty.slot == scanned.slot);
             if Some(scanned.slot) == active || is_next || self.segments.get(scanned.slot).is_none() {
                 continue;
@@ -129,28 +132,32 @@ impl<D: Device> Engine<D> {
             self.manifest.commit_and_wait(&mut self.device, &edits)?;
         }
         let next = empty.filter(|empty| Some(empty.slot) != active);
-        self.stream.next = match next.and_then(|next| self.segments.remove(next.slot)) {
+        self.streams[kind].next = match next.and_then(|next| self.segments.remove(next.slot)) {
             Some(segment) => NextSegment::Ready(segment),
             None => NextSegment::None,
         };
-        match active {
-            Some(slot) => self.go_on_in(slot),
-            None => self.begin_first_segment(),
+        self.end_of_log_is_flushed(kind);
+        match (active, kind) {
+            (Some(slot), _) => self.go_on_in(slot),
+            (None, StreamKind::Foreground) => self.begin_first_segment(),
+            // Cleaning begins a segment when it needs one.
+            (None, StreamKind::Survivors) => Ok(()),
         }
     }
 
     /// Drops empty segments after the active one, except the next: the log had continued in them and lost that data. If
     /// they stayed, they would suggest that the log extends further than it does.
-    fn drop_unused(&mut self, scanned: &[Scanned], active: Option<u32>, next: Option<u32>) -> Result<(), OpenError> {
+    fn drop_unused(&mut self, scanned: &[&Scanned], active: Option<u32>, next: Option<u32>) -> Result<(), OpenError> {
         let active_sequence = active.map_or(u64::MAX, |slot| self.segments.expect(slot).sequence);
-        let is_unused = |scanned: &&Scanned| {
+        let is_unused = |scanned: &&&Scanned| {
             scanned.entry.sequence > active_sequence && Some(scanned.slot) != next && scanned.report.frames == 0
         };
         let unused: Vec<_> = scanned.iter().filter(is_unused).collect();
         if unused.is_empty() {
             return Ok(());
         }
-        let drop_edit = |scanned: &&Scanned| ManifestEdit::DropSegment { slot: scanned.slot, uuid: scanned.entry.uuid };
+        let drop_edit =
+            |scanned: &&&Scanned| ManifestEdit::DropSegment { slot: scanned.slot, uuid: scanned.entry.uuid };
         let edits: Vec<_> = unused.iter().map(drop_edit).collect();
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
         for segment in unused.iter().filter_map(|scanned| self.segments.remove(scanned.slot)) {
@@ -163,9 +170,8 @@ impl<D: Device> Engine<D> {
 
     /// Appends to a segment with data: the page in which its last frame ends is rewritten with the next frame.
     fn go_on_in(&mut self, slot: u32) -> Result<(), OpenError> {
-        self.end_of_log_is_flushed();
         let segment = self.segments.expect(slot);
-        let (file, sequence, end) = (segment.file, segment.sequence, segment.end);
+        let (file, sequence, end, kind) = (segment.file, segment.sequence, segment.end, segment.stream);
         let segment_bytes = u64::from(self.options.segment_bytes);
         match self.device.allocate(file, 0, segment_bytes) {
             Ok(()) => {}
@@ -179,7 +185,7 @@ impl<D: Device> Engine<D> {
             let page = Io::new(&mut self.device).read(file, u64::from(base), PAGE_BYTES, IoClass::Recovery)?;
             buf[..carried].copy_from_slice(&page[..carried]);
         }
-        self.stream.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
+        self.streams[kind].window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
         Ok(())
     }
 
@@ -195,19 +201,19 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// The recovered log is on the disk: sets the flushed and synced watermarks to its end.
-    pub(super) fn end_of_log_is_flushed(&mut self) {
-        let newest = self.segments.iter().max_by_key(|segment| segment.sequence);
+    /// The recovered stream is on the disk: sets its flushed and synced watermarks to its end.
+    pub(super) fn end_of_log_is_flushed(&mut self, kind: StreamKind) {
+        let of_stream = self.segments.iter().filter(|segment| segment.stream == kind);
+        let newest = of_stream.max_by_key(|segment| segment.sequence);
         let end = newest.map_or(LogPosition(0), |segment| {
             LogPosition::new(segment.sequence, segment.end, self.options.segment_bytes)
         });
-        self.stream.flush.flushed = end;
-        self.stream.flush.synced = end;
+        let flush = &mut self.streams[kind].flush;
+        (flush.flushed, flush.synced) = (end, end);
     }
 
     fn begin_first_segment(&mut self) -> Result<(), OpenError> {
-        self.end_of_log_is_flushed();
-        let segment = match self.create_segment() {
+        let segment = match self.create_segment(StreamKind::Foreground) {
             Ok(segment) => segment,
             // An existing store can be read, and accepts writes again once there is space.
             Err(error) if error.is_retryable() && self.segments.len() > 0 => {
@@ -220,8 +226,7 @@ impl<D: Device> Engine<D> {
         segment::encode(&self.header_of(&segment), &mut header);
         Io::new(&mut self.device).write_durable(segment.file, 0, &header, IoClass::Manifest)?;
         self.device.sync_dir()?;
-        let edit = ManifestEdit::AddSegment { slot: segment.slot, uuid: segment.uuid, sequence: segment.sequence };
-        self.manifest.commit_and_wait(&mut self.device, &[edit])?;
+        self.manifest.commit_and_wait(&mut self.device, &[segment.add_edit()])?;
         self.begin_segment(segment, self.options.chunk_bytes());
         Ok(())
     }

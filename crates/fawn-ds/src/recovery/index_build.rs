@@ -5,9 +5,10 @@ use crate::error::OpenError;
 use crate::format::RangeNumber;
 use crate::format::manifest::{ManifestRange, RangeBeginning, SoleEpochs};
 use crate::format::record::{RecordKind, Stored};
+use crate::format::segment::StreamKind;
 use crate::index::Pointer;
 use crate::log::LogPosition;
-use crate::overlay::{KeyName, OverlayBase, Written};
+use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Version};
@@ -57,6 +58,15 @@ impl Tentative {
     }
 }
 
+/// A tombstone of the survivors' stream, in the index until the foreground is read.
+#[derive(Clone, Copy, Debug)]
+struct KeptTombstone {
+    range: usize,
+    hash: KeyHash,
+    pointer: Pointer,
+    len_bytes: u32,
+}
+
 /// Records under a local number that no listed range has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stray {
@@ -72,6 +82,7 @@ pub(super) struct IndexBuilder<'e, D: Device> {
     tentative: Vec<Tentative>,
     numbers: HashMap<RangeNumber, usize, FxBuildHasher>,
     conflicts: Conflicts,
+    tombstones: Vec<KeptTombstone>,
     strays: BTreeMap<RangeNumber, Stray>,
 }
 
@@ -85,6 +96,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
                 engine.ranges[at].begin_again(number, base);
             }
             engine.ranges[at].sole = range.sole;
+            engine.recover_clears(at, range.cleared, range.cleared);
             if range.sole.is_none_or(|sole| sole.is_over) {
                 // Kept for retransmission until the chain says how far that is needed.
                 engine.ranges[at].retain_floor = Some(Version::ZERO);
@@ -92,7 +104,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             tentative.push(range);
         }
         let numbers = engine.ranges.iter().enumerate().map(|(at, range)| (range.number, at)).collect();
-        Self { engine, tentative, numbers, conflicts: Conflicts::default(), strays: BTreeMap::new() }
+        Self {
+            engine,
+            tentative,
+            numbers,
+            conflicts: Conflicts::default(),
+            tombstones: Vec::new(),
+            strays: BTreeMap::new(),
+        }
     }
 
     /// Segments before this sequence number were dropped, with records that a replay must not skip silently. A range
@@ -130,6 +149,10 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let pointer = self.engine.segments.pointer(slot, offset);
         let segment = self.engine.segments.expect_mut(slot);
         segment.lengths.add(stored.encoded_len);
+        if record.kind == RecordKind::Tombstone {
+            segment.tombstone_bytes += stored.encoded_len as u64;
+        }
+        let stream = segment.stream;
         if !self.tentative[at].is_whole() {
             return;
         }
@@ -137,12 +160,15 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let (version, kind, len_bytes) = (record.version, record.kind, stored.encoded_len as u32);
         match kind {
             RecordKind::CommitMark => return self.mark(at, version, slot),
-            RecordKind::Rollback => return self.roll_back(at, version, slot),
-            _ => self.engine.enter_segment(at, slot, version, kind.hides()),
+            RecordKind::Rollback => return self.roll_back(at, version, (slot, offset)),
+            _ => self.engine.enter_segment(at, slot, version, kind),
         }
         let hash = KeyHash::of(&self.engine.secret, record.key).0;
         let name = self.engine.name_of(hash, record.key);
         let entry = ScannedEntry { version, pointer, len_bytes, kind, name };
+        if stream == StreamKind::Survivors {
+            return self.survivor(at, &entry);
+        }
         if self.tentative[at].is_copied(version) {
             return self.copied(at, &entry, sequence);
         }
@@ -172,6 +198,25 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
+    /// Applies a survivor. It was durably committed when it was copied, and is not part of the range's history. All
+    /// survivors come before the foreground's records, which then replace those with lower versions.
+    fn survivor(&mut self, at: usize, entry: &ScannedEntry) {
+        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
+        if !self.tentative[at].is_copied(version) {
+            let progress = &mut self.engine.ranges[at].progress;
+            progress.committed = progress.committed.max(version);
+            progress.appended = progress.appended.max(version);
+        }
+        if version <= self.tentative[at].cleared {
+            return;
+        }
+        if kind == RecordKind::Tombstone {
+            self.tombstones.push(KeptTombstone { range: at, hash: KeyHash(name.hash), pointer, len_bytes });
+        }
+        // A tombstone is indexed until the foreground is read, so that it keeps out the older puts that it hides.
+        self.index_write(at, &ScannedEntry { kind: RecordKind::Put, ..*entry });
+    }
+
     fn mark(&mut self, at: usize, version: Version, slot: u32) {
         self.tentative[at].has_marks = true;
         self.engine.ranges[at].marks.appended = version;
@@ -194,7 +239,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    fn roll_back(&mut self, at: usize, after: Version, slot: u32) {
+    fn roll_back(&mut self, at: usize, after: Version, (slot, offset): (u32, u32)) {
         let records = &mut self.tentative[at].records;
         while records.back().is_some_and(|entry| entry.version > after) {
             records.pop_back();
@@ -203,8 +248,10 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         // Records still wait for a mark because they are above all that is committed.
         let last = records.back().map_or(progress.committed, |entry| entry.version);
         progress.appended = last;
-        self.engine.roll_back_segments(at, last);
-        self.engine.enter_segment(at, slot, Version::ZERO, true);
+        let sequence = self.engine.segments.expect(slot).sequence;
+        let position = LogPosition::new(sequence, offset, self.engine.options.segment_bytes);
+        self.engine.roll_back_segments(at, last, position);
+        self.engine.enter_segment(at, slot, Version::ZERO, RecordKind::Rollback);
     }
 
     /// Applies a committed record.
@@ -231,20 +278,21 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Enters the record in the index, now or when the conflicts are settled.
     fn index(&mut self, at: usize, entry: &ScannedEntry) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
-        match kind {
-            RecordKind::Clear => self.clear(at, version),
-            RecordKind::Put | RecordKind::Tombstone => {
-                let is_put = kind == RecordKind::Put;
-                let hash = KeyHash(name.hash);
-                let has_candidates = self.engine.ranges[at].index.candidates(hash).next().is_some();
-                if has_candidates {
-                    self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put });
-                } else if is_put {
-                    self.insert(at, name, pointer, len_bytes);
-                }
-            }
+        match entry.kind {
+            RecordKind::Clear => self.clear(at, entry.version),
+            RecordKind::Put | RecordKind::Tombstone => self.index_write(at, entry),
             RecordKind::Result | RecordKind::CommitMark | RecordKind::Rollback => {}
+        }
+    }
+
+    fn index_write(&mut self, at: usize, entry: &ScannedEntry) {
+        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
+        let is_put = kind == RecordKind::Put;
+        let has_candidates = self.engine.ranges[at].index.candidates(KeyHash(name.hash)).next().is_some();
+        if has_candidates {
+            self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put });
+        } else if is_put {
+            self.insert(at, name, pointer, len_bytes);
         }
     }
 
@@ -258,6 +306,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// Invalidates all records of the range so far, including those in conflict.
     fn clear(&mut self, at: usize, version: Version) {
         self.conflicts.forget_range(at);
+        let listed = self.tentative[at].cleared;
+        self.engine.recover_clears(at, listed, version);
         let Engine { ranges, segments, .. } = &mut *self.engine;
         ranges[at].index.clear();
         for &slot in ranges[at].segments.values() {
@@ -280,6 +330,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             self.apply_sole(at);
         }
         self.resolve()?;
+        self.remove_tombstones();
         for at in 0..self.engine.ranges.len() {
             let records = core::mem::take(&mut self.tentative[at].records);
             for entry in records {
@@ -295,6 +346,15 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             }
         }
         Ok(self.strays.into_values().collect())
+    }
+
+    /// Removes the survivors' tombstones from the index, now that all older puts were read.
+    fn remove_tombstones(&mut self) {
+        for KeptTombstone { range, hash, pointer, len_bytes } in core::mem::take(&mut self.tombstones) {
+            if self.engine.ranges[range].index.remove(hash, pointer) {
+                self.engine.release_old(range, ReplacedRecord { pointer, len_bytes }, Version::ZERO);
+            }
+        }
     }
 
     /// Commits what the manifest says is committed by sole epochs, whether one of their records follows or not.

@@ -12,11 +12,12 @@ mod validate;
 
 pub use report::{Damage, OpenReport, RangeReport};
 
-use crate::engine::{ApartRetry, Drops, Engine};
+use crate::engine::{ApartRetry, Cleaner, Drops, Engine};
 use crate::error::{EngineError, OpenError};
 use crate::format::RangeNumber;
-use crate::format::manifest::{Identity, SegmentEntry};
-use crate::format::scan::ScanReport;
+use crate::format::manifest::{Identity, ManifestState, SegmentEntry};
+use crate::format::scan::{ScanReport, SyncedLog};
+use crate::format::segment::{PerStream, StreamKind};
 use crate::log::segments::SegmentTable;
 use crate::log::stream::Stream;
 use crate::log::window::AppendBufferPool;
@@ -44,6 +45,13 @@ struct Scanned {
     entry: SegmentEntry,
     slot: u32,
     report: ScanReport,
+}
+
+/// The evidence of how far each stream was synced.
+fn synced_logs(state: &ManifestState, scanned: &[Scanned]) -> PerStream<SyncedLog> {
+    let mut known = PerStream::from_fn(|kind| SyncedLog::new(state.ends_of_log[kind]));
+    scanned.iter().for_each(|scanned| known[scanned.entry.stream].add(&scanned.report));
+    known
 }
 
 impl<D: Device> Engine<D> {
@@ -86,7 +94,7 @@ impl<D: Device> Engine<D> {
         });
         engine.finish_ranges(&mut report);
         if engine.options.read_only {
-            engine.end_of_log_is_flushed();
+            StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
         } else {
             engine.begin(&scanned)?;
         }
@@ -120,7 +128,9 @@ impl<D: Device> Engine<D> {
             segments: SegmentTable::new(segment_bytes),
             drops: Drops::default(),
             has_unlisted: true,
-            stream: Stream::new(now.mono),
+            has_unlisted_clear: false,
+            cleaner: Cleaner::default(),
+            streams: PerStream::from_fn(|_| Stream::new(now.mono)),
             pool: AppendBufferPool::new(options.spare_bytes_max()),
             flush_everything: false,
             overlay: Overlay::default(),

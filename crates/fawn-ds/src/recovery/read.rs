@@ -6,12 +6,12 @@ use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest::SegmentEntry;
 use crate::format::scan::{ScanInput, ScanReport, Scanner};
-use crate::format::segment::{self, HEADER_BYTES};
+use crate::format::segment::{self, HEADER_BYTES, StreamKind};
 use crate::format::{FRAMES_OFFSET, StoreUuid};
 use crate::log::segments::Segment;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Length of one scan read, bytes; several are in flight.
 const SCAN_READ_BYTES: usize = 1 << 20;
@@ -23,19 +23,19 @@ impl<D: Device> Engine<D> {
     pub(super) fn scan_all(&mut self, report: &mut OpenReport) -> Result<(Vec<Scanned>, Vec<Stray>), OpenError> {
         let mut listed: Vec<_> =
             self.manifest.state().segments.iter().map(|(&slot, entry)| (slot, entry.clone())).collect();
-        listed.sort_by_key(|(_, entry)| entry.sequence);
+        let gaps = gaps_before(&listed);
+        // Survivors first: the foreground's records replace them by version, and its tombstones leave no trace.
+        listed.sort_by_key(|(_, entry)| (core::cmp::Reverse(entry.stream), entry.sequence));
         for (slot, entry) in &listed {
             let segment = open_segment(&mut self.device, self.store, *slot, entry)?;
             self.segments.insert(segment);
         }
         let mut builder = IndexBuilder::new(self);
         let mut scanned = Vec::new();
-        let mut expected = FIRST_SEQUENCE;
         for (slot, entry) in listed {
-            if entry.sequence > expected {
+            if gaps.contains(&entry.sequence) {
                 builder.gap(entry.sequence);
             }
-            expected = entry.sequence + 1;
             let input = ScanInput {
                 uuid: entry.uuid,
                 sequence: entry.sequence,
@@ -55,6 +55,22 @@ impl<D: Device> Engine<D> {
     }
 }
 
+/// The foreground's segments before which others are missing, by sequence number. A missing one may have been of either
+/// stream.
+fn gaps_before(listed: &[(u32, SegmentEntry)]) -> BTreeSet<u64> {
+    let mut streams: Vec<_> = listed.iter().map(|(_, entry)| (entry.sequence, entry.stream)).collect();
+    streams.sort_unstable();
+    let (mut gaps, mut expected, mut is_gap) = (BTreeSet::new(), FIRST_SEQUENCE, false);
+    for (sequence, stream) in streams {
+        is_gap |= sequence > expected;
+        expected = sequence + 1;
+        if stream == StreamKind::Foreground && core::mem::take(&mut is_gap) {
+            gaps.insert(sequence);
+        }
+    }
+    gaps
+}
+
 fn open_segment<D: Device>(
     device: &mut D,
     store: StoreUuid,
@@ -71,10 +87,14 @@ fn open_segment<D: Device>(
     let corrupt =
         |detail: String| OpenError::Corrupt { file: name.clone(), from_bytes: 0, to_bytes: FRAMES_OFFSET, detail };
     let header = segment::decode(&header).map_err(|error| corrupt(error.to_string()))?;
-    if header.uuid != entry.uuid || header.store != store || header.sequence != entry.sequence {
+    if header.uuid != entry.uuid
+        || header.store != store
+        || header.sequence != entry.sequence
+        || header.stream != entry.stream
+    {
         return Err(corrupt("the file is another segment than the manifest lists".to_owned()));
     }
-    Ok(Segment::new(slot, entry.sequence, entry.uuid, file, name))
+    Ok(Segment::new((slot, entry.sequence), entry.uuid, entry.stream, file, name))
 }
 
 /// Streams one segment through the scanner.

@@ -1,11 +1,11 @@
 //! Validation before anything is changed: torn or corrupt ends, orphans, a manifest that lost its synced end.
 use super::index_build::Stray;
-use super::{Damage, OpenReport, Scanned};
+use super::{Damage, OpenReport, Scanned, synced_logs};
 use crate::check;
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest;
-use crate::format::scan::{OTHER_RECORDS, SegmentVerdict, SyncedLog};
+use crate::format::scan::{OTHER_RECORDS, SegmentVerdict};
 use crate::format::segment;
 use crate::format::{FRAMES_OFFSET, Watermark};
 use fawn_flash::Device;
@@ -83,14 +83,16 @@ impl<D: Device> Engine<D> {
         scanned: &[Scanned],
         report: &mut OpenReport,
     ) -> Result<Vec<(u32, u32)>, OpenError> {
-        let mut known = SyncedLog::new(self.manifest.state().end_of_log);
-        scanned.iter().for_each(|scanned| known.add(&scanned.report));
+        let known = synced_logs(self.manifest.state(), scanned);
         let mut torn = Vec::new();
         for scanned in scanned {
             let file = self.segments.expect(scanned.slot).name.clone();
             let damage = scanned.report.damage;
             let detail = damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
-            match scanned.report.validate(&known, scanned.entry.seal.as_ref().map(|seal| &seal.facts)) {
+            match scanned
+                .report
+                .validate(&known[scanned.entry.stream], scanned.entry.seal.as_ref().map(|seal| &seal.facts))
+            {
                 SegmentVerdict::Clean => {}
                 SegmentVerdict::TornAt { offset } => torn.push((scanned.slot, offset)),
                 SegmentVerdict::CorruptAt { offset, watermark } if self.options.read_only => {

@@ -344,7 +344,10 @@ impl ChainedCrashRun {
             let found = report.ranges.iter().find(|found| found.range == range.id).unwrap();
             let is_sole = self.engine.sole_epoch(range.id).is_some();
             let expected = if is_sole { range.last() } else { range.committed };
-            assert!(is_crash || found.committed == expected, "closing marks what is committed");
+            assert!(
+                is_crash || found.committed == expected,
+                "closing marks what is committed: {expected:?}, found {found:?}, sole: {is_sole}"
+            );
             range.reopened(found.committed, found.recovered);
         }
         // An opening's epoch is another one, of one kind or the other.

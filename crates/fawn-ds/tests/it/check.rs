@@ -86,7 +86,7 @@ fn orphans_are_notes_unless_the_manifest_lost_them() {
         kept = at;
         let edit_bytes = u32::from_le_bytes(manifest[at + 4..at + 8].try_into().unwrap()) as usize;
         at += (32 + edit_bytes).next_multiple_of(16);
-        if manifest[kept + 32..at].windows(8).any(|edit| edit == [5, 0, 0, 0, 28, 0, 0, 0]) && kept > 512 {
+        if manifest[kept + 32..at].windows(8).any(|edit| edit == [5, 0, 0, 0, 32, 0, 0, 0]) && kept > 512 {
             break;
         }
     }

@@ -35,11 +35,15 @@ impl CrashHistory {
     }
 }
 
-fn write(rng: &mut Rng) -> TestWrite {
+/// Keys of the workloads with cleaning: the first [`KEYS`] are hot, and the others keep segments from dying whole.
+const COLD_KEYS: u64 = 400;
+
+fn write(rng: &mut Rng, keys: u64) -> TestWrite {
     let len = if rng.below(10) == 0 { rng.below(9000) } else { rng.below(600) };
+    let key = if rng.below(4) > 0 { rng.below(KEYS) } else { rng.below(keys) };
     let stamp = rng.next();
     let value = (rng.below(5) > 0).then(|| (0..len).map(|i| (stamp >> (i % 57)) as u8).collect());
-    TestWrite { key: format!("k{:03}", rng.below(KEYS)).into_bytes(), value, expires_at_ms: 0 }
+    TestWrite { key: format!("k{key:03}").into_bytes(), value, expires_at_ms: 0 }
 }
 
 struct CrashRun {
@@ -48,15 +52,16 @@ struct CrashRun {
     node: TestNode,
     content: CrashContent,
     history: CrashHistory,
+    keys: u64,
 }
 
 impl CrashRun {
-    fn new(seed: u64, options: Options) -> Self {
+    fn new(seed: u64, options: Options, keys: u64) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let node = TestNode::open(&disk, options.clone(), Now::at(5000)).unwrap();
         let mut history = CrashHistory::default();
         history.prefixes.insert(Version::ZERO, CrashContent::new());
-        Self { disk, options, node, content: CrashContent::new(), history }
+        Self { disk, options, node, content: CrashContent::new(), history, keys }
     }
 
     fn note_acks(&mut self, acked: Version) {
@@ -65,7 +70,7 @@ impl CrashRun {
 
     fn append(&mut self, rng: &mut Rng) -> Result<(), EngineError> {
         let count = if rng.below(6) == 0 { 2 + rng.below(5) } else { 1 };
-        let writes: Vec<_> = (0..count).map(|_| write(rng)).collect();
+        let writes: Vec<_> = (0..count).map(|_| write(rng, self.keys)).collect();
         // Back-pressure may run iterations of the engine, so the append counts from before them.
         let before = self.disk.ops();
         let last = self.node.append(&writes)?;
@@ -113,9 +118,9 @@ fn end(node: TestNode, disk: &SimDisk, seed: u64) {
     }
 }
 
-fn content_of(node: &mut TestNode) -> CrashContent {
+fn content_of(node: &mut TestNode, keys: u64) -> CrashContent {
     let mut content = CrashContent::new();
-    for i in 0..KEYS {
+    for i in 0..keys {
         let key = format!("k{i:03}").into_bytes();
         if let Some(entry) = node.get(&key, View::Committed).unwrap() {
             content.insert(key, entry.value);
@@ -136,16 +141,13 @@ struct CrashImageCounts {
     orphans: usize,
     /// The image was taken while the device was full.
     full: usize,
+    /// Segments cleaned by the workload, and tombstones copied.
+    cleaned: usize,
+    tombstones: usize,
 }
 
-fn check_image(
-    history: &CrashHistory,
-    image: &Image,
-    options: &Options,
-    promised: bool,
-    context: &str,
-) -> CrashImageCounts {
-    let op = image.op;
+fn check_image(run: &CrashRun, image: &Image, promised: bool, context: &str) -> CrashImageCounts {
+    let (op, CrashRun { history, options, .. }) = (image.op, run);
     let mut node = match TestNode::open(&image.disk, options.clone(), Now::at(9000)) {
         Ok(node) => node,
         Err(error) => panic!("{context}: after operation {op} the store does not open: {error}"),
@@ -157,7 +159,7 @@ fn check_image(
     let Some(expected) = history.prefixes.get(&recovered) else {
         panic!("{context}: operation {op}: {recovered:?} is within a batch")
     };
-    let found = content_of(&mut node);
+    let found = content_of(&mut node, run.keys);
     assert_eq!(&found, expected, "{context}: operation {op}: content as of {recovered:?}");
     let classes = CrashImageCounts {
         images: 1,
@@ -188,6 +190,8 @@ impl CrashImageCounts {
         self.names_lost += other.names_lost;
         self.orphans += other.orphans;
         self.full += other.full;
+        self.cleaned += other.cleaned;
+        self.tombstones += other.tombstones;
     }
 }
 
@@ -207,9 +211,19 @@ fn workload(
     steps: usize,
     (promised, is_tight): (bool, bool),
 ) -> CrashImageCounts {
+    let run = CrashRun::new(seed, options, KEYS);
+    run_workload(run, seed, loss, steps, (promised, is_tight))
+}
+
+fn run_workload(
+    mut run: CrashRun,
+    seed: u64,
+    loss: Loss,
+    steps: usize,
+    (promised, is_tight): (bool, bool),
+) -> CrashImageCounts {
     let context = format!("seed {seed} (cargo test -p fawn-ds --test it crash::)");
     let mut rng = Rng::new(seed);
-    let mut run = CrashRun::new(seed, options.clone());
     run.disk.capture(Capture::Every { stride: 1, loss, seed });
     let mut classes = CrashImageCounts::default();
     for step in 0..steps {
@@ -227,12 +241,14 @@ fn workload(
             result => result.unwrap(),
         }
         if step % 40 == 39 {
+            classes.cleaned += run.node.engine.stats().segments_cleaned as usize;
+            classes.tombstones += run.node.engine.stats().moved_tombstones as usize;
             run.reopen(seed + step as u64);
         }
         let after = run.disk.names();
         for image in run.disk.take_images() {
             let names_lost = usize::from(lost_names(&image, &before, &after));
-            let class = check_image(&run.history, &image, &options, promised, &context);
+            let class = check_image(&run, &image, promised, &context);
             classes.add(CrashImageCounts { names_lost, ..class });
         }
     }
@@ -257,6 +273,44 @@ fn every_image_of_power_loss_opens_with_all_that_was_acked() {
     println!("{classes:?}");
     assert!(classes.images >= 2000, "{classes:?}");
     assert!(classes.torn > 50 && classes.names_lost > 5 && classes.orphans > 5, "{classes:?}");
+}
+
+/// A store with keys that are seldom written, before the workload.
+fn with_cold_keys(seed: u64, durability: Durability) -> CrashRun {
+    // Whatever is dead is cleaned at once.
+    let options = Options { space_amplification_max_percent: 0, ..small(durability) };
+    let mut run = CrashRun::new(seed, options, COLD_KEYS);
+    let mut rng = Rng::new(!seed);
+    for key in 0..COLD_KEYS {
+        let write = TestWrite { key: format!("k{key:03}").into_bytes(), ..write(&mut rng, 1) };
+        let version = run.node.append(std::slice::from_ref(&write)).unwrap();
+        run.content.extend(write.value.map(|value| (write.key, value)));
+        run.history.prefixes.insert(version, run.content.clone());
+        if key % 16 == 0 {
+            run.node.settle();
+        }
+    }
+    run.node.settle();
+    run.history.appended.push((0, run.node.engine.progress(RANGE).appended));
+    let acked = run.node.engine.progress(RANGE).committed;
+    run.note_acks(acked);
+    run
+}
+
+#[test]
+fn every_image_of_a_store_that_is_cleaned_has_all_that_was_acked() {
+    let mut classes = CrashImageCounts::default();
+    for seed in 20..23 {
+        let run = with_cold_keys(seed, Durability::Sync);
+        classes.add(run_workload(run, seed, Loss::Power, 200, (true, false)));
+    }
+    let run = with_cold_keys(30, Durability::EverySecond);
+    classes.add(run_workload(run, 30, Loss::Process, 200, (true, false)));
+    let run = with_cold_keys(31, Durability::EverySecond);
+    classes.add(run_workload(run, 31, Loss::Power, 200, (false, false)));
+    println!("{classes:?}");
+    assert!(classes.images >= 2000 && classes.torn > 50, "{classes:?}");
+    assert!(classes.cleaned >= 12 && classes.tombstones >= 100, "{classes:?}");
 }
 
 #[test]
@@ -294,7 +348,7 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
     for seed in 300..340 {
         let mut rng = Rng::new(seed);
         let durability = if seed % 2 == 0 { Durability::Sync } else { Durability::EverySecond };
-        let mut run = CrashRun::new(seed, small(durability));
+        let mut run = CrashRun::new(seed, small(durability), KEYS);
         let kind = if rng.below(2) == 0 || durability == Durability::Sync { OpKind::Write } else { OpKind::Sync };
         // A full device at a write, where the file system kept no promise of space, is a failed write: some sectors of
         // it may be there, in a block that holds acked records too.
@@ -313,10 +367,10 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
         let again = run.append(&mut rng);
         assert!(matches!(again, Err(EngineError::Poisoned { .. })), "seed {seed}: the engine stays poisoned");
         let image = Image { op: run.disk.ops(), disk: run.disk.image(Loss::Process, seed) };
-        check_image(&run.history, &image, &run.options, true, &format!("seed {seed}, failed {kind:?}"));
+        check_image(&run, &image, true, &format!("seed {seed}, failed {kind:?}"));
         if durability == Durability::Sync {
             let image = Image { op: run.disk.ops(), disk: run.disk.image(Loss::Power, seed) };
-            check_image(&run.history, &image, &run.options, true, &format!("seed {seed}, failed {kind:?}"));
+            check_image(&run, &image, true, &format!("seed {seed}, failed {kind:?}"));
         }
     }
     assert!(failed_writes >= 20 && failed_syncs >= 5, "{failed_writes} writes and {failed_syncs} syncs failed");
@@ -326,7 +380,7 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
 fn a_full_device_refuses_puts_takes_deletes_and_recovers_by_itself() {
     for seed in 400..410 {
         let mut rng = Rng::new(seed);
-        let mut run = CrashRun::new(seed, small(Durability::Sync));
+        let mut run = CrashRun::new(seed, small(Durability::Sync), KEYS);
         run.disk.set_capacity_bytes(Some(6 * (64 << 10)));
         let mut version = 0;
         let put = |run: &mut CrashRun, i: u64| {

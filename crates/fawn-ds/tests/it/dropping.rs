@@ -204,7 +204,9 @@ fn a_segment_that_hides_a_record_is_dropped_with_it() {
 #[test]
 fn a_rollback_stays_as_long_as_what_it_takes_back() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    // Cleaning would free the segment that the rollback waits for.
+    let options = || Options { space_amplification_max_percent: u64::MAX, ..chained(Durability::Sync) };
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
     append(&mut node, RANGE, &RecordRef::put(version(1), b"kept", b"value"));
     append(&mut node, RANGE, &RecordRef::put(version(2), b"taken back", b"value"));
@@ -213,7 +215,7 @@ fn a_rollback_stays_as_long_as_what_it_takes_back() {
     node.engine.rollback(RANGE, version(1)).unwrap();
     (6..=12).for_each(|seq| append_result(&mut node, OTHER, seq));
     disk.crash(1);
-    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     node.engine.set_retain_floor(RANGE, version(1));
     node.engine.set_retain_floor(OTHER, version(12));
     append(&mut node, RANGE, &RecordRef::put(version(3), b"later", b"value"));

@@ -2,7 +2,7 @@
 use crate::rng::Rng;
 use crate::segment_image::{SEGMENT_BYTES, SegmentImage, UUID};
 use fawn_ds::internals::format::frame::{self, FrameError, HEADER_BYTES};
-use fawn_ds::internals::format::segment::{self, SegmentHeader};
+use fawn_ds::internals::format::segment::{self, SegmentHeader, StreamKind};
 use fawn_ds::internals::format::{FRAMES_OFFSET, HeaderError, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
 
@@ -61,7 +61,8 @@ fn arbitrary_bytes_never_panic() {
 }
 
 fn segment_header() -> SegmentHeader {
-    SegmentHeader { uuid: UUID, store: StoreUuid([9; 16]), slot: 3, sequence: 17, segment_bytes: SEGMENT_BYTES }
+    let stream = StreamKind::Survivors;
+    SegmentHeader { uuid: UUID, store: StoreUuid([9; 16]), slot: 3, sequence: 17, segment_bytes: SEGMENT_BYTES, stream }
 }
 
 #[test]

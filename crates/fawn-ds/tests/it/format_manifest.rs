@@ -4,7 +4,7 @@ use fawn_ds::internals::format::manifest::{
     HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, SegmentSeal, decode_all,
     encode_commit, encode_header, encode_snapshot,
 };
-use fawn_ds::internals::format::segment::{NumberFacts, RecordFacts};
+use fawn_ds::internals::format::segment::{NumberFacts, RecordFacts, StreamKind};
 use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
@@ -26,11 +26,11 @@ fn commits() -> Vec<Vec<ManifestEdit>> {
         vec![identity(), ManifestEdit::Generation(1), ManifestEdit::AddRange { range: RangeId(1), keys: half }],
         vec![begin(1, 1, 0, Version::ZERO), ManifestEdit::RangeWhole { range: RangeId(1) }],
         vec![ManifestEdit::AddRange { range: RangeId(2), keys: lower }, begin(2, 3, 1, Version::ZERO)],
-        vec![ManifestEdit::AddSegment { slot: 4, uuid: segment(4), sequence: 1 }],
+        vec![ManifestEdit::AddSegment { slot: 4, uuid: segment(4), sequence: 1, stream: StreamKind::Foreground }],
         vec![
             seal(4, 8192, 3),
-            ManifestEdit::AddSegment { slot: 0, uuid: segment(0), sequence: 2 },
-            ManifestEdit::AddSegment { slot: 1, uuid: segment(1), sequence: 3 },
+            ManifestEdit::AddSegment { slot: 0, uuid: segment(0), sequence: 2, stream: StreamKind::Foreground },
+            ManifestEdit::AddSegment { slot: 1, uuid: segment(1), sequence: 3, stream: StreamKind::Foreground },
         ],
         vec![ManifestEdit::ClearRange { range: RangeId(2), version: Version::from_u64(77) }],
         vec![
@@ -49,7 +49,7 @@ fn commits() -> Vec<Vec<ManifestEdit>> {
         vec![ManifestEdit::Pad { bytes: 400 }, ManifestEdit::Pad { bytes: 0 }],
         vec![ManifestEdit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(7) }],
         vec![ManifestEdit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(3) }, ManifestEdit::Generation(2)],
-        vec![ManifestEdit::EndOfLog { end: Watermark { sequence: 2, offset: 9216 } }],
+        vec![ManifestEdit::EndOfLog { stream: StreamKind::Foreground, end: Watermark { sequence: 2, offset: 9216 } }],
         vec![ManifestEdit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
         vec![begin_sole(2, 3, version(2, 9)), end_sole(2, version(2, 9)), begin_sole(2, 5, version(4, 4))],
         vec![begin_sole(2, 7, version(5, 6))],
@@ -197,9 +197,9 @@ fn contradictions_are_corruption_and_change_nothing() {
         ManifestEdit::Generation(1),
         ManifestEdit::AddRange { range: RangeId(2), keys: KeyRange::ALL },
         ManifestEdit::DropRange { range: RangeId(9) },
-        ManifestEdit::AddSegment { slot: 4, uuid, sequence: 9 },
-        ManifestEdit::AddSegment { slot: 9, uuid, sequence: 3 },
-        ManifestEdit::AddSegment { slot: 1 << 16, uuid, sequence: 9 },
+        ManifestEdit::AddSegment { slot: 4, uuid, sequence: 9, stream: StreamKind::Foreground },
+        ManifestEdit::AddSegment { slot: 9, uuid, sequence: 3, stream: StreamKind::Foreground },
+        ManifestEdit::AddSegment { slot: 1 << 16, uuid, sequence: 9, stream: StreamKind::Foreground },
         seal(4, 8192, 3),
         seal(0, 1, 3),
         seal(0, 8192, 9),
@@ -213,10 +213,10 @@ fn contradictions_are_corruption_and_change_nothing() {
         ManifestEdit::RangeWhole { range: RangeId(3) },
         ManifestEdit::RangeWhole { range: RangeId(9) },
         begin_sole(3, 1, Version::ZERO),
-        ManifestEdit::EndOfLog { end: Watermark { sequence: 2, offset: 9200 } },
-        ManifestEdit::EndOfLog { end: Watermark { sequence: 4, offset: 9216 } },
-        ManifestEdit::EndOfLog { end: Watermark { sequence: 3, offset: 16 } },
-        ManifestEdit::EndOfLog { end: Watermark { sequence: 3, offset: u32::MAX } },
+        ManifestEdit::EndOfLog { stream: StreamKind::Foreground, end: Watermark { sequence: 2, offset: 9200 } },
+        ManifestEdit::EndOfLog { stream: StreamKind::Foreground, end: Watermark { sequence: 4, offset: 9216 } },
+        ManifestEdit::EndOfLog { stream: StreamKind::Foreground, end: Watermark { sequence: 3, offset: 16 } },
+        ManifestEdit::EndOfLog { stream: StreamKind::Foreground, end: Watermark { sequence: 3, offset: u32::MAX } },
         ManifestEdit::Clock { time: TimeMs(1_699_999_999_999), mono: MonoMs(9) },
         begin_sole(9, 8, Version::ZERO),
         begin_sole(2, 7, version(7, 1)),

@@ -3,7 +3,7 @@
 use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::format::SegmentUuid;
 use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit};
-use fawn_ds::internals::format::segment::{self, SegmentHeader};
+use fawn_ds::internals::format::segment::{self, SegmentHeader, StreamKind};
 use fawn_ds::internals::{Options, View};
 use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -100,11 +100,18 @@ fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
         for i in 1..=more {
             let (slot, uuid) = (20 + i, SegmentUuid([i as u8; 16]));
             let sequence = decoded.state.last_sequence + u64::from(i);
-            let header = SegmentHeader { uuid, store: decoded.header.store, slot, sequence, segment_bytes };
+            let header = SegmentHeader {
+                uuid,
+                store: decoded.header.store,
+                slot,
+                sequence,
+                segment_bytes,
+                stream: StreamKind::Foreground,
+            };
             let mut bytes = vec![0; segment_bytes as usize];
             segment::encode(&header, &mut bytes);
             disk.put(&segment::file_name(slot, uuid), &bytes);
-            edits.push(ManifestEdit::AddSegment { slot, uuid, sequence });
+            edits.push(ManifestEdit::AddSegment { slot, uuid, sequence, stream: StreamKind::Foreground });
         }
         encode_commit(&decoded.header, &edits, decoded.valid_len, decoded.valid_len, &mut manifest);
         disk.put("manifest", &manifest);

@@ -3,8 +3,8 @@
 //! A crash after a drop must recover the same committed and pending records as a crash before it. A segment therefore
 //! stays in three cases:
 //! - It holds something still needed: live, pending, retained or pinned records, or the newest durable commit mark.
-//! - A crash could undo the write that replaced or removed one of its records.
-//! - It hides records in an older segment.
+//! - A crash could undo the write that replaced, removed or copied one of its records.
+//! - It hides records in another segment.
 //!
 //! Facts are per segment, most of them per range in it, so one idle range does not keep the later segments of others.
 //!
@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::format::segment::{PerStream, StreamKind};
 use crate::log::LogPosition;
 use fawn_types::Version;
 
@@ -24,9 +25,16 @@ pub(crate) struct SegmentFacts {
     pub(crate) pins: u32,
     /// Ranges whose newest durable commit mark is in this segment.
     pub(crate) newest_marks: u32,
-    /// End of the log when a record of this segment last died: the record that replaced or removed it is before that.
-    pub(crate) died_at: LogPosition,
-    pub(crate) synced: LogPosition,
+    /// Ends of the streams when a record of this segment last died: the record that replaced, removed or copied it is
+    /// before that.
+    pub(crate) died_at: PerStream<LogPosition>,
+    pub(crate) synced: PerStream<LogPosition>,
+}
+
+impl SegmentFacts {
+    fn causes_are_synced(&self) -> bool {
+        StreamKind::ALL.into_iter().all(|kind| self.died_at[kind] <= self.synced[kind])
+    }
 }
 
 /// Facts of one range in a segment.
@@ -38,10 +46,11 @@ pub(crate) struct RangeFacts {
     pub(crate) newest: Version,
     /// Newest version whose commit replaced or removed a record of the range in the segment.
     pub(crate) died_by: Version,
-    /// The segment has a tombstone, an expired record, a clear or a rollback of the range.
-    pub(crate) hides: bool,
-    /// A segment with a lower sequence number has records of the range.
-    pub(crate) has_older: bool,
+    /// The segment has a tombstone, an expired record or an unlisted clear, and another one has a put of its version or
+    /// a lower one.
+    pub(crate) hides_puts: bool,
+    /// The segment has a rollback, and an earlier one of the foreground has records of the range.
+    pub(crate) hides_rolled_back: bool,
     /// The segment may have results that came with a transfer and are kept for retries.
     pub(crate) keeps_results: bool,
     /// The range's newest committed version.
@@ -73,12 +82,12 @@ pub enum KeepReason {
     NewestMark,
     /// It has the newest synced record of a range in a sole epoch.
     NewestRecord,
-    /// The record that replaced or removed a record of the segment is not synced yet.
+    /// The record that replaced, removed or copied a record of the segment is not synced yet.
     CauseNotSynced,
     /// It has records, or records died by a commit, that are not durably committed yet: no commit mark covers them, or
     /// in a sole epoch no sync.
     CommitNotDurable,
-    /// The segment hides records in older segments.
+    /// The segment hides records in other segments.
     Hides,
 }
 
@@ -100,8 +109,8 @@ pub(crate) fn keep_reason(
         .or_else(|| of_range(KeepReason::CopiedResult, |range| range.keeps_results))
         .or_else(|| whole(segment.newest_marks > 0, KeepReason::NewestMark))
         .or_else(|| of_range(KeepReason::NewestRecord, |range| range.proves_commit))
-        .or_else(|| of_range(KeepReason::Hides, |range| range.hides && range.has_older))
-        .or_else(|| whole(segment.died_at > segment.synced, KeepReason::CauseNotSynced))
+        .or_else(|| of_range(KeepReason::Hides, |range| range.hides_puts || range.hides_rolled_back))
+        .or_else(|| whole(!segment.causes_are_synced(), KeepReason::CauseNotSynced))
         // Last, because a commit mark is written for this reason: only when nothing else keeps the segment.
         .or_else(|| {
             of_range(KeepReason::CommitNotDurable, |range| range.newest.max(range.died_by) > range.durably_committed)

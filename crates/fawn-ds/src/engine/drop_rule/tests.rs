@@ -3,6 +3,7 @@
 //! Runs every history of a few steps over a model of the log. Each segment that the rule lets go must not change what
 //! recovery finds after any later crash.
 use super::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
+use crate::format::segment::{PerStream, StreamKind};
 use crate::log::LogPosition;
 use fawn_types::Version;
 use std::collections::{BTreeSet, HashMap};
@@ -10,6 +11,13 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 /// Committed version, appended version, index and pending records of a range.
 type SeenRange = (u64, u64, [Option<u64>; KEYS], Vec<(Kind, u64)>);
+
+/// A position of the foreground; nothing depends on survivors.
+fn foreground(position: u64) -> PerStream<LogPosition> {
+    let mut positions = PerStream::default();
+    positions[StreamKind::Foreground] = LogPosition(position);
+    positions
+}
 
 const RANGES: usize = 2;
 const KEYS: usize = 2;
@@ -315,8 +323,8 @@ impl DropRuleStore {
             is_sealed: segment.sequence < last && is_synced,
             pins: 0,
             newest_marks: (0..RANGES).filter(has_mark).count() as u32,
-            died_at: LogPosition(segment.died_at),
-            synced: LogPosition(self.synced),
+            died_at: foreground(segment.died_at),
+            synced: foreground(self.synced),
         };
         (facts, (0..RANGES).filter_map(|at| Some((at, self.range_facts(segment, at)?))).collect())
     }
@@ -339,13 +347,21 @@ impl DropRuleStore {
         let base = range.sole.map_or(0, |sole| sole.base);
         let by_mark = self.newest_durable_mark(at).map_or(0, |(_, version)| version);
         let durable = base.max(if range.is_sole() { range.synced } else { by_mark });
-        let mut others = self.segments.iter().filter(|other| other.sequence < segment.sequence);
+        let others = || self.segments.iter().filter(|other| other.sequence != segment.sequence);
+        let is_hidden = |record: &ModelRecord| {
+            let hides = |other: &ModelRecord| {
+                matches!(other.kind, Kind::Delete(_) | Kind::Clear) && other.version >= record.version
+            };
+            matches!(record.kind, Kind::Put(_)) && records.iter().any(hides)
+        };
+        let rolls_back = records.iter().any(|record| record.kind == Kind::Rollback);
+        let mut earlier = others().filter(|other| other.sequence < segment.sequence);
         Some(RangeFacts {
             live_records: records.iter().filter(is_live).count() as u64,
             newest: Version::from_u64(newest),
             died_by: Version::from_u64(segment.died_by[at]),
-            hides: records.iter().any(|record| !matches!(record.kind, Kind::Put(_))),
-            has_older: others.any(|other| !of_range(other).is_empty()),
+            hides_puts: others().any(|other| of_range(other).iter().any(is_hidden)),
+            hides_rolled_back: rolls_back && earlier.any(|other| !of_range(other).is_empty()),
             keeps_results: false,
             committed: Version::from_u64(range.committed),
             retained_above: Version::from_u64(range.committed),
@@ -538,13 +554,14 @@ fn a_drop_never_changes_what_a_crash_comes_back_with() {
 
 #[test]
 fn every_fact_is_needed() {
-    let blind: [(&str, Blind); 7] = [
+    let blind: [(&str, Blind); 8] = [
         ("live", |_, range| range.live_records = 0),
         ("marks", |segment, _| segment.newest_marks = 0),
-        ("died at", |segment, _| segment.died_at = LogPosition(0)),
+        ("died at", |segment, _| segment.died_at = PerStream::default()),
         ("died by", |_, range| range.died_by = Version::ZERO),
         ("newest", |_, range| range.newest = Version::ZERO),
-        ("hides", |_, range| range.hides = false),
+        ("hides puts", |_, range| range.hides_puts = false),
+        ("hides what was rolled back", |_, range| range.hides_rolled_back = false),
         ("proves commit", |_, range| range.proves_commit = false),
     ];
     for (fact, blind) in blind {
@@ -574,7 +591,6 @@ fn what_the_process_still_needs_stays() {
         Some((KeepReason::Retained, Some(3)))
     );
     assert_eq!(kept(segment, RangeFacts { keeps_results: true, ..range }), Some((KeepReason::CopiedResult, Some(3))));
-    // Older segments without records of this range do not matter.
-    assert_eq!(kept(segment, RangeFacts { hides: true, ..range }), None);
-    assert_eq!(kept(segment, RangeFacts { hides: true, has_older: true, ..range }), Some((KeepReason::Hides, Some(3))));
+    assert_eq!(kept(segment, RangeFacts { hides_puts: true, ..range }), Some((KeepReason::Hides, Some(3))));
+    assert_eq!(kept(segment, RangeFacts { hides_rolled_back: true, ..range }), Some((KeepReason::Hides, Some(3))));
 }

@@ -1,6 +1,7 @@
 //! Manifest edits and their encoding: `tag u8, zero u8 ×3, body_bytes u32, body`.
 use super::SegmentSeal;
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
+use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_flash::buffer::SECTOR_BYTES;
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
@@ -42,8 +43,10 @@ pub enum ManifestEdit {
         slot: u32,
         /// UUID of the segment.
         uuid: SegmentUuid,
-        /// Its position in the append stream.
+        /// Its position among all segments of the store.
         sequence: u64,
+        /// The stream that it belongs to.
+        stream: StreamKind,
     },
     /// A segment is complete and synced. Tag 6.
     SealSegment {
@@ -96,8 +99,10 @@ pub enum ManifestEdit {
         /// Number of zeros.
         bytes: u32,
     },
-    /// The log ended here when the store was closed or idle, and was synced up to here. Tag 13.
+    /// A stream of the log ended here when the store was closed or idle, and was synced up to here. Tag 13.
     EndOfLog {
+        /// The stream.
+        stream: StreamKind,
         /// End of its last frame.
         end: Watermark,
     },
@@ -183,10 +188,11 @@ impl ManifestEdit {
                 out.extend_from_slice(keys.end.as_ref().map_or(&[][..], |end| &end.0));
             }
             Self::DropRange { range } | Self::RangeWhole { range } => out.extend_from_slice(&range.0.to_le_bytes()),
-            Self::AddSegment { slot, uuid, sequence } => {
+            Self::AddSegment { slot, uuid, sequence, stream } => {
                 out.extend_from_slice(&slot.to_le_bytes());
                 out.extend_from_slice(&uuid.0);
                 out.extend_from_slice(&sequence.to_le_bytes());
+                out.extend_from_slice(&(*stream as u32).to_le_bytes());
             }
             Self::SealSegment { slot, seal } => {
                 out.extend_from_slice(&slot.to_le_bytes());
@@ -212,9 +218,10 @@ impl ManifestEdit {
                 out.extend_from_slice(&base.as_u64().to_le_bytes());
             }
             Self::LastNumber(number) => out.extend_from_slice(&number.0.to_le_bytes()),
-            Self::EndOfLog { end } => {
+            Self::EndOfLog { stream, end } => {
                 out.extend_from_slice(&end.sequence.to_le_bytes());
                 out.extend_from_slice(&end.offset.to_le_bytes());
+                out.extend_from_slice(&(*stream as u32).to_le_bytes());
             }
             Self::Clock { time, mono } => {
                 out.extend_from_slice(&time.0.to_le_bytes());
@@ -259,10 +266,11 @@ impl ManifestEdit {
                 },
             },
             (4, 4) => Self::DropRange { range: RangeId(u32_at(body, 0)) },
-            (5, 28) => Self::AddSegment {
+            (5, 32) => Self::AddSegment {
                 slot: u32_at(body, 0),
                 uuid: SegmentUuid(array(body, 4)),
                 sequence: u64_at(body, 20),
+                stream: StreamKind::from_u32(u32_at(body, 28))?,
             },
             (6, SEAL_BODY_MIN..) => Self::SealSegment { slot: u32_at(body, 0), seal: SegmentSeal::decode(&body[4..])? },
             (7, 20) => Self::DropSegment { slot: u32_at(body, 0), uuid: SegmentUuid(array(body, 4)) },
@@ -277,7 +285,10 @@ impl ManifestEdit {
             },
             (11, 4) => Self::RangeWhole { range: RangeId(u32_at(body, 0)) },
             (12, 0..=PAD_MAX) if is_zero(body) => Self::Pad { bytes: body.len() as u32 },
-            (13, 12) => Self::EndOfLog { end: Watermark { sequence: u64_at(body, 0), offset: u32_at(body, 8) } },
+            (13, 16) => Self::EndOfLog {
+                stream: StreamKind::from_u32(u32_at(body, 12))?,
+                end: Watermark { sequence: u64_at(body, 0), offset: u32_at(body, 8) },
+            },
             (14, 16) => Self::Clock { time: TimeMs(u64_at(body, 0)), mono: MonoMs(u64_at(body, 8)) },
             (15, 16) => Self::BeginSoleEpoch {
                 range: RangeId(u32_at(body, 0)),

@@ -1,5 +1,6 @@
 //! Manifest state: the result of all edits; edits that contradict it are corruption and refused.
 use super::{ManifestEdit, SegmentSeal};
+use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{
     FORMAT_OLDEST, FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid,
     StoreUuid, Watermark,
@@ -82,8 +83,10 @@ pub struct RangeBeginning {
 pub struct SegmentEntry {
     /// Its UUID.
     pub uuid: SegmentUuid,
-    /// Its position in the append stream.
+    /// Its position among all segments of the store.
     pub sequence: u64,
+    /// The stream that it belongs to.
+    pub stream: StreamKind,
     /// Its end and contents, once it is complete and synced.
     pub seal: Option<SegmentSeal>,
 }
@@ -122,8 +125,8 @@ pub struct ManifestState {
     pub segments: BTreeMap<u32, SegmentEntry>,
     /// The highest segment sequence number ever assigned.
     pub last_sequence: u64,
-    /// Last recorded end of the log, synced.
-    pub end_of_log: Watermark,
+    /// Last recorded end of each stream, synced.
+    pub ends_of_log: PerStream<Watermark>,
     /// Blobs of higher layers.
     pub blobs: BTreeMap<u32, Vec<u8>>,
     /// Last persisted expiry time, and the monotonic clock at that time.
@@ -165,11 +168,13 @@ impl ManifestState {
             ManifestEdit::LastNumber(number) => assign_number(&mut self.last_number, *number),
             ManifestEdit::BeginSoleEpoch { range, epoch, base } => self.begin_sole_epoch(*range, *epoch, *base),
             ManifestEdit::EndSoleEpoch { range, base } => self.end_sole_epoch(*range, *base),
-            ManifestEdit::AddSegment { slot, uuid, sequence } => self.add_segment(*slot, *uuid, *sequence),
+            ManifestEdit::AddSegment { slot, uuid, sequence, stream } => {
+                self.add_segment(*slot, SegmentEntry { uuid: *uuid, sequence: *sequence, stream: *stream, seal: None })
+            }
             ManifestEdit::SealSegment { slot, seal } => self.seal_segment(*slot, seal),
             ManifestEdit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
             ManifestEdit::Pad { .. } => Ok(()),
-            ManifestEdit::EndOfLog { end } => self.end_log(*end),
+            ManifestEdit::EndOfLog { stream, end } => self.end_log(*stream, *end),
             ManifestEdit::Clock { time, mono } => self.set_clock(*time, *mono),
             ManifestEdit::Blob { key, bytes } => {
                 if bytes.is_empty() {
@@ -288,19 +293,19 @@ impl ManifestState {
         Ok(())
     }
 
-    fn add_segment(&mut self, slot: u32, uuid: SegmentUuid, sequence: u64) -> Result<(), &'static str> {
+    fn add_segment(&mut self, slot: u32, entry: SegmentEntry) -> Result<(), &'static str> {
         if self.segments.contains_key(&slot) {
             return Err("this slot is taken");
         }
-        if sequence <= self.last_sequence {
+        if entry.sequence <= self.last_sequence {
             return Err("segment sequence numbers only grow");
         }
         let slots = self.identity.map_or(0, |identity| slots_max(identity.segment_bytes));
         if u64::from(slot) >= slots {
             return Err("this slot is past what a pointer can name");
         }
-        self.last_sequence = sequence;
-        self.segments.insert(slot, SegmentEntry { uuid, sequence, seal: None });
+        self.last_sequence = entry.sequence;
+        self.segments.insert(slot, entry);
         Ok(())
     }
 
@@ -331,9 +336,9 @@ impl ManifestState {
         }
     }
 
-    fn end_log(&mut self, end: Watermark) -> Result<(), &'static str> {
+    fn end_log(&mut self, stream: StreamKind, end: Watermark) -> Result<(), &'static str> {
         let segment_bytes = self.identity.map_or(0, |identity| identity.segment_bytes);
-        if end < self.end_of_log {
+        if end < self.ends_of_log[stream] {
             return Err("the synced end of the log only grows");
         }
         if end.sequence > self.last_sequence {
@@ -342,7 +347,7 @@ impl ManifestState {
         if end.offset < FRAMES_OFFSET || end.offset > segment_bytes {
             return Err("the log ends between a segment's header and its end");
         }
-        self.end_of_log = end;
+        self.ends_of_log[stream] = end;
         Ok(())
     }
 
@@ -358,8 +363,9 @@ impl ManifestState {
         edits.extend(self.clock.map(|(time, mono)| ManifestEdit::Clock { time, mono }));
         edits.extend(self.snapshot_ranges());
         edits.extend(self.snapshot_segments());
-        if self.end_of_log > Watermark::NONE {
-            edits.push(ManifestEdit::EndOfLog { end: self.end_of_log });
+        for stream in StreamKind::ALL {
+            let end = self.ends_of_log[stream];
+            edits.extend((end > Watermark::NONE).then_some(ManifestEdit::EndOfLog { stream, end }));
         }
         edits.extend(self.blobs.iter().map(|(&key, bytes)| ManifestEdit::Blob { key, bytes: bytes.clone() }));
         edits
@@ -393,17 +399,17 @@ impl ManifestState {
         segments.sort_by_key(|(_, entry)| entry.sequence);
         let mut edits = Vec::new();
         let mut last = 0;
-        for (&slot, SegmentEntry { uuid, sequence, seal }) in segments {
-            let (uuid, sequence) = (*uuid, *sequence);
-            edits.push(ManifestEdit::AddSegment { slot, uuid, sequence });
+        for (&slot, SegmentEntry { uuid, sequence, stream, seal }) in segments {
+            let (uuid, sequence, stream) = (*uuid, *sequence, *stream);
+            edits.push(ManifestEdit::AddSegment { slot, uuid, sequence, stream });
             edits.extend(seal.clone().map(|seal| ManifestEdit::SealSegment { slot, seal }));
             last = sequence;
         }
         if let Some(slot) = (0..).find(|slot| !self.segments.contains_key(slot)).filter(|_| last < self.last_sequence) {
             // The highest number belonged to a dropped segment: it is listed and dropped again, so that it is not
             // reused.
-            let uuid = SegmentUuid::default();
-            edits.push(ManifestEdit::AddSegment { slot, uuid, sequence: self.last_sequence });
+            let (uuid, stream) = (SegmentUuid::default(), StreamKind::default());
+            edits.push(ManifestEdit::AddSegment { slot, uuid, sequence: self.last_sequence, stream });
             edits.push(ManifestEdit::DropSegment { slot, uuid });
         }
         edits

@@ -88,12 +88,6 @@ impl RecordKind {
         }
     }
 
-    /// Whether a record of this kind invalidates records before it in the log.
-    #[must_use]
-    pub const fn hides(self) -> bool {
-        matches!(self, Self::Tombstone | Self::Clear | Self::Rollback)
-    }
-
     /// Whether it is a write of its key.
     #[must_use]
     pub const fn is_of_key(self) -> bool {

@@ -1,5 +1,5 @@
 //! Segment header decoder.
-use super::{CHECKSUM_AT, HEADER_BYTES, MAGIC, SegmentHeader};
+use super::{CHECKSUM_AT, HEADER_BYTES, MAGIC, SegmentHeader, StreamKind};
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::{
     FORMAT_OLDEST, FORMAT_VERSION, HeaderError, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid,
@@ -18,15 +18,17 @@ pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, HeaderError> {
         return Err(HeaderError::Truncated { what: WHAT, expected, found });
     }
     check_frozen(bytes, MAGIC, CHECKSUM_AT, WHAT)?;
-    if !is_zero(&bytes[60..CHECKSUM_AT]) || !is_zero(&bytes[CHECKSUM_AT + 8..HEADER_BYTES]) {
+    if !is_zero(&bytes[64..CHECKSUM_AT]) || !is_zero(&bytes[CHECKSUM_AT + 8..HEADER_BYTES]) {
         return Err(field("reserved bytes", "zero", "not zero"));
     }
+    let stream = u32_at(bytes, 60);
     let header = SegmentHeader {
         slot: u32_at(bytes, 12),
         uuid: SegmentUuid(array(bytes, 16)),
         store: StoreUuid(array(bytes, 32)),
         sequence: u64_at(bytes, 48),
         segment_bytes: u32_at(bytes, 56),
+        stream: StreamKind::from_u32(stream).ok_or_else(|| field("stream", "0 or 1", &stream.to_string()))?,
     };
     let len = header.segment_bytes;
     if !len.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&len) {

@@ -21,6 +21,7 @@ pub fn encode(header: &SegmentHeader, out: &mut [u8]) {
     put(out, 32, &header.store.0);
     put(out, 48, &header.sequence.to_le_bytes());
     put(out, 56, &bytes.to_le_bytes());
+    put(out, 60, &(header.stream as u32).to_le_bytes());
     let checksum = checksum64(&out[..CHECKSUM_AT]);
     put(out, CHECKSUM_AT, &checksum.to_le_bytes());
 }

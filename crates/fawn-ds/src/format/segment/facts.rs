@@ -66,6 +66,11 @@ impl RecordFacts {
         }
     }
 
+    /// Counts a record's version, as [`RecordFacts::count`] does besides its kind and expiry.
+    pub(crate) fn count_version(&mut self, number: RangeNumber, version: Version) {
+        self.of_number(number).count(version);
+    }
+
     fn of_number(&mut self, number: RangeNumber) -> &mut NumberFacts {
         let at = self.numbers.partition_point(|facts| facts.number < number);
         if self.numbers.get(at).is_none_or(|facts| facts.number > number) {

@@ -2,18 +2,20 @@
 //!
 //! ```text
 //! 0 magic "FAWN-SEG" | 8 format u32 | 12 slot u32 | 16 segment uuid | 32 store uuid | 48 sequence u64
-//! 56 segment_bytes u32 | 60 zeros | 504 checksum u64 | 512 zeros to 4096
+//! 56 segment_bytes u32 | 60 stream u32 | 64 zeros | 504 checksum u64 | 512 zeros to 4096
 //! ```
 //! All non-zero bytes are in one sector, so the header is complete or absent. Magic, format and checksum keep
 //! their places in every later format, so that an old version can distinguish "newer" from "corrupt".
 mod decode;
 mod encode;
 mod facts;
+mod stream;
 
 pub(in crate::format) use decode::check_frozen;
 pub use decode::decode;
 pub use encode::encode;
 pub use facts::{NumberFacts, RecordFacts};
+pub use stream::{PerStream, StreamKind};
 
 use super::{FRAMES_OFFSET, SegmentUuid, StoreUuid};
 
@@ -35,10 +37,12 @@ pub struct SegmentHeader {
     pub store: StoreUuid,
     /// High bits of the pointers into it; reused once the segment is dropped.
     pub slot: u32,
-    /// Its place in the append stream, from 1; grows, never reused.
+    /// Its place among all segments of the store, from 1; grows, never reused.
     pub sequence: u64,
     /// Its full length, bytes: a power of two.
     pub segment_bytes: u32,
+    /// The stream that it belongs to.
+    pub stream: StreamKind,
 }
 
 /// File name of the segment `uuid` in `slot`.

@@ -1,0 +1,139 @@
+//! Copying: decides for each record of a victim whether it is still needed, and appends it to the survivors' stream.
+use super::super::Engine;
+use super::super::append::Reserve;
+use super::Move;
+use crate::error::EngineError;
+use crate::format::RangeNumber;
+use crate::format::record::{self, Envelope, RecordKind, RecordRef, Stored};
+use crate::format::segment::StreamKind;
+use crate::index::Pointer;
+use crate::log::LogPosition;
+use crate::overlay::{KeyName, ReplacedRecord};
+use fawn_flash::Device;
+use fawn_types::{KeyHash, Version};
+
+/// Result of examining a record of the victim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cleaned {
+    /// The victim's record is not needed any more, or not once its copy is durable.
+    Gone,
+    /// The record must stay where it is, and its segment with it.
+    Stays,
+}
+
+impl<D: Device> Engine<D> {
+    /// Copies the record to the survivors' stream if it is needed.
+    ///
+    /// # Errors
+    /// As [`Engine::append`]: nothing was copied.
+    pub(super) fn clean_record(
+        &mut self,
+        (slot, offset): (u32, u32),
+        stored: &Stored<'_>,
+    ) -> Result<Cleaned, EngineError> {
+        let (record, number) = (&stored.record, stored.envelope.number);
+        let Some(at) = self.ranges.iter().position(|range| range.number == number) else {
+            // Its range was dropped or has begun again.
+            return Ok(Cleaned::Gone);
+        };
+        if record.version <= self.ranges[at].cleared.listed || self.is_void((slot, offset), at, record.version) {
+            return Ok(Cleaned::Gone);
+        }
+        match record.kind {
+            RecordKind::Put => self.clean_put(at, (slot, offset), stored),
+            RecordKind::Tombstone => self.copy_tombstone(at, slot, record.version, record.key),
+            // Nothing asks for results any more: a segment with results that are kept for retries is no victim. Clears
+            // are listed, and marks and rollbacks concern the foreground, where others have followed.
+            RecordKind::Result | RecordKind::Clear | RecordKind::CommitMark | RecordKind::Rollback => Ok(Cleaned::Gone),
+        }
+    }
+
+    fn is_void(&self, (slot, offset): (u32, u32), at: usize, version: Version) -> bool {
+        let segment = self.segments.expect(slot);
+        let position = LogPosition::new(segment.sequence, offset, self.options.segment_bytes);
+        segment.is_void(at, position, version)
+    }
+
+    fn clean_put(
+        &mut self,
+        at: usize,
+        (slot, offset): (u32, u32),
+        stored: &Stored<'_>,
+    ) -> Result<Cleaned, EngineError> {
+        let record = &stored.record;
+        let hash = KeyHash::of(&self.secret, record.key);
+        let pointer = self.segments.pointer(slot, offset);
+        let is_expired = record.expires_at_ms != 0 && self.clock.get().0 >= record.expires_at_ms;
+        let is_current = self.ranges[at].index.candidates(hash).any(|found| found == pointer);
+        if !is_current && !is_expired && self.overlay.is_empty() {
+            return Ok(Cleaned::Gone);
+        }
+        let name = self.name_of(hash.0, record.key);
+        let entry = self.overlay.find(at, hash.0, || name.ident);
+        if entry.is_some_and(|entry| entry.committed.is_some_and(|committed| committed.pointer == pointer)) {
+            // Its verification moves it to the index, which must find it here.
+            return Ok(Cleaned::Stays);
+        }
+        let is_unsettled = entry.is_some();
+        let original = ReplacedRecord { pointer, len_bytes: stored.encoded_len as u32 };
+        if is_expired && !(is_current && is_unsettled) {
+            // The record may hide older puts of its key, as a tombstone of its version does.
+            let cleaned = self.copy_tombstone(at, slot, record.version, record.key)?;
+            if is_current {
+                self.remove_expired(at, hash, original, record.version);
+            }
+            return Ok(cleaned);
+        }
+        if is_current {
+            self.copy_put(at, name, record, original)?;
+        }
+        Ok(Cleaned::Gone)
+    }
+
+    fn copy_put(
+        &mut self,
+        at: usize,
+        name: KeyName,
+        record: &RecordRef<'_>,
+        original: ReplacedRecord,
+    ) -> Result<(), EngineError> {
+        let number = self.ranges[at].number;
+        let mut copy = RecordRef::put(record.version, record.key, record.value);
+        (copy.flags, copy.expires_at_ms) = (record.flags, record.expires_at_ms);
+        let (pointer, len_bytes) = self.append_survivor(at, number, &copy)?;
+        let end = self.survivors_end();
+        let copy = ReplacedRecord { pointer, len_bytes };
+        self.cleaner.moves.push_back(Move { range: at, number, name, original, copy, end });
+        Ok(())
+    }
+
+    /// Copies a tombstone if another segment has a put that it hides.
+    fn copy_tombstone(&mut self, at: usize, slot: u32, version: Version, key: &[u8]) -> Result<Cleaned, EngineError> {
+        let sequence = self.segments.expect(slot).sequence;
+        if self.ranges[at].lowest_puts.has_elsewhere(sequence, version) {
+            let number = self.ranges[at].number;
+            self.append_survivor(at, number, &RecordRef::bare(RecordKind::Tombstone, version, key))?;
+            self.stats.moved_tombstones += 1;
+        }
+        Ok(Cleaned::Gone)
+    }
+
+    /// Appends a record to the survivors' stream and counts it there, not as live.
+    fn append_survivor(
+        &mut self,
+        at: usize,
+        number: RangeNumber,
+        record: &RecordRef<'_>,
+    ) -> Result<(Pointer, u32), EngineError> {
+        let len = record::encoded_len(record);
+        self.extend_room(StreamKind::Survivors, len, Reserve::Marks)?;
+        let envelope = Envelope { number, continues: false };
+        let (slot, pointer) = self.encode_in(StreamKind::Survivors, envelope, record, len);
+        let segment = self.segments.expect_mut(slot);
+        segment.facts.count_version(number, record.version);
+        segment.lengths.add(len);
+        segment.tombstone_bytes += if record.kind == RecordKind::Tombstone { len as u64 } else { 0 };
+        self.enter_segment(at, slot, record.version, record.kind);
+        Ok((pointer, len as u32))
+    }
+}

@@ -1,0 +1,115 @@
+//! Cleaning: live records of mostly dead segments move to the survivors' stream, and the segments can be dropped.
+//!
+//! One segment at a time is the *victim*: it is read in order, in chunks. A record that is current for its key is copied
+//! to the survivors' stream, and so is a tombstone that still hides an older put. Once the copy is flushed, the index
+//! entry moves to it, if it still points to the original. The drop rule keeps the victim until the copies are synced.
+//!
+//! Survivors are durably committed and keep their versions. They lie in no order of versions, so recovery merges them by
+//! version.
+mod copy;
+mod pace;
+mod victim;
+
+use super::Engine;
+use crate::format::RangeNumber;
+use crate::format::segment::StreamKind;
+use crate::index::Pointer;
+use crate::log::LogPosition;
+use crate::overlay::{KeyName, OverlayBase, ReplacedRecord};
+use fawn_flash::Device;
+use fawn_types::KeyHash;
+use pace::Pace;
+pub(super) use pace::reserved_segments;
+use std::collections::VecDeque;
+use victim::Victim;
+
+/// Survivors in the open frame that start a write, bytes.
+const WRITE_BYTES: u32 = 256 << 10;
+
+/// A copied record whose index entry moves once the copy is flushed.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    range: usize,
+    number: RangeNumber,
+    name: KeyName,
+    original: ReplacedRecord,
+    copy: ReplacedRecord,
+    /// End of the copy in the survivors' stream.
+    end: LogPosition,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    victim: Option<Victim>,
+    /// In the order of the copies; all of the victim.
+    moves: VecDeque<Move>,
+    pace: Pace,
+}
+
+impl Cleaner {
+    /// Whether a segment is being cleaned.
+    pub(crate) fn has_work(&self) -> bool {
+        self.victim.is_some()
+    }
+
+    /// Whether cleaning is expected to free space: writes need only wait for it.
+    pub(crate) fn is_freeing(&self) -> bool {
+        self.victim.as_ref().is_some_and(|victim| !victim.lacks_space) || self.pace.is_due
+    }
+
+    /// A segment was sealed or dropped: there may be a victim now.
+    pub(crate) fn note_change(&mut self) {
+        self.pace.is_due = true;
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// Continues the cleaning within its pace.
+    pub(crate) fn clean(&mut self) {
+        if self.poisoned.is_some() || self.options.read_only {
+            return;
+        }
+        self.earn_credit();
+        if self.cleaner.victim.is_some() || self.choose_victim() {
+            self.clean_victim();
+        }
+    }
+
+    /// Moves the index entries of survivors that are flushed.
+    pub(crate) fn move_survivors(&mut self) {
+        let flushed = self.streams[StreamKind::Survivors].flush.flushed;
+        while let Some(next) = self.cleaner.moves.pop_front_if(|next| next.end <= flushed) {
+            self.move_survivor(&next);
+        }
+    }
+
+    fn move_survivor(&mut self, next: &Move) {
+        let &Move { range: at, number, name, original, copy, .. } = next;
+        let range = &mut self.ranges[at];
+        // A range that began again has another number, and its old records are void.
+        if range.number != number || !range.index.replace(KeyHash(name.hash), original.pointer, copy.pointer) {
+            // Replaced or removed since: the copy is dead from the start, and the newer record hides it.
+            return;
+        }
+        if let Some(entry) = self.overlay.find_mut(at, name)
+            && entry.base == OverlayBase::At(original)
+        {
+            entry.base = OverlayBase::At(copy);
+        }
+        let copied_to = self.segments.slot_and_offset(copy.pointer).0;
+        self.segments.expect_mut(copied_to).add_live(at, copy.len_bytes);
+        let end = self.survivors_end();
+        self.segments.expect_mut(slot_of(self, original.pointer)).move_live(at, original.len_bytes, end);
+        self.stats.moved_records += 1;
+        self.stats.moved_bytes += u64::from(copy.len_bytes);
+    }
+
+    /// End of the survivors' appended records.
+    fn survivors_end(&self) -> LogPosition {
+        self.streams[StreamKind::Survivors].appended_end(self.options.segment_bytes)
+    }
+}
+
+fn slot_of<D: Device>(engine: &Engine<D>, pointer: Pointer) -> u32 {
+    engine.segments.slot_and_offset(pointer).0
+}

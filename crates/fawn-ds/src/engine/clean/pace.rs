@@ -1,0 +1,140 @@
+//! Pace of cleaning: when to clean, which segment, and how many bytes for each byte that clients write.
+use super::super::Engine;
+use super::super::drop_rule::{RangeFacts, SegmentFacts, keep_reason};
+use super::victim::Victim;
+use crate::format::segment::StreamKind;
+use crate::log::segments::Segment;
+use crate::log::stream::NextSegment;
+use fawn_flash::Device;
+use fawn_types::MonoMs;
+
+/// Segments that a store may have in any case: the active and the next one of each stream.
+const SEGMENTS_MIN: u64 = 4;
+/// Share of a segment that must be dead before cleaning is worthwhile, percent.
+const DEAD_PERCENT_MIN: u64 = 5;
+/// Credit that may be saved up, bytes: bounds the cleaning of one step.
+const CREDIT_BYTES_MAX: u64 = 1 << 20;
+/// Credit of a store without writes, bytes per ms.
+const IDLE_BYTES_PER_MS: u64 = 16 << 10;
+/// Time between two searches for a victim if the last one found none, ms.
+const SEARCH_MS: u64 = 1000;
+
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// A segment was sealed or dropped since the last search for a victim.
+    pub(super) is_due: bool,
+    search_at: MonoMs,
+    /// Segments above the target at the last search.
+    debt: u64,
+    /// Bytes of victims that may be cleaned now.
+    credit_bytes: u64,
+    /// Record bytes of clients' writes for which credit was given, and the time of the last credit.
+    paid_bytes: u64,
+    paid_at: MonoMs,
+}
+
+impl Pace {
+    pub(super) const fn has_credit(&self) -> bool {
+        self.credit_bytes > 0
+    }
+
+    pub(super) fn spend(&mut self, bytes: u64) {
+        self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+    }
+}
+
+/// A victim's merit: what is freed for what is read and written, weighted by its age [FAWN08 §3.4].
+fn merit(segment: &Segment, last_sequence: u64, segment_bytes: u64) -> u128 {
+    let kept = (segment.live_bytes() + segment.tombstone_bytes).min(segment_bytes);
+    let age = last_sequence.saturating_sub(segment.sequence) + 1;
+    u128::from(segment_bytes - kept) * u128::from(age) * 1024 / u128::from(segment_bytes + kept)
+}
+
+impl<D: Device> Engine<D> {
+    /// Gives credit for what clients have written since the last step, more the more segments are above the target.
+    pub(super) fn earn_credit(&mut self) {
+        let pace = &mut self.cleaner.pace;
+        let written = self.stats.record_bytes - pace.paid_bytes;
+        let idle_ms = self.now.mono.ms_since(pace.paid_at);
+        (pace.paid_bytes, pace.paid_at) = (self.stats.record_bytes, self.now.mono);
+        let earned = if self.full { CREDIT_BYTES_MAX } else { written * (1 + pace.debt) + idle_ms * IDLE_BYTES_PER_MS };
+        pace.credit_bytes = (pace.credit_bytes + earned).min(CREDIT_BYTES_MAX);
+    }
+
+    /// Begins with the most worthwhile segment if the store has more segments than it should.
+    pub(super) fn choose_victim(&mut self) -> bool {
+        let now = self.now.mono;
+        let pace = &mut self.cleaner.pace;
+        if !core::mem::take(&mut pace.is_due) && (pace.debt == 0 || now < pace.search_at) {
+            return false;
+        }
+        pace.search_at = now.plus_ms(SEARCH_MS);
+        let debt = self.space_debt();
+        self.cleaner.pace.debt = debt;
+        if debt == 0 {
+            return false;
+        }
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment));
+        let best = candidates.max_by_key(|segment| merit(segment, self.last_sequence, segment_bytes));
+        let Some(slot) = best.map(|segment| segment.slot) else { return false };
+        let segment = self.segments.expect_mut(slot);
+        segment.pins += 1;
+        self.cleaner.victim = Some(Victim::new(slot, segment.end));
+        true
+    }
+
+    /// Segments above the target: what the live records may take, and what leaves a reserve of the capacity.
+    fn space_debt(&self) -> u64 {
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
+        let allowed_bytes = live_bytes.saturating_mul(self.options.space_amplification_max_percent) / 100;
+        let by_live = allowed_bytes / segment_bytes + SEGMENTS_MIN;
+        let by_capacity = self.capacity_segments().map(|capacity| capacity - reserved_segments(capacity) - 1);
+        let target = by_capacity.map_or(by_live, |by_capacity| by_live.min(by_capacity.max(1)));
+        self.taken_segments().saturating_sub(target)
+    }
+
+    /// Whether nothing but live records and tombstones keeps the segment, and enough of it is dead.
+    fn is_candidate(&self, segment: &Segment) -> bool {
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let dead = segment_bytes.saturating_sub(segment.live_bytes() + segment.tombstone_bytes);
+        if !segment.sealed || segment.is_damaged || dead * 100 < segment_bytes * DEAD_PERCENT_MIN {
+            return false;
+        }
+        let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();
+        if segment.shares.iter().any(|share| is_changing(share.range)) {
+            return false;
+        }
+        // Reads in flight only delay the drop.
+        let facts = SegmentFacts { pins: 0, ..self.segment_facts(segment) };
+        let ranges = segment.shares.iter().map(|share| {
+            let facts = self.range_facts(segment, share);
+            (share.range, RangeFacts { live_records: 0, hides_puts: false, ..facts })
+        });
+        keep_reason(&facts, ranges).is_none()
+    }
+
+    /// Segments that the capacity allows.
+    pub(crate) fn capacity_segments(&self) -> Option<u64> {
+        Some(self.options.capacity_bytes? / u64::from(self.options.segment_bytes))
+    }
+
+    /// Segments with a file, prepared ones included.
+    pub(crate) fn taken_segments(&self) -> u64 {
+        let prepared = self.streams.iter().filter(|stream| !matches!(stream.next, NextSegment::None)).count();
+        (self.segments.len() + prepared) as u64
+    }
+
+    /// Whether the survivors' next segment has to be prepared before another one of the foreground: cleaning needs it
+    /// before it can free any.
+    pub(crate) fn needs_survivors_next(&self) -> bool {
+        let survivors = &self.streams[StreamKind::Survivors];
+        self.segments.len() as u64 >= SEGMENTS_MIN && matches!(survivors.next, NextSegment::None)
+    }
+}
+
+/// Segments that only survivors may use: 2 % of the capacity, at most what a small store can spare.
+pub(crate) fn reserved_segments(capacity: u64) -> u64 {
+    (capacity / 50).max(2).min(capacity / 8)
+}

@@ -1,0 +1,216 @@
+//! The victim: the segment being cleaned, read in chunks and walked record by record.
+use super::super::{Engine, InFlight};
+use super::WRITE_BYTES;
+use super::copy::Cleaned;
+use crate::error::EngineError;
+use crate::format::record::{self, PEEK_BYTES, RecordPlace};
+use crate::format::segment::StreamKind;
+use crate::format::{FRAMES_OFFSET, frame};
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
+
+/// Length of a read, bytes; a longer record gets a read of its own length.
+const READ_BYTES: u32 = 256 << 10;
+
+#[derive(Debug)]
+pub(super) struct Victim {
+    slot: u32,
+    /// Offset of the next record or frame.
+    at: u32,
+    /// Ends of the current frame's records, and of the frame.
+    records_end: u32,
+    frame_end: u32,
+    /// End of the segment's frames.
+    end: u32,
+    /// Bytes of the segment from this offset on.
+    chunk: Option<(u32, AlignedBuf)>,
+    is_reading: bool,
+    /// Records that had to stay.
+    stays: u64,
+    /// The survivors' stream has no space: the victim waits for it.
+    pub(super) lacks_space: bool,
+}
+
+impl Victim {
+    pub(super) const fn new(slot: u32, end: u32) -> Self {
+        let at = FRAMES_OFFSET;
+        let (chunk, is_reading, stays, lacks_space) = (None, false, 0, false);
+        Self { slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, lacks_space }
+    }
+}
+
+/// Why the walk over a victim paused.
+enum Pause {
+    /// The bytes from its position on are needed, this many at least.
+    NeedsBytes(usize),
+    /// The pace allows no more now.
+    OutOfCredit,
+    /// The survivors' stream has no room.
+    NoRoom(EngineError),
+    /// Bytes of the victim are corrupt.
+    Corrupt(String),
+    End,
+}
+
+impl<D: Device> Engine<D> {
+    pub(super) fn clean_victim(&mut self) {
+        let Some(mut victim) = self.cleaner.victim.take() else { return };
+        if victim.is_reading {
+            self.cleaner.victim = Some(victim);
+            return;
+        }
+        let pause = self.walk(&mut victim);
+        victim.lacks_space = matches!(pause, Pause::NoRoom(EngineError::StoreFull));
+        match pause {
+            Pause::End => return self.finish_victim(victim),
+            Pause::Corrupt(detail) => return self.give_up_victim(victim, &detail),
+            Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
+            Pause::OutOfCredit | Pause::NoRoom(_) => {}
+        }
+        self.cleaner.victim = Some(victim);
+    }
+
+    /// Cleans records as far as bytes, pace and room allow.
+    fn walk(&mut self, victim: &mut Victim) -> Pause {
+        let chunk = victim.chunk.take();
+        let pause = loop {
+            if victim.at >= victim.records_end {
+                victim.at = victim.frame_end;
+                if victim.at >= victim.end {
+                    break Pause::End;
+                }
+            }
+            let start = chunk.as_ref().and_then(|(from, _)| victim.at.checked_sub(*from)).unwrap_or(u32::MAX) as usize;
+            let bytes = chunk.as_ref().and_then(|(_, buf)| buf.get(start..)).unwrap_or(&[]);
+            if !self.cleaner.pace.has_credit() {
+                break Pause::OutOfCredit;
+            }
+            let step = if victim.at == victim.frame_end {
+                self.enter_frame(victim, bytes)
+            } else {
+                self.walk_record(victim, bytes)
+            };
+            if let Err(pause) = step {
+                break pause;
+            }
+        };
+        match (&pause, chunk) {
+            (Pause::NeedsBytes(_) | Pause::End | Pause::Corrupt(_), Some((_, buf))) => self.pool.give(buf),
+            (_, chunk) => victim.chunk = chunk,
+        }
+        pause
+    }
+
+    fn enter_frame(&mut self, victim: &mut Victim, bytes: &[u8]) -> Result<(), Pause> {
+        if bytes.len() < frame::HEADER_BYTES {
+            return Err(Pause::NeedsBytes(frame::HEADER_BYTES));
+        }
+        let uuid = self.segments.expect(victim.slot).uuid;
+        let header = frame::decode_header(bytes, uuid, victim.at, victim.end)
+            .map_err(|error| Pause::Corrupt(error.to_string()))?;
+        victim.at += frame::HEADER_BYTES as u32;
+        victim.records_end = victim.at + header.record_bytes;
+        victim.frame_end = header.end();
+        Ok(())
+    }
+
+    fn walk_record(&mut self, victim: &mut Victim, bytes: &[u8]) -> Result<(), Pause> {
+        let left = (victim.records_end - victim.at) as usize;
+        let place = RecordPlace { segment_id: self.segments.expect(victim.slot).id, offset: victim.at };
+        let stored = match record::decode(&bytes[..bytes.len().min(left)], place) {
+            Ok(stored) => stored,
+            Err(error) if error.is_truncated() => {
+                let len = record::peek_len(bytes).unwrap_or(PEEK_BYTES.min(left));
+                let is_longer = len <= left && len > bytes.len();
+                return Err(if is_longer { Pause::NeedsBytes(len) } else { Pause::Corrupt(error.to_string()) });
+            }
+            Err(error) => return Err(Pause::Corrupt(error.to_string())),
+        };
+        let cleaned = self.clean_record((victim.slot, victim.at), &stored).map_err(Pause::NoRoom)?;
+        victim.stays += u64::from(cleaned == Cleaned::Stays);
+        victim.at += stored.encoded_len as u32;
+        self.cleaner.pace.spend(stored.encoded_len as u64);
+        self.write_survivors_if_many();
+        Ok(())
+    }
+
+    fn write_survivors_if_many(&mut self) {
+        let stream = &mut self.streams[StreamKind::Survivors];
+        let Some(open) = stream.flush.open else { return };
+        if stream.window.active().is_some_and(|chunk| chunk.end() - open.offset >= WRITE_BYTES) {
+            stream.flush.wanted = true;
+            self.advance_flush();
+        }
+    }
+
+    fn read_victim(&mut self, victim: &mut Victim, len: usize) {
+        let page = PAGE_BYTES as u32;
+        let from = victim.at - victim.at % page;
+        let wanted = (victim.at - from) + len as u32;
+        let to = (from + wanted.max(READ_BYTES)).min(victim.end).next_multiple_of(page);
+        let len = (to - from) as usize;
+        let buf = self.pool.take_exact(len);
+        let token = Token(self.in_flight.insert(InFlight::Clean { from, len }) as u64);
+        self.read_bytes_in_flight += len;
+        self.device.submit_read(self.segments.expect(victim.slot).file, u64::from(from), buf, IoClass::Cleaning, token);
+        victim.is_reading = true;
+    }
+
+    /// Takes a chunk of the victim; the next step continues with it.
+    pub(crate) fn clean_read(
+        &mut self,
+        from: u32,
+        len: usize,
+        result: Result<usize, DeviceError>,
+        buf: Option<AlignedBuf>,
+    ) {
+        self.read_bytes_in_flight -= len;
+        let Some(mut victim) = self.cleaner.victim.take() else { unreachable!("a chunk is read for a victim") };
+        victim.is_reading = false;
+        match (result, buf) {
+            (Ok(_), Some(buf)) => {
+                self.stats.cleaning_read_bytes += len as u64;
+                victim.chunk = Some((from, buf));
+                self.cleaner.victim = Some(victim);
+            }
+            (Ok(_), None) => unreachable!("a read brings its buffer back"),
+            (Err(error), _) => self.give_up_victim(victim, &error.to_string()),
+        }
+    }
+
+    /// Releases the victim once all its copies are flushed.
+    fn finish_victim(&mut self, victim: Victim) {
+        if !self.cleaner.moves.is_empty() {
+            let flush = &mut self.streams[StreamKind::Survivors].flush;
+            flush.wanted |= flush.open.is_some();
+            self.advance_flush();
+            self.cleaner.victim = Some(victim);
+            return;
+        }
+        let end = self.survivors_end();
+        let segment = self.segments.expect_mut(victim.slot);
+        if victim.stays == 0 {
+            segment.move_tombstones(end);
+        }
+        self.stats.segments_cleaned += 1;
+        self.release_victim(&victim);
+    }
+
+    /// Leaves the rest of a segment that cannot be read. It stays, with all that was not copied, until the next open.
+    fn give_up_victim(&mut self, victim: Victim, detail: &str) {
+        let segment = self.segments.expect_mut(victim.slot);
+        segment.is_damaged = true;
+        tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment cannot be cleaned: it stays");
+        self.stats.cleaning_failed += 1;
+        self.release_victim(&victim);
+    }
+
+    fn release_victim(&mut self, victim: &Victim) {
+        self.segments.expect_mut(victim.slot).pins -= 1;
+        self.examine_if_dead(victim.slot);
+        self.cleaner.note_change();
+        // What was copied must be synced before the segment can be dropped.
+        let flush = &mut self.streams[StreamKind::Survivors].flush;
+        flush.wanted |= flush.open.is_some();
+    }
+}
