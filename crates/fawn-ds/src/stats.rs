@@ -25,9 +25,9 @@ pub struct EngineStats {
     pub appended_records: u64,
     /// Key and value bytes appended.
     pub user_bytes: u64,
-    /// Record bytes appended, headers and padding included.
+    /// Record bytes appended, headers and padding included, without the copies of cleaning.
     pub record_bytes: u64,
-    /// Writes of the log.
+    /// Writes of the log, with those of cleaning.
     pub writes: u64,
     /// Bytes of log writes.
     pub written_bytes: u64,

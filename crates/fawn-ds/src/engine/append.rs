@@ -174,6 +174,7 @@ impl<D: Device> Engine<D> {
     pub(super) fn encode(&mut self, at: usize, record: &RecordRef<'_>, len: usize, continues: bool) -> (u32, Pointer) {
         let envelope = Envelope { number: self.ranges[at].number, continues };
         let (slot, pointer) = self.encode_in(StreamKind::Foreground, envelope, record, len);
+        self.stats.record_bytes += len as u64;
         let range = &mut self.ranges[at];
         range.in_open_frame = true;
         if !matches!(record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
@@ -210,7 +211,6 @@ impl<D: Device> Engine<D> {
             open.tombstones += u32::from(record.kind == RecordKind::Tombstone);
             open.latest_expiry_ms = open.latest_expiry_ms.max(record.expires_at_ms);
         }
-        self.stats.record_bytes += len as u64;
         (slot, self.segments.pointer(slot, offset))
     }
 

@@ -31,8 +31,8 @@ pub(crate) struct Drops {
     pub(super) examine: Vec<SegmentName>,
     /// Kept until the log is synced further.
     unsynced: Vec<SegmentName>,
-    /// One of them waits for the survivors' stream.
-    pub(super) wait_for_survivors: bool,
+    /// Whether one of them waits for the sync of this stream.
+    pub(super) waits_for: PerStream<bool>,
     /// A range that holds segments has changed.
     is_released: bool,
     /// Removed from memory; their removal from the manifest is in flight.
@@ -52,7 +52,7 @@ impl Drops {
 
     pub(crate) fn synced(&mut self) {
         self.examine.append(&mut self.unsynced);
-        self.wait_for_survivors = false;
+        self.waits_for = PerStream::default();
     }
 }
 
@@ -192,8 +192,9 @@ impl<D: Device> Engine<D> {
         match self.kept_because(segment) {
             None => self.drop_segment(slot),
             Some((KeepReason::CauseNotSynced, _)) => {
-                let survivors = &self.streams[StreamKind::Survivors];
-                self.drops.wait_for_survivors |= segment.died_at[StreamKind::Survivors] > survivors.flush.synced;
+                for kind in StreamKind::ALL {
+                    self.drops.waits_for[kind] |= segment.died_at[kind] > self.streams[kind].flush.synced;
+                }
                 self.drops.unsynced.push(name);
             }
             Some((why, Some(at))) if why != KeepReason::Live => {

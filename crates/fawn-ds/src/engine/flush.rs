@@ -272,7 +272,7 @@ impl<D: Device> Engine<D> {
 
     /// Syncs the oldest segment with flushed but unsynced bytes. A sealed, wholly written segment is synced at once,
     /// because its successor waits; otherwise the durability mode decides.
-    pub(crate) fn start_sync(&mut self, kind: StreamKind) {
+    fn start_sync(&mut self, kind: StreamKind) {
         let flush = &self.streams[kind].flush;
         let Some(first) = flush.unsynced.front().filter(|_| flush.sync.is_none()) else { return };
         let segment_bytes = self.options.segment_bytes;
@@ -288,9 +288,9 @@ impl<D: Device> Engine<D> {
                     && self.now.mono.ms_since(flush.last_sync) >= EVERYSEC_SYNC_MS;
                 is_due || self.transfer_waits_for_sync()
             }
-            StreamKind::Survivors => self.drops.wait_for_survivors,
+            StreamKind::Survivors => false,
         };
-        if !is_whole && !is_due && !self.flush_everything {
+        if !is_whole && !is_due && !self.flush_everything && !self.drops_need_sync(kind) {
             return;
         }
         let file = segment.file;
@@ -301,6 +301,23 @@ impl<D: Device> Engine<D> {
         self.stats.syncs += 1;
         let token = self.track_write(InFlight::Sync { stream: kind });
         self.device.submit_sync(file, io_class(kind), token);
+    }
+
+    /// Starts the syncs that dead segments wait for, as far as they are due.
+    pub(crate) fn sync_for_drops(&mut self) {
+        for kind in StreamKind::ALL {
+            if self.drops_need_sync(kind) {
+                let flush = &mut self.streams[kind].flush;
+                flush.wanted |= flush.open.is_some();
+                self.advance_flush();
+            }
+        }
+    }
+
+    /// Whether a dead segment waits for a sync of the stream that nothing else brings about soon: survivors have no timer,
+    /// and on a full device no write can wait for the foreground's.
+    fn drops_need_sync(&self, kind: StreamKind) -> bool {
+        self.drops.waits_for[kind] && (kind == StreamKind::Survivors || self.full)
     }
 
     pub(crate) fn sync_done(&mut self, kind: StreamKind) {

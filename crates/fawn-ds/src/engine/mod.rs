@@ -361,6 +361,12 @@ impl<D: Device> core::fmt::Debug for Engine<D> {
             .field("generation", &self.generation)
             .field("ranges", &self.range_ids)
             .field("segments", &self.segments.len())
+            .field("kept", &self.segments_kept())
+            .field("drops", &self.drops)
+            .field("cleaner", &self.cleaner)
+            .field("flush", &PerStream::from_fn(|kind| &self.streams[kind].flush))
+            .field("next", &PerStream::from_fn(|kind| self.streams[kind].next.slot()))
+            .field("full", &self.full)
             .finish_non_exhaustive()
     }
 }

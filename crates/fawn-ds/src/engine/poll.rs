@@ -1,7 +1,6 @@
 //! Completion handling: applies each finished I/O and reports events.
 use super::fetch::ReadSpan;
 use super::{Engine, Event, InFlight};
-use crate::format::segment::StreamKind;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError};
 use fawn_types::Now;
@@ -41,9 +40,7 @@ impl<D: Device> Engine<D> {
         self.advance_flush();
         self.clean();
         self.maintain_segments();
-        if self.drops.wait_for_survivors {
-            self.start_sync(StreamKind::Survivors);
-        }
+        self.sync_for_drops();
         self.tend_copies();
         self.certify_when_due();
         self.record_end_when_idle();

@@ -62,6 +62,7 @@ impl<D: Device> Engine<D> {
         if is_listing || (self.full && self.now.mono < self.retry_at) {
             return Ok(());
         }
+        self.cleaner.note_change();
         match self.create_segment(kind) {
             Ok(segment) => {
                 if kind == StreamKind::Foreground {

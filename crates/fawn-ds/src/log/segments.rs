@@ -156,8 +156,8 @@ pub(crate) struct Segment {
     voids: Vec<VoidRecords>,
     /// Tombstones that cleaning may have to copy, bytes.
     pub(crate) tombstone_bytes: u64,
-    /// Cleaning failed at a corrupt or unreadable record: the segment stays until the next open.
-    pub(crate) is_damaged: bool,
+    /// Cleaning has copied all that is needed, or has failed at a corrupt record: it is not repeated before the next open.
+    pub(crate) is_cleaned: bool,
     pub(crate) lengths: Lengths,
     /// Facts of its records, for its seal.
     pub(crate) facts: RecordFacts,
@@ -189,7 +189,7 @@ impl Segment {
             died_at: PerStream::default(),
             voids: Vec::new(),
             tombstone_bytes: 0,
-            is_damaged: false,
+            is_cleaned: false,
             lengths: Lengths::new(),
             facts: RecordFacts::default(),
         }
@@ -304,8 +304,9 @@ impl Segment {
         self.voids.iter().any(is_in)
     }
 
-    /// All its tombstones that still hide records were copied to the survivors' stream before `log_end`.
-    pub(crate) fn move_tombstones(&mut self, log_end: LogPosition) {
+    /// All that is needed of it was copied to the survivors' stream before `log_end`, its tombstones too.
+    pub(crate) fn end_cleaning(&mut self, log_end: LogPosition) {
+        self.is_cleaned = true;
         self.note_death(StreamKind::Survivors, log_end);
         self.shares.iter_mut().for_each(|share| share.hides_below = Version::ZERO);
     }
@@ -327,6 +328,13 @@ impl Segment {
 
     pub(crate) fn live_bytes(&self) -> u64 {
         self.shares.iter().map(|share| share.live_bytes).sum()
+    }
+
+    /// Bytes of its frames that cleaning would not copy. The unused end of the segment does not count: records too long
+    /// for it would leave such an end in the next segment too.
+    pub(crate) fn dead_bytes(&self) -> u64 {
+        let frames = u64::from(self.end - crate::format::FRAMES_OFFSET);
+        frames.saturating_sub(self.live_bytes() + self.tombstone_bytes)
     }
 
     /// Start and end of the first read for a record at `offset`: whole pages that suffice for 99.9 % of the records.

@@ -6,6 +6,7 @@ mod certified;
 mod chained;
 mod chained_crash;
 mod check;
+mod cleaning;
 mod clocks;
 mod copy;
 mod counted;

@@ -190,7 +190,7 @@ impl<D: Device> Engine<D> {
         let end = self.survivors_end();
         let segment = self.segments.expect_mut(victim.slot);
         if victim.stays == 0 {
-            segment.move_tombstones(end);
+            segment.end_cleaning(end);
         }
         self.stats.segments_cleaned += 1;
         self.release_victim(&victim);
@@ -199,7 +199,7 @@ impl<D: Device> Engine<D> {
     /// Leaves the rest of a segment that cannot be read. It stays, with all that was not copied, until the next open.
     fn give_up_victim(&mut self, victim: Victim, detail: &str) {
         let segment = self.segments.expect_mut(victim.slot);
-        segment.is_damaged = true;
+        segment.is_cleaned = true;
         tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment cannot be cleaned: it stays");
         self.stats.cleaning_failed += 1;
         self.release_victim(&victim);
