@@ -69,8 +69,9 @@ fn value_text(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.to_string()),
         DeValue::Integer(number) => Ok(number.to_string()),
+        DeValue::Float(number) => Ok(number.to_string()),
         DeValue::Boolean(flag) => Ok(flag.to_string()),
-        other => Err(format!("expected a string, a whole number, true or false; found {}", other.type_str())),
+        other => Err(format!("expected a string, a number, true or false; found {}", other.type_str())),
     }
 }
 
@@ -105,7 +106,8 @@ mod tests {
             ("max_connections = 1", "f:1: unknown key `max_connections`, did you mean `max-connections`?"),
             ("zzz = 1", "f:1: unknown key `zzz`; `fawn serve --help`"),
             ("# x\nmemory = '25X'", "f:2: memory: `25X` is not a size; expected a number with K"),
-            ("memory = 1.5", "f:1: memory: expected a string, a whole number, true or false; found float"),
+            ("memory = 1.5", "f:1: memory: `1.5` is not a size; expected a number with K"),
+            ("memory = []", "f:1: memory: expected a string, a number, true or false; found array"),
             ("shards = 65", "f:1: shards: `65` is not a number of shards; expected 1 to 64, or auto"),
             ("durability = 'often'", "f:1: durability: invalid value 'often'"),
             ("dir = 'a'\nmemory = ", "f:2: not valid TOML"),

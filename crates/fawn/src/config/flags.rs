@@ -1,5 +1,5 @@
 //! List of settings: flag, variable, key of the file, and their help text.
-use super::{DeviceChoice, DurabilityMode, Endpoint, LogFormat, ShardCount, Size, TimeSpan};
+use super::{DeviceChoice, DurabilityMode, Endpoint, LogFormat, Ratio, ShardCount, Size, TimeSpan};
 use super::{Settings, file};
 use crate::failure::Failure;
 use std::path::PathBuf;
@@ -33,6 +33,10 @@ pub(crate) struct SettingFlags {
     /// Maximum space for the data on the device [default: the size of the device].
     #[arg(long, env = "FAWN_CAPACITY", value_name = "SIZE")]
     pub(crate) capacity: Option<Size>,
+    /// Space for each byte of live records from which segments are cleaned: 1.05 to 100. Less takes less space and
+    /// writes more [default: 1.4].
+    #[arg(long, env = "FAWN_SPACE_AMPLIFICATION_MAX", value_name = "RATIO")]
+    pub(crate) space_amplification_max: Option<Ratio>,
     /// Size of the log's segments, a power of two; a record is at most a quarter of it [default: 64M].
     #[arg(long, env = "FAWN_SEGMENT", value_name = "SIZE")]
     pub(crate) segment: Option<Size>,

@@ -13,4 +13,4 @@ pub(crate) use flags::{SettingFlags, SettingSources};
 pub(crate) use memory::default_budget;
 pub(crate) use settings::{DeviceChoice, DurabilityMode, LogFormat, Settings, refuse};
 pub(crate) use shards::ShardCount;
-pub(crate) use units::{Endpoint, Size, TimeSpan};
+pub(crate) use units::{Endpoint, Ratio, Size, TimeSpan};

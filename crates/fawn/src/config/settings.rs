@@ -1,6 +1,6 @@
 //! Effective settings: defaults filled in, contradictions and harmful values refused.
 use super::shards::cores;
-use super::{Endpoint, SettingFlags, ShardCount, Size, TimeSpan, memory};
+use super::{Endpoint, Ratio, SettingFlags, ShardCount, Size, TimeSpan, memory};
 use crate::failure::{Exit, Failure};
 use clap::ValueEnum;
 use fawn_types::{Durability, limits};
@@ -58,6 +58,7 @@ pub(crate) struct Settings {
     pub(crate) shards: Option<ShardCount>,
     pub(crate) durability: DurabilityMode,
     pub(crate) capacity: Option<Size>,
+    pub(crate) space_amplification_max: Ratio,
     pub(crate) segment: Size,
     pub(crate) value_max: Size,
     pub(crate) device: DeviceChoice,
@@ -91,6 +92,10 @@ impl Settings {
             shards: given.shards.or(file.shards),
             durability: given.durability.or(file.durability).unwrap_or(DurabilityMode::Sync),
             capacity: given.capacity.or(file.capacity),
+            space_amplification_max: given
+                .space_amplification_max
+                .or(file.space_amplification_max)
+                .unwrap_or(Ratio { percent: 140 }),
             segment,
             value_max: given.value_max.or(file.value_max).unwrap_or(Size(value_bytes_max)),
             device: given.device.or(file.device).unwrap_or(DeviceChoice::Auto),
@@ -125,6 +130,10 @@ impl Settings {
                 self.value_max,
                 Size(value_bytes_max)
             ));
+        }
+        let ratio = self.space_amplification_max;
+        if !(105..=10_000).contains(&ratio.percent) {
+            return refuse(format!("space-amplification-max = {ratio}: expected 1.05 to 100"));
         }
         if self.stall_timeout.0.is_zero() {
             return refuse("stall-timeout = 0s: expected more, or every client that waits a moment is cut off");
@@ -182,6 +191,7 @@ impl Settings {
             ("admin", self.admin.to_string()),
             ("memory", self.memory.to_string()),
             ("durability", name(self.durability)),
+            ("space-amplification-max", self.space_amplification_max.to_string()),
             ("segment", self.segment.to_string()),
             ("value-max", self.value_max.to_string()),
             ("device", name(self.device)),
@@ -276,6 +286,8 @@ mod tests {
             ("segment = '1M'\nvalue-max = '512K'", "a quarter of a segment (256K)"),
             ("capacity = '100M'", "at least 2 segments, 128M, or a smaller segment"),
             ("capacity = '2M'\nsegment = '1M'\nshards = 2", "4M for 2 shards"),
+            ("space-amplification-max = '1.04'", "1.05 to 100"),
+            ("space-amplification-max = '101'", "1.05 to 100"),
             ("stall-timeout = '0s'", "expected more"),
             ("max-connections = 0", "at least 1"),
         ] {
@@ -292,6 +304,7 @@ memcached = "off"
 admin = "0.0.0.0:3"
 memory = "300M"
 durability = "everysec"
+space-amplification-max = "2.50"
 segment = "1M"
 value-max = "100K"
 device = "portable"

@@ -41,6 +41,34 @@ impl fmt::Display for Size {
     }
 }
 
+/// A ratio with at most two decimals: `1.4`, `2`, `1.25`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Ratio {
+    pub(crate) percent: u64,
+}
+
+impl FromStr for Ratio {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refuse = || format!("`{text}` is not a ratio; expected a number with at most two decimals, such as 1.4");
+        let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_number(whole) || !is_number(decimals) || decimals.len() > 2 {
+            return Err(refuse());
+        }
+        let (whole, hundredths): (u32, u64) =
+            (whole.parse().map_err(|_| refuse())?, format!("{decimals:0<2}").parse().map_err(|_| refuse())?);
+        Ok(Self { percent: u64::from(whole) * 100 + hundredths })
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:02}", self.percent / 100, self.percent % 100)
+    }
+}
+
 /// A duration: `250ms`, `10s`, `5m`, `2h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TimeSpan(pub(crate) Duration);
@@ -121,7 +149,7 @@ impl fmt::Display for Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use super::{Endpoint, Size, TimeSpan};
+    use super::{Endpoint, Ratio, Size, TimeSpan};
 
     #[test]
     fn sizes_read_back_as_written() {
@@ -134,6 +162,17 @@ mod tests {
         }
         for text in ["", "M", "-1", "1.5G", "12Q", "1KM", "99999999999T"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ratios_have_at_most_two_decimals() {
+        for (text, percent) in [("1.4", 140), ("2", 200), ("1.25", 125), ("0.05", 5), ("10.0", 1000)] {
+            assert_eq!(text.parse(), Ok(Ratio { percent }), "{text}");
+            assert_eq!(Ratio { percent }.to_string().parse(), Ok(Ratio { percent }), "{text}");
+        }
+        for text in ["", ".", "1.", ".5", "1.234", "-1", "1e3", "nan", "99999999999"] {
+            assert!(text.parse::<Ratio>().is_err(), "{text}");
         }
     }
 

@@ -87,6 +87,7 @@ pub(super) fn engine_options(settings: &Settings) -> Result<Options, Failure> {
         durability: settings.durability.into(),
         value_bytes_max: u32::try_from(settings.value_max.0).unwrap_or(u32::MAX),
         capacity_bytes: settings.capacity.map(|size| size.0),
+        space_amplification_max_percent: settings.space_amplification_max.percent,
         // An existing store keeps its own.
         secret_if_new: Some(HashSecret(random_bytes()?)),
         ..Options::default()
