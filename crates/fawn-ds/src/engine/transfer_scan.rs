@@ -69,6 +69,8 @@ pub struct TransferScan {
     cell: Option<CellWork>,
     held: Vec<HeldRecord>,
     held_bytes: usize,
+    /// The chunk has all its records; those that were moved meanwhile are being found.
+    is_gathered: bool,
 }
 
 impl TransferScan {
@@ -76,8 +78,8 @@ impl TransferScan {
     /// `bytes_max` bytes in the log, or one longer record.
     #[must_use]
     pub fn new(range: RangeId, cursor: u64, base: Version, bytes_max: usize) -> Self {
-        let (cell, held, held_bytes) = (None, Vec::new(), 0);
-        Self { range, cursor: Some(cursor), base, bytes_max, cell, held, held_bytes }
+        let (cell, held, held_bytes, is_gathered) = (None, Vec::new(), 0, false);
+        Self { range, cursor: Some(cursor), base, bytes_max, cell, held, held_bytes, is_gathered }
     }
 
     /// Cursor of the next chunk; `None` at the end.
@@ -103,7 +105,7 @@ impl<D: Device> Engine<D> {
         mut visit: impl FnMut(&RecordRef<'_>),
     ) -> Result<TransferStep, EngineError> {
         let at = self.range_at(scan.range)?;
-        while let Some(cursor) = scan.cursor {
+        while let Some(cursor) = scan.cursor.filter(|_| !scan.is_gathered) {
             let mut cell = scan.cell.take().unwrap_or_else(|| self.list_cell(at, cursor));
             if let Some(plan) = self.learn_cell(at, scan, &mut cell)? {
                 scan.cell = Some(cell);
@@ -124,9 +126,11 @@ impl<D: Device> Engine<D> {
             assert!(cell.next.is_none_or(|next| next > cursor), "a copy goes on in hash order");
             scan.cursor = cell.next;
         }
+        scan.is_gathered = true;
         if let Some(plan) = self.find_moved(at, scan)? {
             return Ok(TransferStep::Read(plan));
         }
+        scan.is_gathered = false;
         let count = self.hand_over(at, scan, &mut visit);
         Ok(TransferStep::Chunk { next: scan.cursor, count })
     }
@@ -141,6 +145,15 @@ impl<D: Device> Engine<D> {
             ListedRecord { pointer, sequence, hash: 0 }
         };
         CellWork { unknown: pointers.map(list).collect(), known: Vec::new(), is_sorted: false, next: cell.next }
+    }
+
+    /// Lists a cell again. Its known records stay: otherwise the reads of a large cell would start over with each segment
+    /// that is dropped.
+    fn list_again(&self, at: usize, cursor: u64, cell: &mut CellWork) {
+        let CellWork { mut unknown, next, .. } = self.list_cell(at, cursor);
+        cell.known.retain(|listed| next.is_none_or(|next| listed.hash < next));
+        unknown.retain(|listed| !cell.known.iter().any(|known| known.pointer == listed.pointer));
+        (cell.unknown, cell.next, cell.is_sorted) = (unknown, next, false);
     }
 
     fn is_there(&self, listed: &ListedRecord) -> bool {
@@ -159,7 +172,7 @@ impl<D: Device> Engine<D> {
             if !self.is_there(&listed) {
                 // Its segment was dropped since: the record was replaced, deleted, or moved by cleaning.
                 let Some(cursor) = scan.cursor else { return Ok(None) };
-                *cell = self.list_cell(at, cursor);
+                self.list_again(at, cursor, cell);
                 continue;
             }
             let hit = match self.probe(at, listed.pointer, Expected::Any)? {

@@ -1,9 +1,10 @@
-//! Cleaning in the steady state: write amplification, space, and a device that stays nearly full.
+//! Cleaning: write amplification in the steady state, a store that stays nearly full, and copies of what is moved.
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{EngineStats, Options, View};
+use fawn_ds::internals::{EngineError, EngineStats, Options, TransferScan, TransferStep, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, Now};
+use fawn_types::{Durability, Now, Version};
+use std::collections::BTreeMap;
 
 const SEGMENT_BYTES: u32 = 256 << 10;
 const SEGMENTS: u64 = 256;
@@ -143,4 +144,122 @@ fn uniform_overwrites_are_written_less_than_twice() {
 fn overwrites_of_hot_keys_are_written_less_than_twice() {
     let found = steady_amplification(0.99);
     assert!(found <= 1.9, "{found:.3}");
+}
+
+/// A store that is full again and again: deletes make room, and writes resume without a restart.
+#[test]
+fn a_full_store_takes_deletes_and_then_writes_for_ever() {
+    let capacity_bytes = Some(48 * (64 << 10));
+    let options = Options { capacity_bytes, ..small(Durability::Sync) };
+    let disk = SimDisk::new(SimOptions { seed: 3, ..SimOptions::default() });
+    let mut node = open(&disk, options.clone());
+    let (mut rng, mut next, mut refused) = (Rng::new(3), 0, 0);
+    let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+    let put = |node: &mut TestNode, key, round| {
+        let written = node.append(&[write_of(key, round)]);
+        node.turn();
+        node.now = node.now.plus_ms(5);
+        written
+    };
+    for round in 0..30_000 {
+        let is_new = rng.below(3) == 0 || live.is_empty();
+        let key = if is_new { next } else { *live.keys().nth(rng.below(live.len() as u64) as usize).unwrap() };
+        match put(&mut node, key, round) {
+            Ok(_) => {
+                live.insert(key, round);
+                next += u64::from(is_new);
+            }
+            Err(EngineError::StoreFull) => {
+                refused += 1;
+                let doomed: Vec<u64> = live.keys().copied().filter(|_| rng.below(40) == 0).collect();
+                for key in doomed {
+                    let delete = TestWrite { value: None, ..write_of(key, 0) };
+                    let deleted = node.append(&[delete]);
+                    node.turn();
+                    node.now = node.now.plus_ms(5);
+                    // The last space for deletes may be used up: those so far make room.
+                    if deleted.is_err() {
+                        break;
+                    }
+                    live.remove(&key);
+                }
+                let begun = node.now;
+                while let Err(error) = put(&mut node, u64::MAX, round) {
+                    assert!(matches!(error, EngineError::StoreFull), "{error}");
+                    assert!(node.now.mono.ms_since(begun.mono) < 5000, "writes do not resume: {:?}", node.engine);
+                }
+                live.insert(u64::MAX, round);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let report = node.engine.log_report();
+    let filling = report.live_bytes * 100 / capacity_bytes.unwrap();
+    println!("refused {refused} times, {filling} % live: {report:?}, {:?}", node.engine.stats());
+    assert!(refused >= 10 && filling >= 60, "refused {refused} times, {filling} % live: {report:?}");
+    node.settle();
+    disk.crash(3);
+    let mut node = open(&disk, options);
+    for (&key, &round) in &live {
+        let write = write_of(key, round);
+        let found = node.get(&write.key, View::Committed).unwrap();
+        assert_eq!(found.map(|entry| entry.value), write.value, "key {key}");
+    }
+    assert_eq!(node.engine.len(RANGE), live.len() as u64, "no deleted key is back");
+}
+
+/// Takes all chunks of a copy as of `base`. `disturb` runs whenever the copy waits for a read.
+fn copied(node: &mut TestNode, base: Version, mut disturb: impl FnMut(&mut TestNode)) -> BTreeMap<Vec<u8>, Version> {
+    let (mut cursor, mut found) = (Some(0), BTreeMap::new());
+    while let Some(from) = cursor {
+        let mut scan = TransferScan::new(RANGE, from, base, 8 << 10);
+        loop {
+            let step = node.engine.transfer_step(&mut scan, |record| {
+                found.insert(record.key.to_vec(), record.version);
+            });
+            match step.unwrap() {
+                TransferStep::Chunk { next, .. } => {
+                    cursor = next;
+                    break;
+                }
+                TransferStep::Read(plan) => {
+                    disturb(node);
+                    node.engine.read(plan, 42);
+                    let plan = node.wait_for_plan();
+                    node.engine.absorb(plan).unwrap();
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_copy_has_every_record_that_is_moved_meanwhile() {
+    for seed in 0..6 {
+        let options = Options { space_amplification_max_percent: 110, ..small(Durability::Sync) };
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let mut node = open(&disk, options);
+        let (mut rng, mut versions) = (Rng::new(seed), BTreeMap::new());
+        for key in 0..1200 {
+            let write = write_of(key, 0);
+            let version = node.append(std::slice::from_ref(&write)).unwrap();
+            versions.insert(write.key, version);
+            node.turn();
+        }
+        node.settle();
+        let base = node.engine.progress(RANGE).committed;
+        let before = node.engine.stats().moved_records;
+        let found = copied(&mut node, base, |node| {
+            let write = write_of(rng.below(1200) / 4 * 4, 1);
+            versions.remove(&write.key);
+            node.append(&[write]).unwrap();
+            node.turn();
+        });
+        let moved = node.engine.stats().moved_records - before;
+        assert!(moved > 300 && versions.len() > 600, "seed {seed}: {moved} moved, {} unchanged", versions.len());
+        for (key, version) in &versions {
+            assert_eq!(found.get(key), Some(version), "seed {seed}: {}", String::from_utf8_lossy(key));
+        }
+    }
 }
