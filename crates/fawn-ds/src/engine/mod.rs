@@ -49,6 +49,7 @@ use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
 use crate::range::{RangeProgress, RangeState};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
+pub(crate) use append::Reserve;
 pub(crate) use clean::Cleaner;
 pub(crate) use drops::Drops;
 use fawn_flash::PageCache;

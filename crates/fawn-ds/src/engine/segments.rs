@@ -44,9 +44,13 @@ impl<D: Device> Engine<D> {
     ) -> Result<(), EngineError> {
         let segment_bytes = self.options.segment_bytes as usize;
         if matches!(self.streams[kind].next, NextSegment::None) && segment_room <= segment_bytes / 2 {
-            self.try_prepare(kind)?;
+            self.try_prepare(kind, Reserve::Puts)?;
+            if self.full && reserve > Reserve::Puts && segment_room <= segment_bytes / 8 {
+                self.try_prepare(kind, reserve)?;
+            }
         }
         let kept_back = match reserve {
+            Reserve::Puts if self.is_in_reserve() => segment_bytes,
             Reserve::Puts => segment_bytes / 8,
             Reserve::Deletes => segment_bytes / 32,
             Reserve::Marks => 0,
@@ -55,17 +59,18 @@ impl<D: Device> Engine<D> {
     }
 
     /// Allocates the next segment, unless the last attempt failed a moment ago.
-    fn try_prepare(&mut self, kind: StreamKind) -> Result<(), EngineError> {
+    fn try_prepare(&mut self, kind: StreamKind, reserve: Reserve) -> Result<(), EngineError> {
         // Segments are listed in the order of their sequence numbers, so one at a time is prepared.
-        let kind = if self.needs_survivors_next() { StreamKind::Survivors } else { kind };
+        // On a full device cleaning comes first: it needs a segment before it can free any.
+        let kind = if self.full && self.needs_survivors_next() { StreamKind::Survivors } else { kind };
         let is_listing = self.streams.iter().any(|stream| stream.next.is_being_listed());
-        if is_listing || (self.full && self.now.mono < self.retry_at) {
+        if is_listing || (self.full && reserve == Reserve::Puts && self.now.mono < self.retry_at) {
             return Ok(());
         }
         self.cleaner.note_change();
-        match self.create_segment(kind) {
+        match self.create_segment(kind, reserve) {
             Ok(segment) => {
-                if kind == StreamKind::Foreground {
+                if kind == StreamKind::Foreground && reserve == Reserve::Puts {
                     self.space_back |= core::mem::take(&mut self.full);
                 }
                 let mut buf = AlignedBuf::zeroed(HEADER_BYTES);
@@ -87,6 +92,15 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Prepares the survivors' next segment ahead of need, once the foreground has its own.
+    fn prepare_survivors_next(&mut self) {
+        let has_own = self.streams[StreamKind::Foreground].next.is_ready();
+        if has_own && self.needs_survivors_next() {
+            // A failure here has poisoned the engine and is reported as such.
+            let _ = self.try_prepare(StreamKind::Survivors, Reserve::Puts);
+        }
+    }
+
     pub(crate) fn header_of(&self, segment: &Segment) -> SegmentHeader {
         SegmentHeader {
             uuid: segment.uuid,
@@ -98,13 +112,22 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Whether deletes have taken space that is reserved for cleaning.
+    fn is_in_reserve(&self) -> bool {
+        let capacity = self.capacity_segments();
+        capacity.is_some_and(|capacity| self.taken_segments() > capacity - reserved_segments(capacity))
+    }
+
     /// Creates a segment's file with all its space; nothing is durable yet.
-    pub(crate) fn create_segment(&mut self, kind: StreamKind) -> Result<Segment, DeviceError> {
+    ///
+    /// Deletes may use the space reserved for cleaning, up to its last segment: they free more than they take.
+    pub(crate) fn create_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         let full = || DeviceError::Full { dir: "this store".to_owned() };
-        let usable = self.capacity_segments().map(|capacity| match kind {
-            StreamKind::Foreground => capacity - reserved_segments(capacity),
-            StreamKind::Survivors => capacity,
+        let usable = self.capacity_segments().map(|capacity| match (kind, reserve) {
+            (StreamKind::Foreground, Reserve::Puts) => capacity - reserved_segments(capacity),
+            (StreamKind::Foreground, _) => capacity - reserved_segments(capacity).min(1),
+            (StreamKind::Survivors, _) => capacity,
         });
         if usable.is_some_and(|usable| self.taken_segments() >= usable) {
             return Err(full());
@@ -197,6 +220,7 @@ impl<D: Device> Engine<D> {
                 next => next,
             };
         }
+        self.prepare_survivors_next();
         self.certify_at = self.now.mono.plus_ms(CERTIFY_MS);
         self.copies_listed();
         self.clears_listed();
@@ -207,7 +231,7 @@ impl<D: Device> Engine<D> {
     /// The stream has no segment to append to: begins in the next one as soon as there is space.
     pub(crate) fn begin_in_next(&mut self, kind: StreamKind) -> Result<(), EngineError> {
         if matches!(self.streams[kind].next, NextSegment::None) {
-            self.try_prepare(kind)?;
+            self.try_prepare(kind, Reserve::Puts)?;
         }
         self.switch_segment(kind)
     }
@@ -307,7 +331,7 @@ impl<D: Device> Engine<D> {
         let foreground = StreamKind::Foreground;
         if self.full && self.now.mono >= self.retry_at && matches!(self.streams[foreground].next, NextSegment::None) {
             // A failure here has poisoned the engine and is reported as such.
-            let _ = self.try_prepare(foreground);
+            let _ = self.try_prepare(foreground, Reserve::Puts);
         }
         if core::mem::take(&mut self.space_back) {
             events.push(Event::SpaceBack);

@@ -1,7 +1,7 @@
 //! The writing part of an open: cleans up after validation and continues the log in a new generation.
 use super::io::Io;
 use super::{OpenReport, Scanned, synced_logs};
-use crate::engine::Engine;
+use crate::engine::{Engine, Reserve};
 use crate::error::OpenError;
 use crate::format::FRAMES_OFFSET;
 use crate::format::manifest::ManifestEdit;
@@ -213,7 +213,7 @@ impl<D: Device> Engine<D> {
     }
 
     fn begin_first_segment(&mut self) -> Result<(), OpenError> {
-        let segment = match self.create_segment(StreamKind::Foreground) {
+        let segment = match self.create_segment(StreamKind::Foreground, Reserve::Puts) {
             Ok(segment) => segment,
             // An existing store can be read, and accepts writes again once there is space.
             Err(error) if error.is_retryable() && self.segments.len() > 0 => {

@@ -183,7 +183,12 @@ fn a_rollback_alone_releases_the_segments_of_pending_records() {
 #[test]
 fn a_segment_that_hides_a_record_is_dropped_with_it() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(
+        &disk,
+        Options { space_amplification_max_percent: u64::MAX, ..chained(Durability::Sync) },
+        Now::at(1),
+    )
+    .unwrap();
     node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
     append(&mut node, RANGE, &RecordRef::put(version(1), b"key", b"value"));
     append_result(&mut node, OTHER, 1);

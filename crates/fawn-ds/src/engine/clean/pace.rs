@@ -12,8 +12,10 @@ use fawn_types::{MonoMs, Version};
 
 /// Segments that a store may have in any case: the active and the next one of each stream.
 const SEGMENTS_MIN: u64 = 4;
-/// Share of a segment that must be dead before cleaning is worthwhile, percent.
-const DEAD_PERCENT_MIN: u64 = 5;
+/// Segments from which a store keeps one ready for cleaning. A smaller store could not spare it.
+const CLEANED_SEGMENTS_MIN: u64 = 8;
+/// Dead bytes below which cleaning would free nothing: copies take headers of frames.
+const FULL_DEAD_BYTES_MIN: u64 = 512;
 /// Credit that may be saved up, bytes: bounds the cleaning of one step.
 const CREDIT_BYTES_MAX: u64 = 1 << 20;
 /// Credit of a store without writes, bytes per ms.
@@ -108,7 +110,10 @@ impl<D: Device> Engine<D> {
 
     /// Whether nothing but live records and tombstones keeps the segment for long, and enough of it is dead.
     fn is_candidate(&self, segment: &Segment) -> bool {
-        let is_worthwhile = segment.dead_bytes() * 100 >= u64::from(self.options.segment_bytes) * DEAD_PERCENT_MIN;
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
+        let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
+        let is_worthwhile = segment.dead_bytes() >= dead_bytes_min;
         if !segment.sealed || segment.is_cleaned || !is_worthwhile {
             return false;
         }
@@ -136,11 +141,10 @@ impl<D: Device> Engine<D> {
         (self.segments.len() + prepared) as u64
     }
 
-    /// Whether the survivors' next segment has to be prepared before another one of the foreground: cleaning needs it
-    /// before it can free any.
+    /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.
     pub(crate) fn needs_survivors_next(&self) -> bool {
         let survivors = &self.streams[StreamKind::Survivors];
-        self.segments.len() as u64 >= SEGMENTS_MIN && matches!(survivors.next, NextSegment::None)
+        self.segments.len() as u64 >= CLEANED_SEGMENTS_MIN && matches!(survivors.next, NextSegment::None)
     }
 }
 
