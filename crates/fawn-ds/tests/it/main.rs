@@ -29,6 +29,7 @@ mod page_ends;
 mod panicking_device;
 mod pending;
 mod ranges;
+mod record_cache;
 mod results;
 mod rng;
 mod scan;
