@@ -107,6 +107,21 @@ impl RecordCache {
         Some(self.entry(at))
     }
 
+    /// Prefetch for lookups, step one of two: the table's line.
+    #[inline]
+    pub(crate) fn prefetch_table(&self, hash: KeyHash) {
+        self.table.prefetch(hash);
+    }
+
+    /// Step two: the record. Returns whether the key may be cached.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, hash: KeyHash) -> bool {
+        self.table.guess(hash).is_some_and(|at| {
+            self.slabs.prefetch(at);
+            true
+        })
+    }
+
     /// Takes a key's committed entry, which a lookup has just found elsewhere, if it is short enough.
     pub fn offer(&mut self, range: usize, hash: KeyHash, key: &[u8], entry: EntryRef<'_>) {
         let record = self.record_of(range, hash, key, entry);

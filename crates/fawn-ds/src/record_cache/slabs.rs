@@ -25,6 +25,9 @@ const SLAB_OVERHEAD_BYTES: usize = 2 * (size_of::<SlabOwner>() + 2 * size_of::<u
 /// Memory that one more slab takes at most.
 pub(super) const SLAB_COST_BYTES: usize = SLAB_BYTES + SLAB_OVERHEAD_BYTES + SLAB_BYTES / 64;
 
+/// Prefetched bytes of a record: header, key and the first part of the value.
+const PREFETCH_BYTES: usize = 256;
+
 type RecordSlab = [u8; SLAB_BYTES];
 
 /// Address of a record: slab and offset.
@@ -307,6 +310,13 @@ impl RecordSlabs {
     #[inline]
     pub(super) fn get(&self, position: RecordPosition) -> CachedRecord<'_> {
         CachedRecord::unpack(&self.blocks.get(position.slab())[position.offset()..])
+    }
+
+    /// Prefetches the first bytes of a record.
+    #[inline]
+    pub(super) fn prefetch(&self, position: RecordPosition) {
+        let offset = position.offset();
+        fawn_flash::prefetch(&self.blocks.get(position.slab())[offset..SLAB_BYTES.min(offset + PREFETCH_BYTES)]);
     }
 
     /// Frees the last slab's memory; its records move to a free slab, each reported to `moved` with its old and its new

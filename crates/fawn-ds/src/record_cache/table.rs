@@ -88,6 +88,20 @@ impl RecordTable {
         None
     }
 
+    /// The first position with the tag of `hash`.
+    #[inline]
+    pub(super) fn guess(&self, hash: KeyHash) -> Option<RecordPosition> {
+        self.find(hash, |_| true).map(|place| self.entry(place).position())
+    }
+
+    /// Prefetches the bucket of `hash`.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: KeyHash) {
+        if self.len > 0 {
+            fawn_flash::prefetch(self.buckets.get(self.bucket_of(tag_of(hash))));
+        }
+    }
+
     #[inline]
     fn entry(&self, place: EntryPlace) -> PackedEntry {
         PackedEntry(self.buckets.get(place.bucket as usize)[place.nth as usize])

@@ -30,6 +30,7 @@ mod panicking_device;
 mod pending;
 mod ranges;
 mod record_cache;
+mod record_reads;
 mod results;
 mod rng;
 mod scan;
