@@ -183,7 +183,9 @@ impl RecordCache {
     pub fn set_budget_bytes(&mut self, budget_bytes: usize) {
         self.budget_bytes = budget_bytes;
         let records = if budget_bytes < BUDGET_BYTES_MIN { 0 } else { self.records_within(budget_bytes) };
-        if Ghosts::places_for(records) != self.ghosts.places() {
+        // New ghosts begin empty, so they must not alternate between two sizes while the mean length varies.
+        let (places, wanted) = (self.ghosts.places(), Ghosts::places_for(records));
+        if places < wanted || places > 2 * wanted {
             self.ghosts = Ghosts::new(records);
         }
         // Evict to the size that the table is to have, then shrink it; a table of short records may still be larger.

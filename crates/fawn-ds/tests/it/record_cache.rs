@@ -203,3 +203,20 @@ fn an_insert_is_bounded_work_and_progress_is_made() {
     assert!(refused < 400, "{refused} of 2000 were refused");
     assert!(cache.stats().evictions > 1000, "{cache:?}");
 }
+
+/// A budget that is set again and again, with mean lengths about a size at which the ghosts would double, keeps them.
+#[test]
+fn a_repeated_budget_keeps_the_ghosts() {
+    let mut cache = RecordCache::new(MIB);
+    cache.set_marginal_bytes(MIB);
+    let mut rng = SplitMix64::new(1);
+    // Lengths whose mean wanders: 1 MiB then has 4,096 records, sometimes more, sometimes fewer.
+    for number in 0..60_000 {
+        let long = number / 2000 % 2;
+        offer(&mut cache, rng.below(9000), 190 + 40 * long as usize);
+        if number % 50 == 0 {
+            cache.set_budget_bytes(MIB);
+        }
+    }
+    assert!(cache.stats().marginal_hits > 10_000, "{cache:?}");
+}
