@@ -48,6 +48,7 @@ mod manifest_file;
 mod options;
 mod overlay;
 mod range;
+mod record_cache;
 mod recovery;
 mod stats;
 mod store;
@@ -94,6 +95,7 @@ pub mod internals {
     pub use crate::log::LogPosition;
     pub use crate::options::Options;
     pub use crate::range::RangeProgress;
+    pub use crate::record_cache::{CacheSplit, RecordCache};
     pub use crate::recovery::{Damage, OpenReport, RangeReport};
     pub use crate::stats::{EngineStats, LogReport, MemoryReport};
 

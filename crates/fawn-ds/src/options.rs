@@ -16,8 +16,10 @@ const PENDING_BYTES_MIN: usize = 64 << 10;
 pub struct Options {
     /// Size of a segment file, a power of two; fixed when the store is created.
     pub segment_bytes: u32,
-    /// Budget for index, overlay, write buffers and page cache together; the page cache takes the remainder.
+    /// Budget for index, overlay, write buffers and caches together; the caches take the remainder.
     pub memory_bytes: u64,
+    /// Memory of the record cache, bytes; 0 turns it off. `None`: as much as its marginal hits justify.
+    pub record_cache_bytes: Option<u64>,
     /// Durability mode: the watermark at which a write is acknowledged.
     pub durability: Durability,
     /// Maximum value length, bytes. A record without its result is also limited to a quarter of a segment.
@@ -48,6 +50,7 @@ impl Default for Options {
         Self {
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             memory_bytes: 256 << 20,
+            record_cache_bytes: None,
             durability: Durability::Sync,
             value_bytes_max: limits::VALUE_BYTES_MAX as u32,
             capacity_bytes: None,

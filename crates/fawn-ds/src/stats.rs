@@ -87,12 +87,14 @@ pub struct MemoryReport {
     pub buffer_bytes: u64,
     /// Page cache.
     pub cache_bytes: u64,
+    /// Record cache.
+    pub record_cache_bytes: u64,
 }
 
 impl MemoryReport {
     /// Memory in use, bytes.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
-        self.index_bytes + self.overlay_bytes + self.buffer_bytes + self.cache_bytes
+        self.index_bytes + self.overlay_bytes + self.buffer_bytes + self.cache_bytes + self.record_cache_bytes
     }
 }

@@ -25,6 +25,10 @@ pub unsafe trait PlainBytes: Copy + Send + Sync + 'static {}
 unsafe impl PlainBytes for [u8; PAGE_BYTES] {}
 // SAFETY: (1, 4) plain integers; (2) 8 KiB divide 2 MiB; (3) aligned to two bytes.
 unsafe impl PlainBytes for [u16; 4096] {}
+// SAFETY: (1, 4) plain integers; (2) 16 KiB divide 2 MiB; (3) no alignment.
+unsafe impl PlainBytes for [u8; 16 << 10] {}
+// SAFETY: (1, 4) plain integers; (2) 64 bytes divide 2 MiB; (3) aligned to eight bytes.
+unsafe impl PlainBytes for [u64; 8] {}
 
 /// Zeroed items; takes memory only when written.
 #[derive(Debug)]

@@ -168,6 +168,20 @@ counters! {
             prometheus "fawn_memory_buffer_bytes", info "Memory:used_memory_buffers";
         memory_cache_bytes: u64, "Memory of the page cache.",
             prometheus "fawn_memory_cache_bytes", info "Memory:used_memory_page_cache";
+        memory_record_cache_bytes: u64, "Memory of the record cache.",
+            prometheus "fawn_memory_record_cache_bytes", info "Memory:used_memory_record_cache";
+        page_cache_hits: u64, "Pages found in the page cache.",
+            prometheus "fawn_page_cache_hits_total", info "Fawn:page_cache_hits";
+        page_cache_misses: u64, "Pages not found in the page cache.",
+            prometheus "fawn_page_cache_misses_total", info "Fawn:page_cache_misses";
+        record_cache_hits: u64, "Lookups answered from the record cache.",
+            prometheus "fawn_record_cache_hits_total", info "Fawn:record_cache_hits";
+        record_cache_misses: u64, "Lookups not answered from the record cache while it was in use.",
+            prometheus "fawn_record_cache_misses_total", info "Fawn:record_cache_misses";
+        record_cache_inserts: u64, "Records added to the record cache.",
+            prometheus "fawn_record_cache_inserts_total";
+        record_cache_evictions: u64, "Records evicted from the record cache.",
+            prometheus "fawn_record_cache_evictions_total";
         is_full: bool, "1 while there is no space for writes.", prometheus "fawn_store_full", info "Fawn:store_full";
         poisoned: Option<String>, "1 after a failed write or sync.",
             prometheus "fawn_store_poisoned", stats "fawn_poisoned";
@@ -228,11 +242,18 @@ impl Counted for Option<ClusterStatus> {
 impl StoreStatus {
     /// Reads the state of a store.
     pub(crate) fn of<D: Device>(engine: &Engine<D>) -> Self {
+        let (pages, records) = (engine.page_cache_stats(), engine.record_cache_stats());
         Self {
             keys: engine.ranges().map(|(range, _)| engine.len(range)).sum(),
             is_full: engine.is_full(),
             poisoned: engine.poisoned().map(str::to_owned),
             generation: OpenGeneration(engine.generation()),
+            page_cache_hits: pages.hits,
+            page_cache_misses: pages.misses,
+            record_cache_hits: records.hits,
+            record_cache_misses: records.misses,
+            record_cache_inserts: records.inserts,
+            record_cache_evictions: records.evictions,
             device: engine.device().stats().clone(),
             device_name: engine.device().name(),
             ..Self::of_reports(engine.stats(), &engine.log_report(), &engine.memory())
@@ -260,6 +281,7 @@ impl StoreStatus {
             memory_overlay_bytes: memory.overlay_bytes,
             memory_buffer_bytes: memory.buffer_bytes,
             memory_cache_bytes: memory.cache_bytes,
+            memory_record_cache_bytes: memory.record_cache_bytes,
             ..Self::default()
         }
     }
@@ -267,7 +289,11 @@ impl StoreStatus {
     /// Memory in use, bytes, without sessions' buffers.
     #[must_use]
     pub const fn memory_bytes(&self) -> u64 {
-        self.memory_index_bytes + self.memory_overlay_bytes + self.memory_buffer_bytes + self.memory_cache_bytes
+        self.memory_index_bytes
+            + self.memory_overlay_bytes
+            + self.memory_buffer_bytes
+            + self.memory_cache_bytes
+            + self.memory_record_cache_bytes
     }
 
     /// Device traffic of each I/O class.

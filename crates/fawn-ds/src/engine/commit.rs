@@ -19,7 +19,10 @@ impl<D: Device> Engine<D> {
             self.ranges[at].pending.pop_front();
             self.pending_records -= 1;
             match pending.kind {
-                PendingKind::OfKey { name, is_put } => self.commit_key(at, name, is_put, &pending),
+                PendingKind::OfKey { name, is_put } => {
+                    self.commit_key(at, name, is_put, &pending);
+                    self.refresh_cached(at, name, is_put, &pending);
+                }
                 PendingKind::Result => {}
                 PendingKind::Clear => self.commit_clear(at, pending.version),
             }
@@ -130,6 +133,7 @@ impl<D: Device> Engine<D> {
         self.ranges[at].cleared.committed = version;
         self.has_unlisted_clear = true;
         self.overlay.clear_range(at);
+        self.records.clear_range(at);
         if self.ranges[at].pending_clear == Some(version) {
             self.ranges[at].pending_clear = None;
         }

@@ -28,6 +28,13 @@ enum MemoryLocation {
     Scratch,
 }
 
+impl MemoryHit {
+    /// Whether the record is in the page cache, and its value in the scratch buffer.
+    pub(crate) const fn is_in_page(&self) -> bool {
+        matches!(self.location, MemoryLocation::Scratch)
+    }
+}
+
 impl<D: Device> Engine<D> {
     /// Finds the record at `pointer` if it is in memory, plain, and the key's. With `with_value`, [`Engine::value_of`]
     /// returns its value until the next use of the engine.

@@ -96,7 +96,8 @@ enum LookupStep {
     Read(ReadSpan),
 }
 
-enum OverlayHit {
+/// Where the overlay says that a key's record is.
+pub(super) enum OverlayHit {
     Index,
     Absent,
     Record(Pointer),
@@ -117,6 +118,9 @@ impl<D: Device> Engine<D> {
     ) -> Result<Lookup<'_>, EngineError> {
         self.stats.lookups += 1;
         let at = self.range_at(range)?;
+        if self.records.is_on() {
+            return self.lookup_cached(at, hash, key, (view, now));
+        }
         if let Some(hit) = self.find_fast(at, hash, key, (view, now)) {
             self.stats.hits += 1;
             let MemoryHit { flags, expires_at_ms, version, .. } = hit;
@@ -126,8 +130,15 @@ impl<D: Device> Engine<D> {
     }
 
     /// The usual case: a plain put in memory, at the pointer of the overlay or the index's first candidate.
-    #[inline]
-    fn find_fast(&mut self, at: usize, hash: KeyHash, key: &[u8], (view, now): (View, TimeMs)) -> Option<MemoryHit> {
+    // Inlined in both callers: a call would pass the hit through memory.
+    #[inline(always)]
+    pub(super) fn find_fast(
+        &mut self,
+        at: usize,
+        hash: KeyHash,
+        key: &[u8],
+        (view, now): (View, TimeMs),
+    ) -> Option<MemoryHit> {
         let pointer = match self.find_in_overlay(at, hash, key, view) {
             OverlayHit::Absent => return None,
             OverlayHit::Record(pointer) => pointer,
@@ -137,7 +148,7 @@ impl<D: Device> Engine<D> {
         (hit.expires_at_ms == 0 || now.0 < hit.expires_at_ms).then_some(hit)
     }
 
-    fn find(
+    pub(super) fn find(
         &mut self,
         range: RangeId,
         hash: KeyHash,
@@ -156,6 +167,9 @@ impl<D: Device> Engine<D> {
             LookupStep::Absent | LookupStep::Expired => self.missing.clone().map_or(Ok(Lookup::Absent), Err),
             LookupStep::Hit(hit) => {
                 self.stats.hits += 1;
+                if self.records.is_on() {
+                    self.offer_hit(at, (hash, key), view, &hit);
+                }
                 let value = &self.bytes_at(hit.location)[hit.value.clone()];
                 let (flags, expires_at_ms, version) = (hit.flags, hit.expires_at_ms, hit.version);
                 Ok(Lookup::Found(EntryRef { value, flags, expires_at_ms, version }))
@@ -174,7 +188,7 @@ impl<D: Device> Engine<D> {
         entry.is_some_and(|entry| entry.newest_pending().is_some())
     }
 
-    fn find_in_overlay(&self, at: usize, hash: KeyHash, key: &[u8], view: View) -> OverlayHit {
+    pub(super) fn find_in_overlay(&self, at: usize, hash: KeyHash, key: &[u8], view: View) -> OverlayHit {
         let cleared = self.ranges[at].pending_clear.filter(|_| view == View::Latest);
         if self.overlay.is_empty() {
             return if cleared.is_some() { OverlayHit::Absent } else { OverlayHit::Index };
@@ -273,6 +287,7 @@ impl<D: Device> Engine<D> {
         self.enter_segment(at, slot, version, RecordKind::Tombstone);
         // No commit replaced the record, and the record itself hides older copies of the key.
         self.release_old(at, expired, Version::ZERO);
+        self.records.remove(at, hash);
         self.stats.expired += 1;
     }
 

@@ -19,6 +19,7 @@ mod lookup;
 mod marks;
 mod poll;
 mod prefetch;
+mod record_reads;
 mod replay;
 mod scan;
 mod segments;
@@ -48,6 +49,7 @@ use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
 use crate::range::{RangeProgress, RangeState};
+use crate::record_cache::{CacheSplit, RecordCache};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
 pub(crate) use append::Reserve;
 pub(crate) use clean::Cleaner;
@@ -146,6 +148,8 @@ pub struct Engine<D: Device> {
     pub(crate) pending_records: usize,
     pub(crate) read_bytes_in_flight: usize,
     pub(crate) cache: PageCache,
+    pub(crate) records: RecordCache,
+    pub(crate) split: CacheSplit,
     pub(crate) scratch: Vec<u8>,
     pub(crate) resume: Option<FetchResume>,
     pub(crate) in_flight: Slab<InFlight>,
@@ -276,6 +280,7 @@ impl<D: Device> Engine<D> {
             overlay_bytes: (self.overlay.resident_bytes() + pending) as u64,
             buffer_bytes: (window_bytes + self.pool.resident_bytes() + self.read_bytes_in_flight) as u64,
             cache_bytes: self.cache.resident_bytes() as u64,
+            record_cache_bytes: self.records.resident_bytes() as u64,
         }
     }
 
@@ -313,15 +318,6 @@ impl<D: Device> Engine<D> {
             self.writes_in_flight.retain(|(written, _)| *written != token);
         }
         in_flight
-    }
-
-    /// Sets the page cache's budget to the memory that index, overlay and buffers leave.
-    pub(crate) fn balance_memory(&mut self) {
-        let report = self.memory();
-        let used = report.total_bytes() - report.cache_bytes;
-        // The cache always keeps a sixteenth, so that lookups find the page they have just read.
-        let cache = self.options.memory_bytes.saturating_sub(used).max(self.options.memory_bytes / 16);
-        self.cache.set_budget_bytes(cache as usize);
     }
 
     pub(crate) fn range_at(&self, range: RangeId) -> Result<usize, EngineError> {

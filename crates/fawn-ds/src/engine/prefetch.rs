@@ -23,8 +23,34 @@ impl<D: Device> Engine<D> {
     /// Prefetches the memory that [`Engine::lookup`] or [`Engine::append`] of these keys will access. Changes only
     /// their speed. Only the first [`PREFETCH_KEYS_MAX`] hashes are used.
     pub fn prefetch(&self, range: RangeId, hashes: &[KeyHash]) {
-        let hashes = &hashes[..hashes.len().min(PREFETCH_KEYS_MAX)];
         let Ok(at) = self.range_at(range) else { return };
+        if self.records.is_on() {
+            self.prefetch_cached(at, hashes);
+        } else {
+            self.prefetch_indexed(at, hashes);
+        }
+    }
+
+    /// Prefetches the cached records among the keys, and index and page of the others.
+    #[inline(never)]
+    fn prefetch_cached(&self, at: usize, hashes: &[KeyHash]) {
+        let hashes = &hashes[..hashes.len().min(PREFETCH_KEYS_MAX)];
+        hashes.iter().for_each(|&hash| self.records.prefetch_table(hash));
+        let (mut others, mut count) = ([KeyHash(0); PREFETCH_KEYS_MAX], 0);
+        for &hash in hashes {
+            // A cached record is found before the index. If it is overwritten, the index is not prefetched.
+            if !self.records.prefetch_record(hash) {
+                others[count] = hash;
+                count += 1;
+            }
+        }
+        self.prefetch_indexed(at, &others[..count]);
+    }
+
+    /// Prefetches index and page of the keys.
+    #[inline]
+    fn prefetch_indexed(&self, at: usize, hashes: &[KeyHash]) {
+        let hashes = &hashes[..hashes.len().min(PREFETCH_KEYS_MAX)];
         let index = &self.ranges[at].index;
         index.prefetch(hashes);
         let mut pointers = [Pointer(0); PREFETCH_KEYS_MAX];
@@ -49,8 +75,10 @@ impl<D: Device> Engine<D> {
             *hash = *of_record;
         }
         // A single record gains nothing: it has no other misses to overlap with.
-        if records.len() > 1 {
-            self.prefetch(range, &hashes[..records.len()]);
+        if records.len() > 1
+            && let Ok(at) = self.range_at(range)
+        {
+            self.prefetch_indexed(at, &hashes[..records.len()]);
         }
     }
 

@@ -79,6 +79,7 @@ impl<D: Device> Engine<D> {
         // is durable, no record may have its number: so the range takes none until then.
         self.ranges[at].copy = Some(TransferState { base, stage: TransferStage::Beginning(listed) });
         self.overlay.forget_range(at);
+        self.records.clear_range(at);
         self.streams[StreamKind::Foreground].flush.forget_range(at);
         self.pending_records -= self.ranges[at].pending.len();
         self.forget_in_segments(at);
@@ -138,6 +139,7 @@ impl<D: Device> Engine<D> {
             return Ok(false);
         }
         let written = self.write_copied(at, record, len);
+        self.records.remove(at, hash);
         match merge {
             Merge::Over(base) => {
                 self.move_index(at, name, base, written);

@@ -222,6 +222,7 @@ impl<D: Device> Engine<D> {
         match waiting {
             // A transferred record that came twice: the first one stays.
             Some(written) if version >= written.version && written.is_put => {
+                self.records.remove(at, KeyHash(name.hash));
                 self.release_old(
                     at,
                     ReplacedRecord { pointer: written.pointer, len_bytes: written.len_bytes },

@@ -25,6 +25,7 @@ use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::Overlay;
 use crate::range::RangeState;
+use crate::record_cache::{CacheSplit, RecordCache};
 use crate::stats::EngineStats;
 use fawn_flash::{Device, PageCache};
 use fawn_types::{ExpiryClock, MonoMs, Now};
@@ -117,6 +118,8 @@ impl<D: Device> Engine<D> {
             generation: manifest.state().generation,
             last_sequence: manifest.state().last_sequence,
             cache: PageCache::new((options.memory_bytes / 2) as usize),
+            records: RecordCache::new(0),
+            split: CacheSplit::default(),
             device,
             secret,
             ident_secret,

@@ -34,7 +34,7 @@ pub struct Stats {
     pub index_bytes: u64,
     /// Memory of writes in flight, device buffers included.
     pub buffer_bytes: u64,
-    /// Memory of cached pages.
+    /// Memory of cached pages and records.
     pub cache_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl Stats {
             memory_budget_bytes: memory.budget_bytes,
             index_bytes: memory.index_bytes,
             buffer_bytes: memory.overlay_bytes + memory.buffer_bytes,
-            cache_bytes: memory.cache_bytes,
+            cache_bytes: memory.cache_bytes + memory.record_cache_bytes,
         }
     }
 

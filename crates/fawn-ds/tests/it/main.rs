@@ -30,6 +30,8 @@ mod page_ends;
 mod panicking_device;
 mod pending;
 mod ranges;
+mod record_cache;
+mod record_reads;
 mod results;
 mod rng;
 mod scan;

@@ -147,7 +147,8 @@ impl Pair {
     }
 }
 
-fn run(seed: u64, options: Options, steps: usize) {
+/// Returns the lookups that the record cache answered, since the last open.
+fn run(seed: u64, options: Options, steps: usize) -> u64 {
     println!("seed {seed}: cargo test -p fawn-ds --test it model:: -- --nocapture");
     let mut rng = Rng::new(seed);
     let mut pair = Pair::new(seed, options);
@@ -161,6 +162,8 @@ fn run(seed: u64, options: Options, steps: usize) {
     pair.check_all();
     let stats = *pair.node.engine.stats();
     println!("{stats:?}");
+    pair.check_all();
+    pair.node.engine.record_cache_stats().hits
 }
 
 #[test]
@@ -188,5 +191,16 @@ fn behaves_like_the_model_in_memory() {
 fn behaves_like_the_model_with_padded_frames() {
     for seed in 300..330 {
         run(seed, Options { pad_frames: true, ..small(Durability::Sync) }, 1000);
+    }
+}
+
+#[test]
+fn behaves_like_the_model_with_a_record_cache() {
+    for seed in 400..460 {
+        let durability = [Durability::Sync, Durability::EverySecond, Durability::Memory][seed as usize % 3];
+        // Once with room for all records, once for a few.
+        let record_cache_bytes = Some(if seed % 2 == 0 { 400 << 10 } else { 256 << 10 });
+        let hits = run(seed, Options { record_cache_bytes, ..small(durability) }, 1500);
+        assert!(hits > 0, "seed {seed}: the record cache answered nothing");
     }
 }

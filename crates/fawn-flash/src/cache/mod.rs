@@ -21,7 +21,7 @@ mod table;
 use crate::FileId;
 use crate::buffer::PAGE_BYTES;
 use crate::prefetch;
-use ghosts::{GHOST_BYTES, Ghosts};
+pub use ghosts::{GHOST_BYTES, Ghosts};
 use queues::{CacheQueue, QUEUE_BYTES, Queues};
 use slab::{CHUNK_BYTES, CHUNK_PAGES, PageSlab};
 use std::ops::Range;
@@ -34,6 +34,8 @@ const SMALL_SHARE: usize = 10;
 /// Maximum overhead per page: key, links, mark, hash table (4 B at a load of one third or more), ghosts.
 const OVERHEAD_BYTES_MAX: usize = size_of::<u64>() + QUEUE_BYTES + 12 + GHOST_BYTES;
 const _: () = assert!(OVERHEAD_BYTES_MAX <= 40);
+/// Memory of one growth step of a small cache, with its overhead.
+const CHUNK_COST_BYTES: usize = CHUNK_BYTES + CHUNK_PAGES * OVERHEAD_BYTES_MAX;
 
 /// Counters of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,6 +48,9 @@ pub struct CacheStats {
     pub inserts: u64,
     /// Pages evicted.
     pub evictions: u64,
+    /// Pages added that a slightly larger cache would still have held: they were evicted within the last
+    /// [`PageCache::set_marginal_bytes`] of evictions.
+    pub marginal_hits: u64,
 }
 
 /// A cache of pages by (file, page number).
@@ -56,6 +61,8 @@ pub struct PageCache {
     table: FrameTable,
     ghosts: Ghosts,
     chunks_max: usize,
+    /// Evictions within which a returned page counts as a marginal hit.
+    marginal_evictions: u32,
     stats: CacheStats,
 }
 
@@ -74,6 +81,7 @@ impl PageCache {
             table: FrameTable::new(0),
             ghosts: Ghosts::new(0),
             chunks_max: 0,
+            marginal_evictions: 0,
             stats: CacheStats::default(),
         };
         cache.set_budget_bytes(budget_bytes);
@@ -148,7 +156,9 @@ impl PageCache {
             self.slab.page_mut(frame).copy_from_slice(content);
             return;
         }
-        let queue = if self.ghosts.take(FrameTable::hash(key)) { CacheQueue::Main } else { CacheQueue::Small };
+        let returned = self.ghosts.take(FrameTable::hash(key));
+        self.stats.marginal_hits += u64::from(returned.is_some_and(|age| age <= self.marginal_evictions));
+        let queue = if returned.is_some() { CacheQueue::Main } else { CacheQueue::Small };
         let Some(frame) = self.take_frame() else { return };
         self.slab.page_mut(frame).copy_from_slice(content);
         self.keys[frame as usize] = key;
@@ -179,10 +189,19 @@ impl PageCache {
         }
     }
 
+    /// The part of a budget that a cache uses: it grows by steps.
+    #[must_use]
+    pub fn usable_bytes(budget_bytes: usize) -> usize {
+        Self::chunks_within(budget_bytes) * CHUNK_COST_BYTES
+    }
+
+    fn chunks_within(budget_bytes: usize) -> usize {
+        PageSlab::chunks_within((budget_bytes / CHUNK_COST_BYTES).min(FRAMES_MAX / CHUNK_PAGES))
+    }
+
     /// Changes the budget. Shrinking evicts pages and returns memory before it returns; small steps are cheap.
     pub fn set_budget_bytes(&mut self, budget_bytes: usize) {
-        let chunk_cost = CHUNK_BYTES + CHUNK_PAGES * OVERHEAD_BYTES_MAX;
-        self.chunks_max = PageSlab::chunks_within((budget_bytes / chunk_cost).min(FRAMES_MAX / CHUNK_PAGES));
+        self.chunks_max = Self::chunks_within(budget_bytes);
         while self.slab.chunks() > self.chunks_max {
             self.drop_chunks();
         }
@@ -196,6 +215,12 @@ impl PageCache {
         // Reserves address space only: memory is taken as frames come into use.
         self.queues.reserve(frames_max);
         self.keys.reserve_exact(frames_max.saturating_sub(self.keys.len()));
+    }
+
+    /// Sets the amount of memory for which [`CacheStats::marginal_hits`] counts: hits that so many more bytes would have
+    /// brought.
+    pub fn set_marginal_bytes(&mut self, bytes: usize) {
+        self.marginal_evictions = (bytes / PAGE_BYTES) as u32;
     }
 
     /// Memory allocated, including the tables, whether or not the system has backed all of it.

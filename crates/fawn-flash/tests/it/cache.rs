@@ -152,3 +152,17 @@ fn too_small_a_budget_caches_nothing() {
     assert!(cache.get(FileId(0), 0).is_none());
     assert_eq!(cache.pages(), 0);
 }
+
+/// A page that returns within the marginal amount of evictions is a marginal hit; a later one is not, nor is a new page.
+#[test]
+fn returns_of_evicted_pages_are_counted_within_the_marginal_memory() {
+    for (later, expected) in [(10, 1), (200, 0)] {
+        let mut cache = PageCache::new(2 * MIB);
+        cache.set_marginal_bytes(100 * 4096);
+        let pages = (PageCache::usable_bytes(2 * MIB) / 4096) as u32 + later;
+        (0..pages).for_each(|number| cache.insert(FileId(1), number, &page(1)));
+        assert!(cache.peek(FileId(1), 0).is_none() && cache.stats().marginal_hits == 0, "{cache:?}");
+        cache.insert(FileId(1), 0, &page(1));
+        assert_eq!(cache.stats().marginal_hits, expected, "{later} pages later: {cache:?}");
+    }
+}

@@ -125,9 +125,16 @@ mod tests {
             overlay_bytes: 603,
             buffer_bytes: 604,
             cache_bytes: 605,
+            record_cache_bytes: 606,
         };
         StoreStatus {
             keys: 701,
+            page_cache_hits: 703,
+            page_cache_misses: 704,
+            record_cache_hits: 705,
+            record_cache_misses: 706,
+            record_cache_inserts: 707,
+            record_cache_evictions: 708,
             device_name: "sim",
             generation: OpenGeneration(702),
             is_full: true,

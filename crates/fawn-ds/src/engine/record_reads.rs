@@ -1,0 +1,135 @@
+//! Use of the record cache: lookups before the index, offers of records just read, refresh at each commit, and the
+//! division of memory between the two caches.
+//!
+//! The cache holds what is committed and nothing else. So every change of a key's committed record passes here: commits,
+//! transferred records, records found expired; a cleared range is dropped as a whole. Records that move within the log
+//! need no change, because the cache knows no locations.
+use super::Engine;
+use super::fast_path::MemoryHit;
+use super::fetch::{Hit, Location, Rejected};
+use super::lookup::{Lookup, OverlayHit, View};
+use crate::error::EngineError;
+use crate::format::record::{self, RecordKind};
+use crate::format::segment::StreamKind;
+use crate::overlay::KeyName;
+use crate::range::PendingRecord;
+use crate::record_cache::{CacheSplit, RecordPosition};
+use fawn_flash::{CacheStats, Device};
+use fawn_types::{EntryRef, KeyHash, TimeMs};
+
+/// Part of the caches' memory, one in sixteen, by which the record cache may grow between two computations: the page
+/// cache keeps its memory until records take it.
+const GROWTH_SHARE: u64 = 16;
+const GROWTH_BYTES_MIN: u64 = 512 << 10;
+
+impl<D: Device> Engine<D> {
+    /// As [`Engine::lookup`], while the record cache is in use. A function of its own, so that a store whose keys are all
+    /// in pages pays for one test.
+    #[inline(never)]
+    pub(super) fn lookup_cached(
+        &mut self,
+        at: usize,
+        hash: KeyHash,
+        key: &[u8],
+        (view, now): (View, TimeMs),
+    ) -> Result<Lookup<'_>, EngineError> {
+        let is_committed = self.sees_committed(at, hash, key, view);
+        if is_committed && let Some(found) = self.find_cached(at, hash, key, now) {
+            self.stats.hits += 1;
+            return Ok(Lookup::Found(self.records.entry(found)));
+        }
+        if let Some(hit) = self.find_fast(at, hash, key, (view, now)) {
+            self.stats.hits += 1;
+            let MemoryHit { flags, expires_at_ms, version, .. } = hit;
+            if is_committed && hit.is_in_page() {
+                self.records.offer(at, hash, key, EntryRef { value: &self.scratch, flags, expires_at_ms, version });
+            }
+            return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
+        }
+        self.find(self.range_ids[at], hash, key, (view, now), Rejected::new())
+    }
+
+    /// Whether the view shows the key's committed record: no pending record and no pending clear hides it.
+    #[inline]
+    fn sees_committed(&self, at: usize, hash: KeyHash, key: &[u8], view: View) -> bool {
+        view == View::Committed || matches!(self.find_in_overlay(at, hash, key, view), OverlayHit::Index)
+    }
+
+    /// The key's cached record. Expiry is left to the slow path: it removes the record, or finds a pending one that keeps
+    /// the key.
+    #[inline]
+    fn find_cached(&mut self, at: usize, hash: KeyHash, key: &[u8], now: TimeMs) -> Option<RecordPosition> {
+        let found = self.records.find(at, hash, key)?;
+        let expires_at_ms = self.records.entry(found).expires_at_ms;
+        (expires_at_ms == 0 || now.0 < expires_at_ms).then_some(found)
+    }
+
+    /// Offers a record that the slow path found, read from the device or in a page, to the record cache.
+    pub(super) fn offer_hit(&mut self, at: usize, (hash, key): (KeyHash, &[u8]), view: View, hit: &Hit) {
+        if hit.kind != RecordKind::Put || !self.sees_committed(at, hash, key, view) {
+            return;
+        }
+        let bytes: &[u8] = match (hit.location, &self.resume) {
+            (Location::Scratch, _) => &self.scratch,
+            (Location::Resume { at }, Some(resume)) => &resume.buf[at..],
+            // The window's records are in memory already.
+            (Location::Resume { .. } | Location::Window { .. }, _) => return,
+        };
+        let Hit { flags, expires_at_ms, version, .. } = *hit;
+        let value = &bytes[hit.value.clone()];
+        self.records.offer(at, hash, key, EntryRef { value, flags, expires_at_ms, version });
+    }
+
+    /// Replaces or removes the key's cached record, because this one is committed now.
+    #[inline]
+    pub(super) fn refresh_cached(&mut self, at: usize, name: KeyName, is_put: bool, pending: &PendingRecord) {
+        if !self.records.is_empty() && self.records.has(at, KeyHash(name.hash)) {
+            self.refresh_found(at, KeyHash(name.hash), is_put, pending);
+        }
+    }
+
+    #[inline(never)]
+    fn refresh_found(&mut self, at: usize, hash: KeyHash, is_put: bool, pending: &PendingRecord) {
+        let (slot, offset) = self.segments.slot_and_offset(pending.pointer);
+        // Usually the record is still in the window. A hot key that is written often then needs no read after any write.
+        let window = &self.streams[StreamKind::Foreground].window;
+        let bytes = window.record(slot, offset).filter(|_| is_put);
+        match bytes.map(|bytes| record::decode_verified(bytes, offset)) {
+            Some(Ok(stored)) => {
+                let record = stored.record;
+                let (value, flags, expires_at_ms) = (record.value, record.flags, record.expires_at_ms);
+                let entry = EntryRef { value, flags, expires_at_ms, version: record.version };
+                self.records.replace(at, hash, record.key, entry);
+            }
+            _ => self.records.remove(at, hash),
+        }
+    }
+
+    /// Divides the memory that index, overlay and buffers leave between the page cache and the record cache.
+    pub(crate) fn balance_memory(&mut self) {
+        let report = self.memory();
+        let used = report.total_bytes() - report.cache_bytes - report.record_cache_bytes;
+        // The caches always keep a sixteenth, so that lookups find the page they have just read.
+        let caches = self.options.memory_bytes.saturating_sub(used).max(self.options.memory_bytes / 16);
+        let marginal_bytes = CacheSplit::marginal_bytes(caches) as usize;
+        self.cache.set_marginal_bytes(marginal_bytes);
+        self.records.set_marginal_bytes(marginal_bytes);
+        let records = self.options.record_cache_bytes.unwrap_or_else(|| {
+            let wanted = self.split.record_bytes(caches, self.cache.stats(), self.records.stats());
+            wanted.min(report.record_cache_bytes + (caches / GROWTH_SHARE).max(GROWTH_BYTES_MIN))
+        });
+        let records = records.min(caches);
+        self.records.set_budget_bytes(records as usize);
+        self.cache.set_budget_bytes((caches - records) as usize);
+    }
+
+    /// Counters of the page cache.
+    pub fn page_cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+
+    /// Counters of the record cache.
+    pub fn record_cache_stats(&self) -> CacheStats {
+        self.records.stats()
+    }
+}

@@ -1,0 +1,341 @@
+//! Record cache: small records that were read twice, packed, within a memory budget that can change at run time.
+//!
+//! Hot records lie one to a page, so a page cache wastes most of its memory on their neighbours. This cache holds the
+//! records alone. It is found by the key's hash before overlay and index, and always holds what is committed: the engine
+//! replaces or removes a key's record at each commit. It is never a source of recovery.
+//!
+//! Eviction is S3-FIFO [Yang et al., SOSP 2023] over bytes. A new record enters a small queue of a tenth of the memory,
+//! and moves to the main queue if it is used there, or if it returns soon after its eviction. A hit changes at most the
+//! use count in the table; records of both queues lie in the order of their eviction (`slabs`).
+mod slabs;
+mod split;
+mod table;
+
+use fawn_flash::CacheStats;
+use fawn_flash::cache::{GHOST_BYTES, Ghosts};
+use fawn_types::{EntryRef, KeyHash};
+pub(crate) use slabs::{CachedRecord, RecordPosition};
+use slabs::{PACKED_BYTES_MAX, RecordQueue, RecordSlabs, SLAB_BYTES, SLAB_COST_BYTES};
+pub use split::CacheSplit;
+use table::{EntryPlace, RecordTable};
+
+/// Fraction of the bytes in the small queue, one in ten, as in the page cache.
+const SMALL_SHARE: usize = 10;
+/// Uses in the small queue from which on a record moves to the main queue.
+const PROMOTED_USES: u64 = 1;
+/// Records that one insert examines at most; if that frees no room, the insert is dropped.
+const EVICTIONS_MAX: usize = 256;
+/// Length of a record that is assumed while there are too few to tell.
+const USUAL_BYTES: usize = 256;
+/// Below this budget the cache is off: its spare slabs and tables would take most of it.
+const BUDGET_BYTES_MIN: usize = 256 << 10;
+
+/// A cache of records by range and key.
+pub struct RecordCache {
+    slabs: RecordSlabs,
+    table: RecordTable,
+    ghosts: Ghosts,
+    budget_bytes: usize,
+    /// Evictions within which a returned record counts as a marginal hit.
+    marginal_evictions: u32,
+    /// Names of the ranges' contents. A cleared range gets a new name, so its records are never found again and are
+    /// evicted like other unused ones.
+    spaces: Vec<u32>,
+    last_space: u32,
+    stats: CacheStats,
+}
+
+impl RecordCache {
+    /// A cache that takes at most `budget_bytes`, including its own tables. Below 256 KiB it caches nothing.
+    #[must_use]
+    pub fn new(budget_bytes: usize) -> Self {
+        let mut cache = Self {
+            slabs: RecordSlabs::default(),
+            table: RecordTable::default(),
+            ghosts: Ghosts::new(0),
+            budget_bytes: 0,
+            marginal_evictions: 0,
+            spaces: Vec::new(),
+            last_space: 0,
+            stats: CacheStats::default(),
+        };
+        cache.set_budget_bytes(budget_bytes);
+        cache
+    }
+
+    /// Whether lookups can find anything.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.table.len() == 0
+    }
+
+    /// Whether records are taken.
+    #[inline]
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.slabs.slabs_max() > 0
+    }
+
+    /// The record of a key, if cached. Counts a hit or a miss, and a use of the record.
+    #[inline]
+    pub(crate) fn find(&mut self, range: usize, hash: KeyHash, key: &[u8]) -> Option<RecordPosition> {
+        let (space, slabs) = (self.space_of(range), &self.slabs);
+        let is_it = |at| {
+            let record = slabs.get(at);
+            record.space == space && record.key == key
+        };
+        let Some(place) = self.table.find(hash, is_it) else {
+            self.stats.misses += 1;
+            return None;
+        };
+        self.stats.hits += 1;
+        self.table.touch(place);
+        Some(self.table.position(place))
+    }
+
+    /// The entry at a position just found.
+    #[inline]
+    pub(crate) fn entry(&self, at: RecordPosition) -> EntryRef<'_> {
+        let CachedRecord { value, flags, expires_at_ms, version, .. } = self.slabs.get(at);
+        EntryRef { value, flags, expires_at_ms, version }
+    }
+
+    /// The entry of a key, if cached.
+    pub fn get(&mut self, range: usize, hash: KeyHash, key: &[u8]) -> Option<EntryRef<'_>> {
+        let at = self.find(range, hash, key)?;
+        Some(self.entry(at))
+    }
+
+    /// Prefetch for lookups, step one of two: the table's line.
+    #[inline]
+    pub(crate) fn prefetch_table(&self, hash: KeyHash) {
+        self.table.prefetch(hash);
+    }
+
+    /// Step two: the record. Returns whether the key may be cached.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, hash: KeyHash) -> bool {
+        self.table.guess(hash).is_some_and(|at| {
+            self.slabs.prefetch(at);
+            true
+        })
+    }
+
+    /// Takes a key's committed entry, which a lookup has just found elsewhere, if it is short enough.
+    pub fn offer(&mut self, range: usize, hash: KeyHash, key: &[u8], entry: EntryRef<'_>) {
+        let record = self.record_of(range, hash, key, entry);
+        if !self.is_on() || record.packed_len() > PACKED_BYTES_MAX {
+            return;
+        }
+        self.remove(range, hash);
+        let queue = match self.ghosts.take(hash.0) {
+            Some(age) => {
+                self.stats.marginal_hits += u64::from(age <= self.marginal_evictions);
+                RecordQueue::Main
+            }
+            None => RecordQueue::Small,
+        };
+        self.insert(queue, &record);
+    }
+
+    /// Whether some record with this hash is cached for the range.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, range: usize, hash: KeyHash) -> bool {
+        self.place_of(range, hash).is_some()
+    }
+
+    /// Replaces a key's cached record by the entry that is committed now. Does nothing if none is cached.
+    pub fn replace(&mut self, range: usize, hash: KeyHash, key: &[u8], entry: EntryRef<'_>) {
+        let Some(place) = self.place_of(range, hash) else { return };
+        let at = self.table.position(place);
+        let record = self.record_of(range, hash, key, entry);
+        let (len, old) = (record.packed_len(), self.slabs.get(at));
+        if old.key == key && old.packed_len() == len {
+            self.slabs.overwrite(at, &record);
+            return;
+        }
+        self.remove(range, hash);
+        if len <= PACKED_BYTES_MAX {
+            self.insert(RecordQueue::Main, &record);
+        }
+    }
+
+    /// Removes all records with this hash of the range.
+    #[inline]
+    pub fn remove(&mut self, range: usize, hash: KeyHash) {
+        while let Some(place) = self.place_of(range, hash) {
+            self.table.remove(place);
+        }
+    }
+
+    /// Removes all records of a range, at constant cost.
+    pub fn clear_range(&mut self, range: usize) {
+        if self.spaces.len() <= range {
+            self.spaces.resize(range + 1, 0);
+        }
+        self.last_space += 1;
+        self.spaces[range] = self.last_space;
+    }
+
+    /// Changes the budget. Shrinking evicts records and returns memory before it returns.
+    pub fn set_budget_bytes(&mut self, budget_bytes: usize) {
+        self.budget_bytes = budget_bytes;
+        let records = if budget_bytes < BUDGET_BYTES_MIN { 0 } else { self.records_within(budget_bytes) };
+        // New ghosts begin empty, so they must not alternate between two sizes while the mean length varies.
+        let (places, wanted) = (self.ghosts.places(), Ghosts::places_for(records));
+        if places < wanted || places > 2 * wanted {
+            self.ghosts = Ghosts::new(records);
+        }
+        // Evict to the size that the table is to have, then shrink it; a table of short records may still be larger.
+        self.fit(records, RecordTable::bytes_for(records));
+        self.table.shrink(records);
+        self.fit(records, self.table.resident_bytes());
+        self.slabs.shrink_lists();
+    }
+
+    /// Sets the amount of memory for which [`CacheStats::marginal_hits`] counts: hits that so many more bytes would have
+    /// brought.
+    pub fn set_marginal_bytes(&mut self, bytes: usize) {
+        self.marginal_evictions = (bytes / self.mean_bytes()) as u32;
+    }
+
+    /// Memory allocated, including the tables, whether or not the system has backed all of it.
+    #[must_use]
+    pub fn resident_bytes(&self) -> usize {
+        self.slabs.resident_bytes() + self.table.resident_bytes() + self.ghosts.places() * GHOST_BYTES
+    }
+
+    /// Cached records.
+    #[must_use]
+    pub const fn records(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Hits, misses, inserts and evictions so far.
+    #[must_use]
+    pub const fn stats(&self) -> CacheStats {
+        self.stats
+    }
+
+    #[inline]
+    fn space_of(&self, range: usize) -> u32 {
+        self.spaces.get(range).copied().unwrap_or(0)
+    }
+
+    fn record_of<'r>(&mut self, range: usize, hash: KeyHash, key: &'r [u8], entry: EntryRef<'r>) -> CachedRecord<'r> {
+        if self.space_of(range) == 0 {
+            self.clear_range(range);
+        }
+        let EntryRef { value, flags, expires_at_ms, version } = entry;
+        CachedRecord { space: self.space_of(range), hash, key, value, flags, expires_at_ms, version }
+    }
+
+    #[inline]
+    fn place_of(&self, range: usize, hash: KeyHash) -> Option<EntryPlace> {
+        let (space, slabs) = (self.space_of(range), &self.slabs);
+        self.table.find(hash, |at| {
+            let record = slabs.get(at);
+            record.hash == hash && record.space == space
+        })
+    }
+
+    fn mean_bytes(&self) -> usize {
+        let bytes = self.slabs.bytes(RecordQueue::Small) + self.slabs.bytes(RecordQueue::Main);
+        if self.records() < 64 { USUAL_BYTES } else { (bytes / self.records()).clamp(32, PACKED_BYTES_MAX) }
+    }
+
+    fn records_within(&self, budget_bytes: usize) -> usize {
+        budget_bytes / (self.mean_bytes() + RecordTable::bytes_for(1) + GHOST_BYTES)
+    }
+
+    /// Sets the number of slabs to the memory that the ghosts, and a table of this size or for this many records, leave.
+    fn fit(&mut self, records: usize, table_bytes: usize) {
+        let table = table_bytes.max(RecordTable::bytes_for(records));
+        let left = self.budget_bytes.saturating_sub(table + self.ghosts.places() * GHOST_BYTES);
+        self.slabs.set_slabs_max(if records == 0 { 0 } else { left / SLAB_COST_BYTES });
+        while self.slabs.slabs() > self.slabs.slabs_max() {
+            while !self.slabs.has_free_slab() && self.evict(false) {}
+            let table = &mut self.table;
+            let is_dropped = self.slabs.drop_last(|hash, from, to| {
+                if let Some(place) = table.find(hash, |at| at == from) {
+                    table.set_position(place, to, table.uses(place));
+                }
+            });
+            assert!(is_dropped, "an eviction frees a slab, or none is in use");
+        }
+    }
+
+    /// Adds a record to a queue, if there is room for it.
+    fn insert(&mut self, queue: RecordQueue, record: &CachedRecord<'_>) {
+        let table_bytes = self.table.resident_bytes();
+        let has_entry = self.table.has_room(record.hash);
+        if self.table.resident_bytes() > table_bytes {
+            self.fit(self.records_within(self.budget_bytes), self.table.resident_bytes());
+        }
+        // In a full bucket a record that was read once must not displace others: a scan would. It enters when it returns.
+        if !has_entry && queue == RecordQueue::Small {
+            self.ghosts.insert(record.hash.0);
+            return;
+        }
+        if self.make_room(queue, record.packed_len())
+            && let Some(at) = self.slabs.push(queue, record)
+        {
+            self.table.insert(record.hash, at);
+            self.stats.inserts += 1;
+        }
+    }
+
+    /// Evicts until a record of this length has room in the queue; `false` if that would take too long.
+    fn make_room(&mut self, queue: RecordQueue, len: usize) -> bool {
+        for _ in 0..EVICTIONS_MAX {
+            if self.slabs.has_room(queue, len) {
+                return true;
+            }
+            if !self.evict(true) {
+                break;
+            }
+        }
+        self.slabs.has_room(queue, len)
+    }
+
+    /// Passes the oldest record of a queue: evicts it, or moves it within or to the main queue if it was used and `moves`
+    /// are wanted. Returns `false` if both queues are empty.
+    fn evict(&mut self, moves: bool) -> bool {
+        let small_max = self.slabs.slabs_max() * SLAB_BYTES / SMALL_SHARE;
+        let is_small_due = self.slabs.bytes(RecordQueue::Small) > small_max;
+        let order = [RecordQueue::Small, RecordQueue::Main];
+        let [first, second] = if is_small_due { order } else { [order[1], order[0]] };
+        let mut queue = first;
+        let mut drained = self.slabs.drain(first);
+        if drained.is_none() {
+            queue = second;
+            drained = self.slabs.drain(second);
+        }
+        let Some(at) = drained else { return false };
+        let hash = self.slabs.get(at).hash;
+        let Some(place) = self.table.find(hash, |position| position == at) else { return true };
+        let uses = self.table.uses(place);
+        let kept_uses = match queue {
+            RecordQueue::Small => (uses >= PROMOTED_USES).then_some(0),
+            RecordQueue::Main => uses.checked_sub(1),
+        };
+        if let Some(uses) = kept_uses.filter(|_| moves)
+            && let Some(to) = self.slabs.copy_to_main(at)
+        {
+            self.table.set_position(place, to, uses);
+            return true;
+        }
+        self.table.remove(place);
+        self.ghosts.insert(hash.0);
+        self.stats.evictions += 1;
+        true
+    }
+}
+
+impl core::fmt::Debug for RecordCache {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "RecordCache({} records, {} B, {:?})", self.records(), self.resident_bytes(), self.stats)
+    }
+}

@@ -1,0 +1,213 @@
+//! Tests of the engine's record cache: it shows exactly what is committed, and saves device reads.
+use crate::support::{RANGE, TestNode, TestWrite, small};
+use fawn_ds::internals::{Options, RecordKind, RecordRef, View};
+use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
+use fawn_types::random::SplitMix64;
+use fawn_types::{ClientTag, Durability, Now, Version};
+
+const KEYS: u64 = 200;
+
+fn with_cache(durability: Durability) -> Options {
+    Options { record_cache_bytes: Some(400 << 10), ..small(durability) }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{number:05}").into_bytes()
+}
+
+fn put(number: u64, value: &[u8], expires_at_ms: u64) -> TestWrite {
+    TestWrite { key: key(number), value: Some(value.to_vec()), expires_at_ms }
+}
+
+fn value(node: &mut TestNode, number: u64, view: View) -> Option<Vec<u8>> {
+    node.get(&key(number), view).unwrap().map(|entry| entry.value.to_vec())
+}
+
+/// A node whose keys are committed, flushed out of the window, and cached.
+fn loaded(options: Options) -> (SimDisk, TestNode) {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options, Now::at(1000)).unwrap();
+    for number in 0..KEYS {
+        node.append(&[put(number, b"first", 0)]).unwrap();
+    }
+    // Other records push these out of the window.
+    for number in 0..40 {
+        node.append(&[put(KEYS + number, &[1; 4000], 0)]).unwrap();
+        node.settle();
+    }
+    for number in 0..KEYS {
+        assert_eq!(value(&mut node, number, View::Committed).unwrap(), b"first");
+    }
+    for number in 0..KEYS {
+        let before = (hits(&node), reads(&node));
+        assert_eq!(value(&mut node, number, View::Latest).unwrap(), b"first");
+        assert_eq!((hits(&node), reads(&node)), (before.0 + 1, before.1), "key {number} is cached");
+    }
+    (disk, node)
+}
+
+fn hits(node: &TestNode) -> u64 {
+    node.engine.record_cache_stats().hits
+}
+
+fn reads(node: &TestNode) -> u64 {
+    node.engine.device().stats().of(IoClass::Foreground).reads
+}
+
+#[test]
+fn a_pending_record_hides_the_cached_one_from_the_latest_view_only() {
+    let (_disk, mut node) = loaded(with_cache(Durability::Sync));
+    node.append(&[put(1, b"other", 0), TestWrite { key: key(2), value: None, expires_at_ms: 0 }]).unwrap();
+    for number in [1, 2] {
+        assert_eq!(value(&mut node, number, View::Committed).unwrap(), b"first");
+    }
+    assert_eq!(value(&mut node, 1, View::Latest).unwrap(), b"other");
+    assert_eq!(value(&mut node, 2, View::Latest), None);
+    node.settle();
+    for view in [View::Committed, View::Latest] {
+        assert_eq!(value(&mut node, 1, view).unwrap(), b"other");
+        assert_eq!(value(&mut node, 2, view), None);
+        assert_eq!(value(&mut node, 3, view).unwrap(), b"first");
+    }
+}
+
+#[test]
+fn a_key_that_is_read_and_written_needs_no_read_after_a_write() {
+    let (_disk, mut node) = loaded(with_cache(Durability::Memory));
+    for round in 0..20_u8 {
+        // Longer and shorter values, which do not fit where the old one is.
+        for number in 0..KEYS {
+            node.append(&[put(number, &vec![round; 5 + usize::from(round % 3) * 100], 0)]).unwrap();
+        }
+        node.settle();
+        let before = reads(&node);
+        for number in 0..KEYS {
+            let found = value(&mut node, number, View::Committed).unwrap();
+            assert_eq!(found, vec![round; 5 + usize::from(round % 3) * 100]);
+        }
+        // A commit whose record has just left the window removes the cached one.
+        assert!(reads(&node) <= before + KEYS / 10, "{} reads in round {round}", reads(&node) - before);
+    }
+}
+
+#[test]
+fn a_clear_hides_cached_records_at_its_commit() {
+    let (_disk, mut node) = loaded(with_cache(Durability::Sync));
+    let version = node.next_version();
+    node.engine.clear(RANGE, version).unwrap();
+    assert_eq!(value(&mut node, 1, View::Committed).unwrap(), b"first");
+    assert_eq!(value(&mut node, 1, View::Latest), None);
+    node.append(&[put(2, b"other", 0)]).unwrap();
+    node.settle();
+    for view in [View::Committed, View::Latest] {
+        assert_eq!(value(&mut node, 1, view), None);
+        assert_eq!(value(&mut node, 2, view).unwrap(), b"other");
+    }
+}
+
+#[test]
+fn a_transfer_begins_without_cached_records_and_replaces_them() {
+    let (_disk, mut node) = loaded(with_cache(Durability::Sync));
+    node.engine.end_sole_epoch(RANGE).unwrap();
+    let base = node.next_version();
+    node.engine.begin_transfer(RANGE, base).unwrap();
+    assert_eq!(value(&mut node, 1, View::Committed), None);
+    for (seq, content) in [(1, &b"older"[..]), (2, b"newer")] {
+        let version = Version::from_u64(base.as_u64() - 3 + seq);
+        let record = RecordRef {
+            kind: RecordKind::Put,
+            version,
+            key: &key(1),
+            value: content,
+            flags: 0,
+            expires_at_ms: 0,
+            tag: ClientTag::NONE,
+            result: &[],
+        };
+        assert!(node.engine.append_copied(RANGE, TestNode::hash(&key(1)), &record).unwrap());
+        node.engine.submit(node.now);
+        assert_eq!(value(&mut node, 1, View::Committed).unwrap(), content);
+        // Out of the window, so that the next lookup is offered to the cache.
+        for number in 0..40 {
+            let filler = RecordRef { key: &key(KEYS + number), value: &[1; 4000], ..record };
+            while node.engine.append_copied(RANGE, TestNode::hash(filler.key), &filler).is_err() {
+                node.turn();
+            }
+            node.turn();
+        }
+        for _ in 0..2 {
+            assert_eq!(value(&mut node, 1, View::Committed).unwrap(), content);
+        }
+    }
+}
+
+#[test]
+fn a_cached_record_expires() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, with_cache(Durability::Sync), Now::at(1000)).unwrap();
+    node.append(&[put(1, b"short-lived", 5000)]).unwrap();
+    for number in 0..40 {
+        node.append(&[put(KEYS + number, &[1; 4000], 0)]).unwrap();
+        node.settle();
+    }
+    for _ in 0..3 {
+        assert_eq!(value(&mut node, 1, View::Committed).unwrap(), b"short-lived");
+    }
+    assert!(hits(&node) > 0);
+    node.now = node.now.plus_ms(5000);
+    node.turn();
+    assert_eq!(value(&mut node, 1, View::Committed), None);
+    assert_eq!(value(&mut node, 1, View::Latest), None);
+    assert_eq!(node.engine.stats().expired, 1);
+}
+
+/// Device reads per get: Zipf 0.99, 256-byte values, a budget of a tenth of the data, index and buffers included.
+fn reads_per_get(record_cache_bytes: Option<u64>) -> f64 {
+    const RECORDS: u64 = 200_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options =
+        Options { memory_bytes: 6 << 20, segment_bytes: 4 << 20, record_cache_bytes, ..small(Durability::Memory) };
+    let mut node = TestNode::open(&disk, options, Now::at(1000)).unwrap();
+    for number in 0..RECORDS {
+        node.append(&[put(SplitMix64::mix(number) % 1_000_000 * RECORDS + number, &[7; 256], 0)]).unwrap();
+        if number % 64 == 0 {
+            node.turn();
+        }
+    }
+    node.settle();
+    let sums: Vec<f64> = (1..=RECORDS)
+        .scan(0.0, |sum, rank| {
+            *sum += (rank as f64).powf(-0.99);
+            Some(*sum)
+        })
+        .collect();
+    let mut rng = SplitMix64::new(3);
+    let mut before = 0;
+    let gets = 2 * RECORDS;
+    for get in 0..2 * gets {
+        if get == gets {
+            before = reads(&node);
+        }
+        let drawn = (rng.next() >> 11) as f64 / (1_u64 << 53) as f64 * sums[sums.len() - 1];
+        let rank = sums.partition_point(|sum| *sum < drawn) as u64;
+        // A permutation: hot records are not neighbours.
+        let number = rank * 77_773 % RECORDS;
+        let found = value(&mut node, SplitMix64::mix(number) % 1_000_000 * RECORDS + number, View::Committed);
+        assert_eq!(found.unwrap().len(), 256);
+        if get % 16 == 0 {
+            node.turn();
+        }
+    }
+    let report = node.engine.memory();
+    assert!(report.total_bytes() <= report.budget_bytes * 11 / 10, "{report:?}");
+    let per_get = (reads(&node) - before) as f64 / gets as f64;
+    println!("{per_get:.4} reads per get, {report:?}, {:?}", node.engine.record_cache_stats());
+    per_get
+}
+
+/// The two caches together against pages alone in the same memory, which follow their marginal hits.
+#[test]
+fn zipf_gets_need_fewer_device_reads_than_with_pages_alone() {
+    let (pages, both) = (reads_per_get(Some(0)), reads_per_get(None));
+    assert!(both <= 0.62 * pages, "{both:.4} reads per get with a record cache, {pages:.4} without");
+}
