@@ -31,6 +31,7 @@ mod pending;
 mod ranges;
 mod results;
 mod rng;
+mod salvage;
 mod scan;
 mod scan_damage;
 mod seals;
