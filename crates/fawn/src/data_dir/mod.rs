@@ -100,6 +100,16 @@ impl Layout {
         Ok(Some(Self { dir: dir.to_owned(), several: Some((file, lock)) }))
     }
 
+    /// The existing layout of `dir` for reading its stores, whatever state they are in: changes nothing. A directory
+    /// without a layout file is taken for one store.
+    pub(crate) fn offline(dir: &Path) -> Result<Self, Failure> {
+        let several = match find(dir)? {
+            FoundLayout::Several(file) => Some((file, lock(dir)?)),
+            FoundLayout::Flat | FoundLayout::Nothing => None,
+        };
+        Ok(Self { dir: dir.to_owned(), several })
+    }
+
     /// Number of shards.
     pub(crate) fn shards(&self) -> u16 {
         self.several.as_ref().map_or(1, |(file, _)| file.shards)
