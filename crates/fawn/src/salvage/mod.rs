@@ -1,4 +1,8 @@
 //! Reading of data directories without a server, damaged ones too: opening their stores, and counting what is lost.
+mod repair;
+
+pub(crate) use repair::{target_of, write_repaired};
+
 use crate::data_dir::{Layout, refuse};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::check::{CheckFinding, Severity};
