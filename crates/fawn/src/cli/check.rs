@@ -2,7 +2,7 @@
 use crate::data_dir::{Layout, refuse};
 use crate::failure::{Exit, Failure};
 use crate::salvage::{
-    Losses, finding_line, holds_store, open_device, open_layout, open_store, target_of, write_repaired,
+    FoundStore, Losses, finding_line, holds_store, open_device, open_layout, open_store, target_of, write_repaired,
 };
 use crate::server::random_bytes;
 use fawn_ds::internals::check::CheckReport;
@@ -100,13 +100,21 @@ struct Survey {
 fn survey(layout: &Layout) -> Result<Survey, Failure> {
     let mut survey = Survey { keys: 0, losses: Losses::default() };
     for (placement, dir) in layout.shard_dirs() {
-        let Some((mut engine, found)) = open_store(layout, &dir)? else { continue };
+        survey.losses.begin(layout.shards(), placement.shard());
+        let (mut engine, found) = match open_store(layout, &dir)? {
+            FoundStore::Open(engine, found) => (engine, found),
+            FoundStore::Unmade => continue,
+            FoundStore::Missing => {
+                survey.losses.add_missing(&dir);
+                continue;
+            }
+        };
         if is_cluster_store(&engine) {
             let words = "is the store of a cluster's member: remove it, and it is copied from the others; if they are \
                          lost too, `fawn dump` it and load the dump";
             return refuse(&dir, words);
         }
-        survey.losses.begin(layout.shards(), placement.shard(), &found);
+        survey.losses.add_found(&found);
         let Ok(report) = engine.dump(|_, _| Ok::<_, std::convert::Infallible>(()));
         survey.keys += report.records;
         survey.losses.add(&report);

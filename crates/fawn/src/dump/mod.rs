@@ -6,7 +6,7 @@ mod output;
 use crate::data_dir::Layout;
 use crate::failure::{Exit, Failure};
 use crate::load::LoadProgress;
-use crate::salvage::{Losses, open_store, store_uuid};
+use crate::salvage::{FoundStore, Losses, open_store, store_uuid};
 use fawn_ds::internals::format::record::RecordRef;
 use fawn_wire::client::resp::encode_command;
 use jsonl::{DumpEntry, JsonlWriter};
@@ -58,8 +58,18 @@ pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> R
     };
     let mut summary = DumpSummary::default();
     for (placement, dir) in layout.shard_dirs() {
-        let Some((mut engine, found)) = open_store(layout, &dir)? else { continue };
-        summary.losses.begin(layout.shards(), placement.shard(), &found);
+        summary.losses.begin(layout.shards(), placement.shard());
+        let mut engine = match open_store(layout, &dir)? {
+            FoundStore::Open(engine, found) => {
+                summary.losses.add_found(&found);
+                engine
+            }
+            FoundStore::Unmade => continue,
+            FoundStore::Missing => {
+                summary.losses.add_missing(&dir);
+                continue;
+            }
+        };
         // A bar among the lines of a terminal would spoil both.
         let is_quiet = path.is_none() && std::io::stdout().is_terminal();
         let progress = (!is_quiet).then(|| LoadProgress::new(Some(engine.log_bytes())));

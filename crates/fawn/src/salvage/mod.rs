@@ -57,22 +57,26 @@ pub(crate) fn open_device(dir: &Path) -> Result<FileDevice, fawn_flash::DeviceEr
     FileDevice::open(dir, &DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() })
 }
 
-/// Opens a shard's store for a dump. `None`: it was never made, because the directory's first start was interrupted.
-pub(crate) fn open_store(layout: &Layout, dir: &Path) -> Result<Option<(Engine<FileDevice>, SalvageReport)>, Failure> {
-    let is_made = holds_store(dir) && dir.is_dir();
-    if !is_made && layout.is_unfinished() {
-        return Ok(None);
-    }
-    if !is_made {
-        let words = "holds no store, though the directory's layout lists it; restore it, or dump each of the others by \
-                     itself (`fawn dump DIR/shard-0` …)";
-        return refuse(dir, words);
+/// A shard's store, as found.
+pub(crate) enum FoundStore {
+    /// Open, damaged or not.
+    Open(Box<Engine<FileDevice>>, SalvageReport),
+    /// Never made, because the directory's first start was interrupted.
+    Unmade,
+    /// Made, and not there.
+    Missing,
+}
+
+/// Opens a shard's store for a dump.
+pub(crate) fn open_store(layout: &Layout, dir: &Path) -> Result<FoundStore, Failure> {
+    if !dir.is_dir() || !holds_store(dir) {
+        return Ok(if layout.is_unfinished() { FoundStore::Unmade } else { FoundStore::Missing });
     }
     let options =
         Options { value_bytes_max: fawn_ds::internals::format::record::VALUE_BYTES_LIMIT as u32, ..Options::default() };
     let opened = open_for_salvage(|| open_device(dir), &options, fawn_flash::clock::now());
     let fail = |error| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
-    opened.map(Some).map_err(fail)
+    opened.map(|(engine, found)| FoundStore::Open(Box::new(engine), found)).map_err(fail)
 }
 
 /// The UUID of a store, by its manifest's header alone. `None`: it cannot be read.
@@ -92,9 +96,20 @@ pub(crate) fn finding_line(finding: &CheckFinding) -> String {
 }
 
 impl Losses {
-    /// Prints and counts what opening a shard's store found.
-    pub(crate) fn begin(&mut self, shards: u16, shard: ShardId, found: &SalvageReport) {
+    /// The next losses are of this shard.
+    pub(crate) fn begin(&mut self, shards: u16, shard: ShardId) {
         self.prefix = if shards > 1 { format!("shard {}: ", shard.0) } else { String::new() };
+    }
+
+    /// Prints and counts a whole store that is missing.
+    pub(crate) fn add_missing(&mut self, dir: &Path) {
+        self.is_damaged = true;
+        self.unknown_parts += 1;
+        eprintln!("{}lost: all of {}, which holds no store; is a file system not mounted?", self.prefix, dir.display());
+    }
+
+    /// Prints and counts the damage that the opening found.
+    pub(crate) fn add_found(&mut self, found: &SalvageReport) {
         self.is_damaged |= found.is_damaged();
         for finding in found.findings.iter().filter(|finding| finding.severity == Severity::Damage) {
             eprintln!("{}{}", self.prefix, finding_line(finding));

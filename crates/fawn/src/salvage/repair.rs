@@ -1,5 +1,5 @@
 //! Repair: writes what a damaged data directory still has into a new one, and leaves the damaged one as it is.
-use super::{Losses, open_device, open_store};
+use super::{FoundStore, Losses, open_device, open_store};
 use crate::data_dir::{Layout, refuse};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::record::{RecordRef, VALUE_BYTES_LIMIT};
@@ -73,9 +73,12 @@ fn copy_store(
     placement: Placement,
     secret: HashSecret,
 ) -> Result<u64, Failure> {
-    let source = open_store(layout, from)?;
-    let mut copy = StoreCopy::create(to, placement, secret, source.as_ref().map(|(engine, _)| engine))?;
-    if let Some((mut engine, _)) = source {
+    let source = match open_store(layout, from)? {
+        FoundStore::Open(engine, _) => Some(engine),
+        FoundStore::Unmade | FoundStore::Missing => None,
+    };
+    let mut copy = StoreCopy::create(to, placement, secret, source.as_deref())?;
+    if let Some(mut engine) = source {
         let report = engine.dump(|_, record| copy.append(record).map_err(|error| failed(to, &error)))?;
         // The losses were shown before; a place that failed only now was not.
         if report.unread > 0 {

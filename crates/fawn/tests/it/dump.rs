@@ -42,6 +42,15 @@ fn fill(server: &Server) {
     exchange(&mut connect(server.memcached), b"set both 7 4102444800 3\r\nabc\r\n", b"STORED\r\n");
 }
 
+/// memcached's version of a key.
+fn version(server: &Server, key: &str) -> u64 {
+    let mut stream = connect(server.memcached);
+    stream.write_all(format!("gets {key}\r\nquit\r\n").as_bytes()).expect("it reads");
+    let reply = String::from_utf8(read_to_end(&mut stream)).expect("text");
+    let line = reply.lines().next().expect("a line");
+    line.rsplit(' ').next().and_then(|version| version.parse().ok()).expect("a version")
+}
+
 fn stop(mut server: Server) {
     server.signal(rustix::process::Signal::TERM);
     assert_eq!(server.wait(), Some(0));
@@ -228,6 +237,9 @@ fn salvaged(flags: &[&str], store: &str) {
     let files: Vec<_> = stores.iter().flat_map(|store| segments(store)).collect();
     let (file, at) = files.iter().find_map(|file| Some((file, find(file, b"plaintext")?))).expect("one has the key");
     let sound = dump(&data, &dir.path().join("sound.jsonl"));
+    let server = Server::start_in(dir.path(), &["--memory", "128M"]);
+    let damaged_version = version(&server, "overwritten");
+    stop(server);
     damage(file, at + 6);
     let before = tree(&data);
 
@@ -262,6 +274,7 @@ fn salvaged(flags: &[&str], store: &str) {
     let server = Server::start_in(dir.path(), &["--memory", "128M"]);
     let at = server.resp.to_string();
     assert_eq!(run(&["get", "overwritten", "--server", &at]).1, "new");
+    assert!(version(&server, "overwritten") > damaged_version, "no version means another value than before");
     assert_eq!(run(&["get", "plain", "--server", &at]).0, 6);
     exchange(&mut connect(server.memcached), b"get flagged\r\n", b"VALUE flagged 4294967295 3\r\nabc\r\nEND\r\n");
     assert_eq!(run(&["set", "plain", "again", "--server", &at]).0, 0);
@@ -305,6 +318,23 @@ fn missing_segments_and_manifests_are_reported_and_repaired() {
     let name = segment.file_name().and_then(|name| name.to_str()).expect("text");
     assert!(code == 8 && error.contains(name) && error.contains("lost: "), "{code} {error}");
     assert!(lines(&file).is_empty(), "all was in it");
+}
+
+#[test]
+fn a_missing_shard_is_lost_and_the_others_are_saved() {
+    let (dir, data) = filled(&["--shards", "2"]);
+    let sound = dump(&data, &dir.path().join("sound.jsonl"));
+    std::fs::rename(data.join("shard-1"), dir.path().join("shard-1")).expect("renamed");
+    let file = dir.path().join("left.jsonl");
+    let (code, _, error) = run(&["dump", text(&data), "-o", text(&file)]);
+    assert!(code == 8 && error.contains("shard 1: lost: all of"), "{code} {error}");
+    let left = lines(&file);
+    assert!(left.is_subset(&sound) && !left.is_empty() && left.len() < sound.len(), "{}", left.len());
+    let alone = dump(&data.join("shard-0"), &dir.path().join("alone.jsonl"));
+    assert!(alone == left, "a shard's directory can be dumped by itself");
+    let (code, out, error) = run(&["check", text(&data), "--repair", "--yes"]);
+    assert!(code == 0, "{code} {out} {error}");
+    assert!(dump(&dir.path().join("data.repaired"), &file) == left, "with an empty shard in its place");
 }
 
 #[test]
