@@ -133,7 +133,7 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option
     Some(decoded)
 }
 
-fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceError> {
+pub(crate) fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceError> {
     let file = device.open(name)?;
     let bytes = device.len(file).and_then(|len| Io::new(device).read_all(file, len, IoClass::Verification));
     device.close(file);

@@ -128,7 +128,7 @@ pub enum OpenError {
     /// A segment proves that synced commits at the manifest's end are lost.
     #[error(
         "{file}: {detail}, so the manifest lost its synced end; nothing was changed: restore the file `manifest` from a \
-         copy, or open the store read-only to export it"
+         copy, or save what is left with `fawn check --repair` or a read-only open"
     )]
     ManifestTailLost {
         /// Name of that segment's file.
@@ -137,7 +137,9 @@ pub enum OpenError {
         detail: String,
     },
     /// A listed segment is missing.
-    #[error("{file} is listed in the manifest but missing; restore it, `fawn check` tells what else is missing")]
+    #[error(
+        "{file} is listed in the manifest but missing; restore it, or save what is left with `fawn check --repair`"
+    )]
     SegmentMissing {
         /// Name of the segment's file.
         file: String,
@@ -145,7 +147,7 @@ pub enum OpenError {
     /// Corruption below the synced watermark: acknowledged writes may be lost.
     #[error(
         "{file} is corrupt from byte {from_bytes} to {to_bytes}, below what was synced: {detail}; \
-         restore a backup, or open it read-only to export; `fawn check` tells what else is corrupt"
+         restore a backup, or save what is left with `fawn check --repair` or a read-only open"
     )]
     Corrupt {
         /// Name of the segment's file.

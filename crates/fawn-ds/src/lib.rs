@@ -86,8 +86,9 @@ pub mod sim {
 #[doc(hidden)]
 pub mod internals {
     pub use crate::engine::{
-        BlobTicket, CorruptRecord, Engine, Event, KeepReason, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Replay, Scan,
-        ScanItem, ScanStep, TransferScan, TransferStep, TransferredResults, View, Watermarks,
+        BlobTicket, CorruptRecord, DumpReport, Engine, Event, KeepReason, Lookup, LookupPlan, LostPart,
+        PREFETCH_KEYS_MAX, Replay, Scan, ScanItem, ScanStep, TransferScan, TransferStep, TransferredResults, View,
+        Watermarks,
     };
     pub use crate::error::{EngineError, OpenError};
     pub use crate::format::record::{RecordKind, RecordRef};
@@ -96,7 +97,7 @@ pub mod internals {
     pub use crate::options::Options;
     pub use crate::range::RangeProgress;
     pub use crate::record_cache::{CacheSplit, RecordCache};
-    pub use crate::recovery::{Damage, OpenReport, RangeReport};
+    pub use crate::recovery::{Damage, OpenReport, RangeReport, SalvageReport, open_for_salvage};
     pub use crate::stats::{EngineStats, LogReport, MemoryReport};
 
     /// Offline verification.

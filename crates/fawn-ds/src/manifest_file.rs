@@ -132,6 +132,11 @@ impl ManifestFile {
         }
     }
 
+    /// A manifest of this state without a file, for a store that is only read.
+    pub(crate) fn for_reading(header: ManifestHeader, state: ManifestState) -> Self {
+        Self::at(FileId(u32::MAX), header, state, Vec::new())
+    }
+
     /// Reads the manifest without changing it; see [`ManifestFile::settle`]. `None`: there is none.
     pub(crate) fn open<D: Device>(device: &mut D) -> Result<Option<Self>, OpenError> {
         let file = match device.open(FILE_NAME) {

@@ -12,9 +12,10 @@ Exit codes:
   2  the command line, environment or configuration file is wrong
   3  the data directory cannot be used: in use, no permission, newer format, corrupt
   4  the server cannot be reached, or answered with an error
-  5  rows of the input were bad (fawn load without --skip-bad)
+  5  rows of the input were bad (fawn load without --skip-bad), or a dump is cut short or changed
   6  no such key (fawn get, fawn del)
   7  cannot listen on an address
+  8  the store is damaged; the dump has what is left of it
 
 Documentation: docs/guide/operations.md. Logs go to standard error; FAWN_LOG=debug shows more.";
 
@@ -30,12 +31,14 @@ pub(crate) enum Exit {
     Data = 3,
     /// The server cannot be reached or replied with an error.
     Server = 4,
-    /// Rows could not be loaded.
+    /// Rows could not be loaded, or a dump is not as it was written.
     BadRows = 5,
     /// No such key.
     Absent = 6,
     /// Cannot listen on an address.
     Address = 7,
+    /// A dump has only what is left of a damaged store.
+    Lost = 8,
 }
 
 /// A failed command: message and exit code.

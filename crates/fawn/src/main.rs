@@ -7,8 +7,10 @@ mod client;
 mod config;
 mod data_dir;
 mod demo;
+mod dump;
 mod failure;
 mod load;
+mod salvage;
 mod server;
 
 use std::process::ExitCode;

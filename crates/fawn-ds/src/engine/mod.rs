@@ -11,6 +11,7 @@ mod clock;
 mod commit;
 mod drop_rule;
 mod drops;
+mod dump;
 mod end_of_log;
 mod fast_path;
 mod fetch;
@@ -30,6 +31,7 @@ mod verify;
 
 pub use blob::BlobTicket;
 pub use drop_rule::KeepReason;
+pub use dump::{DumpReport, LostPart};
 pub use lookup::{Lookup, LookupPlan, View};
 pub use prefetch::PREFETCH_KEYS_MAX;
 pub use replay::Replay;

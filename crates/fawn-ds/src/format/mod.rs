@@ -11,6 +11,7 @@ pub mod manifest;
 pub mod record;
 pub mod scan;
 pub mod segment;
+pub mod walk;
 
 mod bytes;
 

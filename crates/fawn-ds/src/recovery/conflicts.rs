@@ -4,9 +4,10 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::format::record::{self, PEEK_BYTES, RecordPlace};
 use crate::index::Pointer;
+use crate::log::segments::SegmentTable;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Device, IoClass};
+use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyHash, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -87,8 +88,12 @@ impl Conflicts {
                     let len = (run.to - run.from) as usize;
                     tokens.push(io.start_read(file, u64::from(run.from), len, IoClass::Recovery));
                 }
-                for token in tokens {
-                    bufs.extend(io.finish(token)?);
+                for (token, run) in tokens.into_iter().zip(batch) {
+                    match io.finish(token) {
+                        // Pages that cannot be read may lie between the candidates.
+                        Err(_) if engine.options.read_only => bufs.push(run.read_pages(&mut io, &engine.segments)),
+                        read => bufs.extend(read?),
+                    }
                 }
             }
             for (run, buf) in batch.iter().zip(&bufs) {
@@ -126,9 +131,7 @@ impl Conflicts {
                 if longer.to <= run.to && longer.from >= run.from {
                     return Err(engine.corrupt(slot, offset, &error.to_string()));
                 }
-                let file = engine.segments.expect(slot).file;
-                let len = (longer.to - longer.from) as usize;
-                let buf = Io::new(&mut engine.device).read(file, u64::from(longer.from), len, IoClass::Recovery)?;
+                let buf = longer.read(engine)?;
                 self.learn(engine, pointer, &longer, &buf)
             }
             Err(error) => Err(engine.corrupt(slot, offset, &error.to_string())),
@@ -144,9 +147,7 @@ impl Conflicts {
                 // An earlier conflict of this batch inserted it after the reads.
                 let (slot, offset) = engine.segments.slot_and_offset(candidate);
                 let run = RecordRun::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
-                let file = engine.segments.expect(slot).file;
-                let len = (run.to - run.from) as usize;
-                let buf = Io::new(&mut engine.device).read(file, u64::from(run.from), len, IoClass::Recovery)?;
+                let buf = run.read(engine)?;
                 self.learn(engine, candidate, &run, &buf)?;
             }
             let Some(known) = self.known.get(&candidate.0) else { continue };
@@ -182,6 +183,20 @@ impl RecordRun {
         let page = PAGE_BYTES as u32;
         let to = (offset + len).next_multiple_of(page).min(segment_bytes);
         Self { slot, from: offset - offset % page, to, first: 0, last: 0 }
+    }
+
+    fn read<D: Device>(&self, engine: &mut Engine<D>) -> Result<AlignedBuf, DeviceError> {
+        let file = engine.segments.expect(self.slot).file;
+        let mut io = Io::new(&mut engine.device);
+        match io.read(file, u64::from(self.from), (self.to - self.from) as usize, IoClass::Recovery) {
+            Err(_) if engine.options.read_only => Ok(self.read_pages(&mut io, &engine.segments)),
+            read => read,
+        }
+    }
+
+    fn read_pages<D: Device>(&self, io: &mut Io<'_, D>, segments: &SegmentTable) -> AlignedBuf {
+        let file = segments.expect(self.slot).file;
+        io.read_pages(file, u64::from(self.from), (self.to - self.from) as usize, IoClass::Recovery)
     }
 }
 

@@ -5,6 +5,8 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 
+/// Content of unreadable pages: no record, no frame, and not the zeros of an unwritten end.
+const UNREADABLE: u8 = 0xFF;
 /// Largest single read or write, bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 
@@ -58,6 +60,18 @@ impl<'d, D: Device> Io<'d, D> {
             Some(buf) => Ok(buf),
             None => unreachable!("a read brings its buffer back"),
         }
+    }
+
+    /// Reads page by page what could not be read at once; an unreadable page becomes bytes that no record has.
+    pub(crate) fn read_pages(&mut self, file: FileId, offset: u64, len: usize, class: IoClass) -> AlignedBuf {
+        let mut buf = AlignedBuf::zeroed(len);
+        for (i, page) in buf.chunks_mut(PAGE_BYTES).enumerate() {
+            match self.read(file, offset + (i * PAGE_BYTES) as u64, PAGE_BYTES, class) {
+                Ok(read) => page.copy_from_slice(&read[..PAGE_BYTES]),
+                Err(_) => page.fill(UNREADABLE),
+            }
+        }
+        buf
     }
 
     pub(crate) fn read_all(&mut self, file: FileId, len_bytes: u64, class: IoClass) -> Result<Vec<u8>, DeviceError> {

@@ -8,9 +8,12 @@ mod index_build;
 pub(crate) mod io;
 mod read;
 mod report;
+mod salvage;
+pub(crate) mod sequential;
 mod validate;
 
 pub use report::{Damage, OpenReport, RangeReport};
+pub use salvage::{SalvageReport, open_for_salvage};
 
 use crate::engine::{ApartRetry, Cleaner, Drops, Engine};
 use crate::error::{EngineError, OpenError};

@@ -34,6 +34,7 @@ mod record_cache;
 mod record_reads;
 mod results;
 mod rng;
+mod salvage;
 mod scan;
 mod scan_damage;
 mod seals;

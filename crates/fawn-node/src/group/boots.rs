@@ -14,6 +14,11 @@ use fawn_types::{BootId, MemberId, Version};
 /// or map has this key.
 const IDENTITY_KEY: u32 = 1 << 30;
 
+/// Whether the store belongs to a member of a cluster, and not to a standalone server.
+pub fn is_cluster_store<D: Device>(engine: &Engine<D>) -> bool {
+    engine.blob(IDENTITY_KEY).is_some()
+}
+
 /// Returns the boot of a shard on its store, which was just opened. Blocks on the device at the first open of a new
 /// store.
 ///

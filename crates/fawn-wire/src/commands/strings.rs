@@ -1,9 +1,10 @@
 //! Parsers of Redis's string commands: values and counters.
 use super::options::{KeyTime, TimeForm, set_once};
 use crate::command::{EachKey, unconditional_set};
+use crate::number::parse_i64_strict;
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
-use crate::resp::parse_error::{ParseError, SYNTAX, arity};
+use crate::resp::parse_error::{NOT_AN_INTEGER, ParseError, SYNTAX, arity};
 use crate::{Command, MultiCommand, MultiReplyEncoder, ReplyFold, RespFormat};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update};
@@ -31,7 +32,7 @@ pub(super) fn set<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     if args.count == 3 {
         return update(args, unconditional_set(value), RespFormat::OkOrNull);
     }
-    let (mut time, mut condition, mut return_previous) = (None, None, false);
+    let (mut time, mut condition, mut return_previous, mut flags) = (None, None, false, 0);
     let (mut options, mut amount) = (args.from(3), &b""[..]);
     while let Some(word) = options.next() {
         if let Some(form) = TimeForm::of_word(word) {
@@ -45,6 +46,9 @@ pub(super) fn set<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
             set_once(&mut condition, Condition::Exists)?;
         } else if word.eq_ignore_ascii_case(b"GET") {
             return_previous = true;
+        } else if word.eq_ignore_ascii_case(b"FLAGS") {
+            // Not in Redis: memcached's client flags, so that a load can restore what a dump has.
+            flags = parse_u32(options.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
         } else {
             return Err(SYNTAX);
         }
@@ -52,7 +56,11 @@ pub(super) fn set<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     let expiry = time.unwrap_or(KeyTime::Never).expiry("set", amount, args)?;
     let condition = condition.unwrap_or_default();
     let format = if return_previous { RespFormat::Bulk } else { RespFormat::OkOrNull };
-    update(args, Update::Set { value, flags: 0, expiry, condition, return_previous }, format)
+    update(args, Update::Set { value, flags, expiry, condition, return_previous }, format)
+}
+
+fn parse_u32(text: &[u8]) -> Option<u32> {
+    parse_i64_strict(text).and_then(|flags| u32::try_from(flags).ok())
 }
 
 pub(super) fn setnx<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {

@@ -28,6 +28,7 @@ Limits: keys 65,535 bytes (250 in memcached text), values 8 MiB unless configure
 request. Differences from Redis and memcached:
 
 - There is one database: `SELECT 0` succeeds, any other number is an error. `FLUSHDB` is `FLUSHALL`.
+- `SET` has an option that Redis has not, `FLAGS`: memcached's flags. Without it a `SET` sets them to 0.
 - A value longer than the limit is rejected and its bytes are dropped; the connection remains open.
 - `MSET` is atomic across crashes, not only among clients.
 - A read of an expired key waits while an update is in flight that may keep the key.

@@ -41,6 +41,10 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("SET a 1 EX x EX 10", "+OK~"),
     ("SET a 1 EX 10 EX x", "-ERR value is not an integer or out of range~"),
     ("SET a 1 KEEPTTL KEEPTTL", "+OK~"),
+    ("SET a 1 FLAGS 4294967295", "+OK~"),
+    ("SET a 1 FLAGS", "-ERR syntax error~"),
+    ("SET a 1 FLAGS 4294967296", "-ERR value is not an integer or out of range~"),
+    ("SET a 1 FLAGS -1", "-ERR value is not an integer or out of range~"),
     ("SET a 1 PERSIST", "-ERR syntax error~"),
     ("SET a 1 BLA", "-ERR syntax error~"),
     ("SETNX k 1", ":0~"),
@@ -307,6 +311,9 @@ fn options_mean_what_they_say() {
     assert_eq!(single("SET a v GET PXAT 10"), set(at(10), Condition::Always, true));
     assert_eq!(single("SET a v KEEPTTL"), set(Expiry::Keep, Condition::Always, false));
     assert_eq!(single("SET a v PX 5 PX 10"), set(after(10), Condition::Always, false), "the last one counts");
+    let flagged =
+        Update::Set { value: b"v", flags: 7, expiry: at(10), condition: Condition::Always, return_previous: false };
+    assert_eq!(single("SET a v PXAT 10 flags 7"), Request::Update { key: b"a", update: flagged });
     let touch = |expiry, condition| Request::Update {
         key: b"a",
         update: Update::Touch { expiry, condition, return_value: false },

@@ -1,23 +1,47 @@
 //! Command `fawn check`.
 use crate::data_dir::{Layout, refuse};
 use crate::failure::{Exit, Failure};
-use fawn_ds::internals::check::{CheckReport, Severity};
-use fawn_ds::internals::format::{manifest, segment};
-use fawn_flash::{DeviceError, DeviceKind, DeviceOptions, FileDevice};
+use crate::salvage::{
+    FoundStore, Losses, finding_line, holds_store, open_device, open_layout, open_store, target_of, write_repaired,
+};
+use crate::server::random_bytes;
+use fawn_ds::internals::check::CheckReport;
+use fawn_ds::internals::format::manifest;
+use fawn_flash::DeviceError;
+use fawn_node::is_cluster_store;
+use fawn_types::HashSecret;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 /// Verifies a store's files offline: manifest, segments, every record. Changes nothing.
 ///
 /// A `note` is a trace of a crash that the next start handles; no acknowledged data is missing. `DAMAGE` is
 /// acknowledged data that is corrupt or missing, and makes the command end with exit code 3.
+///
+/// With --repair, a damaged directory's intact records are copied to a new directory, once you have seen what is lost.
+/// The damaged directory stays as it is.
 #[derive(clap::Args)]
+#[command(after_long_help = "Examples:\n  fawn check /var/lib/fawn\n  \
+                             fawn check /var/lib/fawn --repair --to /mnt/other/fawn")]
 pub(super) struct Check {
     /// The data directory; no server may be using it.
     dir: PathBuf,
+    /// Copies what is left of a damaged store into a new directory.
+    #[arg(long)]
+    repair: bool,
+    /// The new directory [default: DIR.repaired].
+    #[arg(long, value_name = "DIR2", requires = "repair")]
+    to: Option<PathBuf>,
+    /// Repairs without a question.
+    #[arg(long, requires = "repair")]
+    yes: bool,
 }
 
 impl Check {
     pub(super) fn run(self) -> Result<(), Failure> {
+        if self.repair {
+            return self.repair();
+        }
         if !self.dir.is_dir() {
             return refuse(&self.dir, "no such directory; give the data directory of a store");
         }
@@ -33,17 +57,86 @@ impl Check {
             println!("sound");
             return Ok(());
         }
-        refuse(&self.dir, "corrupt, as listed; keep a copy of the directory before anything else")
+        let words = "corrupt, as listed; keep a copy of the directory before anything else. `fawn check --repair` copies \
+                     what is left of it into a new one";
+        refuse(&self.dir, words)
+    }
+
+    fn repair(self) -> Result<(), Failure> {
+        let layout = open_layout(&self.dir)?;
+        let target = target_of(&self.dir, self.to)?;
+        let Survey { keys, losses } = survey(&layout)?;
+        if !losses.is_damaged() {
+            println!("sound; there is nothing to repair");
+            return Ok(());
+        }
+        eprintln!("{}: {}; {keys} keys are left", self.dir.display(), losses.describe());
+        losses.explain();
+        confirm(self.yes, &target)?;
+        let copied = write_repaired(&layout, &target, HashSecret(random_bytes()?))?;
+        drop(layout);
+        let copy = Layout::existing(&target)?;
+        let is_sound = match &copy {
+            None => check_store(&target)?,
+            Some(copy) => check_stores(copy)?,
+        };
+        if !is_sound {
+            return refuse(&target, "the copy is corrupt, as listed; look at the kernel's log and at the disk");
+        }
+        let (dir, target) = (self.dir.display(), target.display());
+        println!("{copied} keys copied to {target}, which is sound. {dir} is unchanged. To use the copy:");
+        println!("  mv {dir} {dir}.damaged && mv {target} {dir}");
+        Ok(())
     }
 }
 
-/// Whether the directory contains a store, perhaps a corrupt one. A directory that cannot be listed may.
-fn holds_store(dir: &Path) -> bool {
-    let Ok(mut entries) = dir.read_dir() else { return true };
-    entries.any(|entry| {
-        let name = entry.map(|entry| entry.file_name()).unwrap_or_default();
-        name == manifest::FILE_NAME || name.to_str().is_some_and(segment::is_file_name)
-    })
+/// The content that a repair would copy.
+struct Survey {
+    keys: u64,
+    losses: Losses,
+}
+
+/// Reads all stores as a repair does, and prints what is lost.
+fn survey(layout: &Layout) -> Result<Survey, Failure> {
+    let mut survey = Survey { keys: 0, losses: Losses::default() };
+    for (placement, dir) in layout.shard_dirs() {
+        survey.losses.begin(layout.shards(), placement.shard());
+        let (mut engine, found) = match open_store(layout, &dir)? {
+            FoundStore::Open(engine, found) => (engine, found),
+            FoundStore::Unmade => continue,
+            FoundStore::Missing => {
+                survey.losses.add_missing(&dir);
+                continue;
+            }
+        };
+        if is_cluster_store(&engine) {
+            let words = "is the store of a cluster's member: remove it, and it is copied from the others; if they are \
+                         lost too, `fawn dump` it and load the dump";
+            return refuse(&dir, words);
+        }
+        survey.losses.add_found(&found);
+        let Ok(report) = engine.dump(|_, _| Ok::<_, std::convert::Infallible>(()));
+        survey.keys += report.records;
+        survey.losses.add(&report);
+    }
+    Ok(survey)
+}
+
+fn confirm(yes: bool, target: &Path) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::new(Exit::Usage, "nothing was written; --yes repairs without a question"));
+    }
+    eprint!("Copy what is left to {}? [y/N] ", target.display());
+    let mut answer = String::new();
+    let asked = std::io::stderr().flush().and_then(|()| std::io::stdin().read_line(&mut answer));
+    asked.map_err(Failure::about(Exit::Failed, "standard input"))?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Failed, "nothing was written"))
 }
 
 /// Checks all stores, also after a corrupt one.
@@ -63,9 +156,7 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
 
 fn check_store(dir: &Path) -> Result<bool, Failure> {
     let fail = |error: DeviceError| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
-    // Speed does not matter here: the portable device works everywhere.
-    let options = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
-    let mut device = FileDevice::open(dir, &options).map_err(fail)?;
+    let mut device = open_device(dir).map_err(fail)?;
     let report = fawn_ds::internals::check::check(&mut device).map_err(fail)?;
     print(&report);
     Ok(report.is_sound())
@@ -75,10 +166,6 @@ fn print(report: &CheckReport) {
     let CheckReport { segments, frames, records, bytes, findings } = report;
     println!("{segments} segments, {frames} frames, {records} records, {bytes} bytes verified");
     for finding in findings {
-        let severity = match finding.severity {
-            Severity::Note => "note",
-            Severity::Damage => "DAMAGE",
-        };
-        println!("{severity}: {} at byte {}: {}", finding.file, finding.offset_bytes, finding.detail);
+        println!("{}", finding_line(finding));
     }
 }

@@ -3,28 +3,35 @@ use super::target::Target;
 use crate::failure::{Exit, Failure};
 use crate::load::{self, Fields, Format, InputRows, LoadProgress, Present, Summary};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
-/// Loads a file of rows into a server.
+/// A dump's first line is shorter.
+const FIRST_LINE_BYTES_MAX: u64 = 16 << 10;
+
+/// Loads a file of rows, or a dump of `fawn dump`, into a server.
 ///
 /// Each row is one SET, pipelined. A bad row is reported with its line number on standard error and counted; later rows
 /// are still loaded, and the command ends with exit code 5 unless --skip-bad is given. Loading
 /// the same file again is harmless.
+///
+/// A dump is recognised by its first line, and loaded with flags and expiry. One that is cut short or changed is refused:
+/// a file before anything of it is loaded, another input at its end.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:\n  apt-cache dumpavail | fawn load --format deb822 --key Package\n  \
-                             fawn load --format jsonl --key id --value body --prefix user: users.jsonl")]
+                             fawn load --format jsonl --key id --value body --prefix user: users.jsonl\n  \
+                             fawn load fawn.jsonl")]
 pub(super) struct Load {
     /// The file; `-` or nothing: standard input.
     file: Option<PathBuf>,
-    /// Format of the input.
-    #[arg(long, value_enum, value_name = "FORM")]
-    format: Format,
+    /// Format of the input; not for a dump.
+    #[arg(long, value_enum, value_name = "FORM", requires = "key")]
+    format: Option<Format>,
     /// Field with the key.
-    #[arg(long, value_name = "FIELD")]
-    key: String,
+    #[arg(long, value_name = "FIELD", requires = "format")]
+    key: Option<String>,
     /// Field with the value; without it the value is the whole row.
-    #[arg(long, value_name = "FIELD")]
+    #[arg(long, value_name = "FIELD", requires = "format")]
     value: Option<String>,
     /// Prefix of every key.
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -40,12 +47,22 @@ impl Load {
     pub(super) fn run(self) -> Result<(), Failure> {
         let file = self.file.filter(|path| path != Path::new("-"));
         let Input { reader, name, total_bytes } = open(file.as_deref())?;
-        let fields = Fields { key: self.key, value: self.value, prefix: self.prefix };
+        let (format, reader) = match self.format {
+            Some(format) => (format, reader),
+            None => (Format::Dump, expect_dump(reader, &name)?),
+        };
+        if let Some(path) = file.as_deref().filter(|_| format == Format::Dump && total_bytes.is_some()) {
+            verify(path)?;
+        }
+        let fields = Fields { key: self.key.unwrap_or_default(), value: self.value, prefix: self.prefix };
         let mut client = self.target.connect()?;
-        let mut rows = InputRows::new(self.format, reader, fields);
+        let mut rows = InputRows::new(format, reader, fields);
         let progress = LoadProgress::new(total_bytes);
         let summary = load::send(&mut rows, |_| true, &name, &mut client, Present::Replaced, &progress)?;
         report(&summary);
+        if rows.is_complete_dump() == Some(false) {
+            eprintln!("note: the dump is of a damaged store: it has what was left of it");
+        }
         match summary.bad_rows {
             0 => Ok(()),
             _ if self.skip_bad => Ok(()),
@@ -53,6 +70,33 @@ impl Load {
             bad => Err(Failure::new(Exit::BadRows, format!("{name}: {bad} rows were not loaded, listed above"))),
         }
     }
+}
+
+/// Without a format the input must be a dump.
+fn expect_dump(mut reader: Box<dyn BufRead>, name: &str) -> Result<Box<dyn BufRead>, Failure> {
+    let mut first = Vec::new();
+    let read = (&mut reader).take(FIRST_LINE_BYTES_MAX).read_until(b'\n', &mut first);
+    read.map_err(Failure::about(Exit::Failed, name))?;
+    if load::is_dump(&first) {
+        return Ok(Box::new(Cursor::new(first).chain(reader)));
+    }
+    let words = if first.starts_with(b"*") {
+        "looks like commands of Redis's protocol; pass it to `redis-cli --pipe`"
+    } else {
+        "is no dump of `fawn dump`; say what it is with --format and --key"
+    };
+    Err(Failure::new(Exit::Usage, format!("{name}: {words}")))
+}
+
+/// Refuses a file that is not as it was written, before anything of it is loaded.
+fn verify(path: &Path) -> Result<(), Failure> {
+    let Input { reader, name, .. } = open(Some(path))?;
+    let fields = Fields { key: String::new(), value: None, prefix: String::new() };
+    let verified = InputRows::new(Format::Dump, reader, fields).verify_dump();
+    verified.map_err(|error| {
+        let exit = if error.kind() == std::io::ErrorKind::InvalidData { Exit::BadRows } else { Exit::Failed };
+        Failure::new(exit, format!("{name}: {error}; nothing of it was loaded"))
+    })
 }
 
 /// The input of a load.

@@ -3,6 +3,7 @@ mod check;
 mod config;
 mod del;
 mod demo;
+mod dump;
 mod get;
 mod load;
 mod logs;
@@ -36,6 +37,7 @@ enum CliCommand {
     Set(set::Set),
     Del(del::Del),
     Load(load::Load),
+    Dump(dump::Dump),
     Check(check::Check),
     Config(config::Config),
     Bench(fawn_bench::cli::Bench),
@@ -50,6 +52,7 @@ pub(crate) fn main() -> ExitCode {
         CliCommand::Set(command) => command.run(),
         CliCommand::Del(command) => command.run(),
         CliCommand::Load(command) => command.run(),
+        CliCommand::Dump(command) => command.run(),
         CliCommand::Check(command) => command.run(),
         CliCommand::Config(command) => command.run(),
         CliCommand::Bench(bench) => fawn_bench::cli::run(bench).map_err(|error| Failure::new(Exit::Failed, error)),

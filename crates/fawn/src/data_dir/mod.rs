@@ -100,6 +100,25 @@ impl Layout {
         Ok(Some(Self { dir: dir.to_owned(), several: Some((file, lock)) }))
     }
 
+    /// The existing layout of `dir` for reading its stores, whatever state they are in: changes nothing. A directory
+    /// without a layout file is taken for one store.
+    pub(crate) fn offline(dir: &Path) -> Result<Self, Failure> {
+        let several = match find(dir)? {
+            FoundLayout::Several(file) => Some((file, lock(dir)?)),
+            FoundLayout::Flat | FoundLayout::Nothing => None,
+        };
+        Ok(Self { dir: dir.to_owned(), several })
+    }
+
+    /// A new layout in the empty directory `dir` with the same shards, secret included. [`Layout::finish`] ends it.
+    pub(crate) fn create_like(&self, dir: &Path) -> Result<Self, Failure> {
+        let Some((file, _)) = &self.several else { return Ok(Self::flat(dir)) };
+        let lock = lock(dir)?;
+        let file = LayoutFile { is_made: false, ..*file };
+        file::write(dir, &file).map_err(named(&dir.join(file::NAME)))?;
+        Ok(Self { dir: dir.to_owned(), several: Some((file, lock)) })
+    }
+
     /// Number of shards.
     pub(crate) fn shards(&self) -> u16 {
         self.several.as_ref().map_or(1, |(file, _)| file.shards)

@@ -55,7 +55,7 @@ impl<R: BufRead> InputRows<R> {
             None => stanza.strip_suffix(b"\n").unwrap_or(stanza).to_vec(),
             Some(name) => value.ok_or_else(|| BadRow::new(first, format!("no field `{name}` for the value")))?,
         };
-        Ok(LoadRow { key, value, line: first })
+        Ok(LoadRow { key, value, line: first, ..LoadRow::default() })
     }
 
     fn fields_of<'a>(&self, stanza: &'a [u8], first: u64) -> Result<StanzaFields<'a>, BadRow> {

@@ -37,7 +37,7 @@ impl<R: BufRead> InputRows<R> {
                 Some(other) => other.to_string().into_bytes(),
             },
         };
-        Ok(LoadRow { key, value, line })
+        Ok(LoadRow { key, value, line, ..LoadRow::default() })
     }
 }
 

@@ -1,11 +1,11 @@
 //! Lines of bounded length, counted, with or without a newline at the end of the input.
-use super::row::ROW_BYTES_MAX;
 use std::io::{BufRead, Read};
 
 /// Lines of an input.
 #[derive(Debug)]
 pub(super) struct InputLines<R> {
     input: R,
+    bytes_max: usize,
     /// Number of the last line, from 1.
     pub(super) number: u64,
     pub(super) consumed_bytes: u64,
@@ -23,20 +23,20 @@ pub(super) enum InputLine {
 }
 
 impl<R: BufRead> InputLines<R> {
-    pub(super) const fn new(input: R) -> Self {
-        Self { input, number: 0, consumed_bytes: 0 }
+    pub(super) const fn new(input: R, bytes_max: usize) -> Self {
+        Self { input, bytes_max, number: 0, consumed_bytes: 0 }
     }
 
     /// Appends the next line to `line`.
     pub(super) fn read(&mut self, line: &mut Vec<u8>) -> std::io::Result<InputLine> {
         let before = line.len();
-        let got = self.input.by_ref().take(ROW_BYTES_MAX as u64 + 1).read_until(b'\n', line)?;
+        let got = self.input.by_ref().take(self.bytes_max as u64 + 1).read_until(b'\n', line)?;
         if got == 0 {
             return Ok(InputLine::End);
         }
         self.number += 1;
         self.consumed_bytes += got as u64;
-        if got > ROW_BYTES_MAX && line.last() != Some(&b'\n') {
+        if got > self.bytes_max && line.last() != Some(&b'\n') {
             line.truncate(before);
             self.consumed_bytes += self.input.skip_until(b'\n')? as u64;
             return Ok(InputLine::TooLong);

@@ -1,16 +1,21 @@
 //! Bulk loading: rows of a file, pipelined to a server; every bad row counted and reported by its line.
 mod deb822;
+mod dump;
 mod jsonl;
 mod lines;
 mod progress;
 mod row;
 mod send;
 
+pub(crate) use dump::is_dump;
 pub(crate) use progress::LoadProgress;
 pub(crate) use row::{BadRow, LoadRow, NextRow};
 pub(crate) use send::{Present, Summary, send};
 
+use crate::dump::jsonl::LINE_BYTES_MAX;
+use dump::DumpState;
 use lines::InputLines;
+use row::ROW_BYTES_MAX;
 use std::io::BufRead;
 
 /// Format of the input.
@@ -21,6 +26,9 @@ pub(crate) enum Format {
     Deb822,
     /// A JSON object per line. The value is the line, or one of its fields.
     Jsonl,
+    /// The output of `fawn dump`, recognised by its first line.
+    #[value(skip)]
+    Dump,
 }
 
 /// Selection of key and value.
@@ -40,21 +48,24 @@ pub(crate) struct InputRows<R> {
     format: Format,
     lines: InputLines<R>,
     fields: Fields,
+    dump: DumpState,
 }
 
 impl<R: BufRead> InputRows<R> {
-    pub(crate) const fn new(format: Format, input: R, fields: Fields) -> Self {
-        Self { format, lines: InputLines::new(input), fields }
+    pub(crate) fn new(format: Format, input: R, fields: Fields) -> Self {
+        let bytes_max = if format == Format::Dump { LINE_BYTES_MAX } else { ROW_BYTES_MAX };
+        Self { format, lines: InputLines::new(input, bytes_max), fields, dump: DumpState::default() }
     }
 
     /// The next row.
     ///
     /// # Errors
-    /// If the input itself cannot be read further.
+    /// If the input itself cannot be read further; [`std::io::ErrorKind::InvalidData`] if a dump is not as it was written.
     pub(crate) fn next_row(&mut self) -> NextRow {
         match self.format {
             Format::Deb822 => self.next_stanza(),
             Format::Jsonl => self.next_object(),
+            Format::Dump => self.next_dump_row(),
         }
     }
 

@@ -37,7 +37,7 @@ impl LoadProgress {
     }
 
     /// Updates consumed bytes and stored rows.
-    pub(super) fn show(&self, consumed_bytes: u64, rows: u64) {
+    pub(crate) fn show(&self, consumed_bytes: u64, rows: u64) {
         self.bar.set_position(consumed_bytes);
         self.bar.set_message(format!("{rows} rows"));
         let Some((next_percent, total_bytes)) = self.next_percent.as_ref().zip(self.bar.length()) else { return };
@@ -54,7 +54,7 @@ impl LoadProgress {
     }
 
     /// Removes the bar.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -12,6 +12,10 @@ pub(crate) struct LoadRow {
     pub(crate) key: Vec<u8>,
     /// The value.
     pub(crate) value: Vec<u8>,
+    /// memcached's flags.
+    pub(crate) flags: u32,
+    /// Expiry, ms since 1970; 0: never.
+    pub(crate) expires_at_ms: u64,
     /// Line where the row begins, from 1.
     pub(crate) line: u64,
 }
@@ -40,11 +44,16 @@ pub(super) fn key_of(fields: &Fields, found: Option<&[u8]>, line: u64) -> Result
     let key = [fields.prefix.as_bytes(), found].concat();
     match key.len() {
         0 => Err(BadRow::new(line, format!("field `{}` for the key is empty", fields.key))),
-        len if len > KEY_BYTES_MAX => {
-            Err(BadRow::new(line, format!("a key of {len} bytes; the longest is {KEY_BYTES_MAX}")))
-        }
-        _ => Ok(key),
+        _ => key_within_limit(key, line),
     }
+}
+
+pub(super) fn key_within_limit(key: Vec<u8>, line: u64) -> Result<Vec<u8>, BadRow> {
+    let len = key.len();
+    if len > KEY_BYTES_MAX {
+        return Err(BadRow::new(line, format!("a key of {len} bytes; the longest is {KEY_BYTES_MAX}")));
+    }
+    Ok(key)
 }
 
 /// A row that exceeds the limit.

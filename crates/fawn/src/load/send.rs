@@ -47,10 +47,18 @@ struct LoadBatch {
 
 impl LoadBatch {
     fn push(&mut self, row: &LoadRow, present: Present) {
-        match present {
-            Present::Replaced => encode_command(&[&b"SET"[..], &row.key, &row.value], &mut self.requests),
-            Present::Kept => encode_command(&[&b"SET"[..], &row.key, &row.value, b"NX"], &mut self.requests),
+        let (expiry, flags) = (row.expires_at_ms.to_string(), row.flags.to_string());
+        let mut args = vec![&b"SET"[..], &row.key, &row.value];
+        if present == Present::Kept {
+            args.push(b"NX");
         }
+        if row.expires_at_ms != 0 {
+            args.extend([&b"PXAT"[..], expiry.as_bytes()]);
+        }
+        if row.flags != 0 {
+            args.extend([&b"FLAGS"[..], flags.as_bytes()]);
+        }
+        encode_command(&args, &mut self.requests);
         self.rows.push((row.line, (row.key.len() + row.value.len()) as u64));
     }
 
@@ -83,7 +91,14 @@ pub(crate) fn send<R: BufRead>(
     let mut run = LoadRun { name, client, present, progress, summary: Summary::default(), done_line: 0 };
     let mut in_flight = LoadBatch::default();
     loop {
-        let (batch, more) = run.fill(rows, &is_wanted)?;
+        let (batch, more) = match run.fill(rows, &is_wanted) {
+            Ok(filled) => filled,
+            Err(error) => {
+                run.settle(&in_flight)?;
+                progress.finish();
+                return Err(run.unreadable(&error));
+            }
+        };
         let sent = run.client.send(&batch.requests);
         sent.map_err(|error| run.stopped(&error))?;
         // One batch is in flight while the one before is confirmed: neither side waits for the other.
@@ -106,10 +121,10 @@ impl LoadRun<'_> {
         &mut self,
         rows: &mut InputRows<R>,
         is_wanted: impl Fn(&LoadRow) -> bool,
-    ) -> Result<(LoadBatch, bool), Failure> {
+    ) -> std::io::Result<(LoadBatch, bool)> {
         let mut batch = LoadBatch::default();
         while !batch.is_full() {
-            match rows.next_row().map_err(Failure::about(Exit::Failed, self.name))? {
+            match rows.next_row()? {
                 None => return Ok((batch, false)),
                 Some(Ok(row)) if is_wanted(&row) => batch.push(&row, self.present),
                 Some(Ok(_)) => {}
@@ -142,6 +157,12 @@ impl LoadRun<'_> {
     fn bad_row(&mut self, bad: &BadRow) {
         self.summary.bad_rows += 1;
         self.progress.bad_row(self.name, bad);
+    }
+
+    /// The failure of a load whose input ended early.
+    fn unreadable(&self, error: &std::io::Error) -> Failure {
+        let exit = if error.kind() == std::io::ErrorKind::InvalidData { Exit::BadRows } else { Exit::Failed };
+        Failure::new(exit, format!("{}: {error}; {} rows of it were loaded", self.name, self.summary.rows))
     }
 
     /// The failure of a load whose connection failed.

@@ -30,3 +30,4 @@ pub(crate) use listener::cannot_listen;
 pub(crate) use run::run;
 pub(crate) use service::Service;
 pub(crate) use shard::{ListenAddrs, RunningServer, ShardHandles};
+pub(crate) use store::random_bytes;

@@ -135,7 +135,7 @@ pub(super) fn server_info(
     })
 }
 
-pub(super) fn random_bytes<const N: usize>() -> Result<[u8; N], Failure> {
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
     read.map_err(Failure::about(Exit::Failed, "reading /dev/urandom"))?;

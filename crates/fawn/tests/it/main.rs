@@ -5,6 +5,7 @@ mod admin;
 mod config;
 mod connections;
 mod demo;
+mod dump;
 mod durable;
 mod harness;
 mod layout;

@@ -46,6 +46,12 @@ pub struct RecordFacts {
 }
 
 impl RecordFacts {
+    /// Count of the records.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.numbers.iter().map(|facts| u64::from(facts.records)).sum()
+    }
+
     /// Counts the next record of the segment.
     pub fn count(&mut self, number: RangeNumber, record: &RecordRef<'_>) {
         if matches!(record.kind, RecordKind::CommitMark | RecordKind::Rollback) {

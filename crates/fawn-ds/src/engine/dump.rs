@@ -1,0 +1,189 @@
+//! Dump: visits the newest record of every key in log order, so that a store of any size is read sequentially.
+//!
+//! The index knows where each key's newest record is, so a record is the newest one exactly if the index, or the overlay
+//! before it, points to it. That costs memory accesses only: the log is read once, several large reads ahead. A scan in
+//! hash order would take a device read per record.
+use super::Engine;
+use crate::format::FRAMES_OFFSET;
+use crate::format::manifest::ManifestState;
+use crate::format::record::{RecordKind, RecordRef, Stored};
+use crate::format::walk::{RecordWalk, WalkGap, WalkInput, WalkReport};
+use crate::index::Pointer;
+use crate::recovery::sequential::SequentialRead;
+use fawn_flash::{Device, FileId, IoClass};
+use fawn_types::KeyHash;
+
+/// Reads of 1 MiB in flight.
+const READS_IN_FLIGHT: usize = 4;
+
+/// A part of a file without intact records.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LostPart {
+    /// The segment's file.
+    pub file: String,
+    /// Its first byte.
+    pub from_bytes: u32,
+    /// Its end. Intact records may lie between.
+    pub to_bytes: u32,
+    /// Number of records that were there, if it is known. Some of them may have been replaced by newer ones.
+    pub records: Option<u64>,
+}
+
+/// Result of a dump.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpReport {
+    /// Records visited: keys.
+    pub records: u64,
+    /// Keys that have expired, and were not visited.
+    pub expired: u64,
+    /// Keys of the index whose record could not be read any more.
+    pub unread: u64,
+    /// Lost parts of segments that are there, in log order.
+    pub lost: Vec<LostPart>,
+}
+
+/// The segment that a dump reads.
+struct DumpSegment {
+    slot: u32,
+    file: FileId,
+    name: String,
+    input: WalkInput,
+    /// Number of its records, by its seal.
+    listed_records: Option<u64>,
+}
+
+/// Whether a record is its key's newest, and whether the index points to it.
+#[derive(Clone, Copy)]
+struct Standing {
+    is_newest: bool,
+    is_indexed: bool,
+}
+
+impl<D: Device> Engine<D> {
+    /// Bytes of the log that a dump reads.
+    pub fn log_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| u64::from(segment.end - FRAMES_OFFSET)).sum()
+    }
+
+    /// Visits the newest record of every key that has not expired, in log order, with the bytes of the log read so far.
+    /// Records that wait for a commit count, because they may have been acknowledged. Corrupt records are passed and
+    /// reported. Only for a store opened read-only, with no operation in flight.
+    ///
+    /// # Errors
+    /// The visitor's first error, which ends the dump.
+    ///
+    /// # Panics
+    /// If the store can be written.
+    pub fn dump<E>(&mut self, mut visit: impl FnMut(u64, &RecordRef<'_>) -> Result<(), E>) -> Result<DumpReport, E> {
+        assert!(self.options.read_only && self.device.in_flight() == 0, "a dump has the device to itself");
+        let mut report = DumpReport::default();
+        let (mut read_bytes, mut indexed) = (0, 0);
+        for segment in self.dump_order() {
+            let mut failed = None;
+            let mut walk = RecordWalk::new(segment.input);
+            let range = (FRAMES_OFFSET, segment.input.end);
+            let mut reads = SequentialRead::new(segment.file, range, READS_IN_FLIGHT, IoClass::Foreground);
+            while let Some(buf) = reads.next(&mut self.device) {
+                read_bytes += buf.len() as u64;
+                let mut take = |offset: u32, stored: &Stored<'_>| {
+                    let standing = self.standing(self.segments.pointer(segment.slot, offset), stored);
+                    indexed += u64::from(standing.is_indexed);
+                    if standing.is_newest && failed.is_none() {
+                        failed = self.dump_record(&mut report, read_bytes, &stored.record, &mut visit).err();
+                    }
+                };
+                walk.push(&buf, &mut take);
+                if failed.is_some() {
+                    reads.end(&mut self.device);
+                    break;
+                }
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            report.lost.extend(segment.lost_parts(&walk.finish(&mut |_, _| {})));
+        }
+        let keys: u64 = self.ranges.iter().map(|range| u64::from(range.index.len())).sum();
+        report.unread = keys.saturating_sub(indexed);
+        Ok(report)
+    }
+
+    fn dump_order(&self) -> Vec<DumpSegment> {
+        let mut segments: Vec<_> = self.segments.iter().collect();
+        segments.sort_by_key(|segment| segment.sequence);
+        let ManifestState { segments: listed, ends_of_log, .. } = self.manifest.state();
+        let dumped = segments.into_iter().map(|segment| {
+            let seal = listed.get(&segment.slot).and_then(|entry| entry.seal.as_ref());
+            let end_of_log = ends_of_log[segment.stream];
+            let written = match segment.sequence == end_of_log.sequence {
+                _ if seal.is_some() || self.missing.is_none() => segment.end,
+                true => end_of_log.offset,
+                false => FRAMES_OFFSET,
+            };
+            DumpSegment {
+                slot: segment.slot,
+                file: segment.file,
+                name: segment.name.clone(),
+                input: WalkInput { uuid: segment.uuid, end: segment.end, written },
+                listed_records: seal.map(|seal| seal.facts.records()),
+            }
+        });
+        dumped.collect()
+    }
+
+    fn standing(&self, pointer: Pointer, stored: &Stored<'_>) -> Standing {
+        let no = Standing { is_newest: false, is_indexed: false };
+        if stored.record.kind != RecordKind::Put {
+            return no;
+        }
+        let Some(at) = self.ranges.iter().position(|range| range.number == stored.envelope.number) else { return no };
+        let hash = KeyHash::of(&self.secret, stored.record.key);
+        let is_indexed = self.ranges[at].index.candidates(hash).any(|candidate| candidate == pointer);
+        let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, stored.record.key).ident);
+        let newest = entry.and_then(|entry| entry.newest_pending().copied().or(entry.committed));
+        Standing { is_newest: newest.map_or(is_indexed, |newest| newest.pointer == pointer), is_indexed }
+    }
+
+    fn dump_record<E>(
+        &self,
+        report: &mut DumpReport,
+        read_bytes: u64,
+        record: &RecordRef<'_>,
+        visit: &mut impl FnMut(u64, &RecordRef<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if record.expires_at_ms != 0 && self.clock.get().0 >= record.expires_at_ms {
+            report.expired += 1;
+            return Ok(());
+        }
+        report.records += 1;
+        visit(read_bytes, record)
+    }
+}
+
+impl DumpSegment {
+    /// The gaps that hid records. A seal lists how many there were in the whole segment: gaps of unknown content become
+    /// one part then, or none if nothing is missing.
+    fn lost_parts(&self, walked: &WalkReport) -> Vec<LostPart> {
+        let part = |gap: &WalkGap, records| LostPart {
+            file: self.name.clone(),
+            from_bytes: gap.from,
+            to_bytes: gap.to,
+            records,
+        };
+        let (known, unknown): (Vec<&WalkGap>, Vec<&WalkGap>) =
+            walked.gaps.iter().partition(|gap| gap.records.is_some());
+        let counted = known.iter().map(|gap| part(gap, gap.records));
+        let mut parts: Vec<_> = match (self.listed_records, &unknown[..]) {
+            (Some(listed), [first, ..]) => {
+                let missing = listed.saturating_sub(walked.facts.records());
+                let elsewhere: u64 = known.iter().filter_map(|gap| gap.records).sum();
+                let whole = WalkGap { to: unknown[unknown.len() - 1].to, ..**first };
+                counted.chain([part(&whole, Some(missing.saturating_sub(elsewhere)))]).collect()
+            }
+            _ => counted.chain(unknown.iter().map(|gap| part(gap, None))).collect(),
+        };
+        parts.retain(|part| part.records != Some(0));
+        parts.sort_by_key(|part| part.from_bytes);
+        parts
+    }
+}

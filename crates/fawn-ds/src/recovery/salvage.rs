@@ -1,0 +1,306 @@
+//! Open of a damaged store for a salvage: takes every intact record that its files still have, and changes nothing.
+//!
+//! A sound store is opened like any other, read-only. If that finds damage, the store is read in a way that no server
+//! may: missing files are left out, segments that the manifest lost are taken in, and a segment's records count up to
+//! its end, also behind damage. All of them count as committed, because what was acknowledged is among them.
+use super::index_build::IndexBuilder;
+use super::io::Io;
+use super::sequential::SequentialRead;
+use super::{OpenReport, abandon_operations};
+use crate::check::{self, CheckFinding, Severity};
+use crate::engine::{Engine, LostPart};
+use crate::error::{EngineError, OpenError};
+use crate::format::manifest::{
+    self, Identity, ManifestError, ManifestHeader, ManifestRange, ManifestState, RangeBeginning, SegmentEntry,
+    slots_max,
+};
+use crate::format::record::{RecordKind, Stored};
+use crate::format::scan::{ScanInput, Scanner};
+use crate::format::segment::{self, SegmentHeader, StreamKind};
+use crate::format::walk::{RecordWalk, WalkInput, WalkReport};
+use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, StoreUuid};
+use crate::log::segments::Segment;
+use crate::manifest_file::ManifestFile;
+use crate::options::Options;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{Device, DeviceError, FileId, IoClass};
+use fawn_types::{ExpiryClock, HashSecret, KeyRange, Now, RangeId, Version};
+use std::collections::BTreeSet;
+
+/// The damage that an open for a salvage found; nothing in a sound store.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SalvageReport {
+    /// The check's findings, notes among them.
+    pub findings: Vec<CheckFinding>,
+    /// Listed segments that are missing or cannot be opened.
+    pub missing: Vec<LostPart>,
+}
+
+impl SalvageReport {
+    /// Whether acknowledged data may be lost.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Damage)
+    }
+}
+
+/// A segment that is there, in whatever state.
+#[derive(Debug)]
+struct FoundSegment {
+    slot: u32,
+    name: String,
+    file: FileId,
+    entry: SegmentEntry,
+    /// The check found damage in it, or the manifest does not list it.
+    is_damaged: bool,
+    /// End of the bytes to take records from.
+    end: u32,
+}
+
+/// Opens the store in the device's directory read-only, a damaged one as far as it can be read; returns the damage.
+/// [`Engine::dump`] then visits its records, and reports the lost ones. `device` is called once, or again after damage.
+///
+/// # Errors
+/// If the directory is in use, holds no store, or one of a format that this code does not read.
+pub fn open_for_salvage<D: Device>(
+    mut device: impl FnMut() -> Result<D, DeviceError>,
+    options: &Options,
+    now: Now,
+) -> Result<(Engine<D>, SalvageReport), OpenError> {
+    let options = Options { read_only: true, ..options.clone() };
+    match Engine::open(device()?, options.clone(), now) {
+        Ok((engine, report)) if report.damage.is_empty() => return Ok((engine, SalvageReport::default())),
+        Err(error) if !is_damage(&error) => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
+    Engine::salvage(device()?, options, now)
+}
+
+fn is_damage(error: &OpenError) -> bool {
+    match error {
+        OpenError::Manifest { .. }
+        | OpenError::ManifestTailLost { .. }
+        | OpenError::SegmentMissing { .. }
+        | OpenError::Corrupt { .. }
+        | OpenError::Engine(_) => true,
+        OpenError::Device(error) => matches!(error, DeviceError::Io { .. }),
+        OpenError::Option { .. } | OpenError::SecretMissing | OpenError::SecretDiffers => false,
+    }
+}
+
+impl<D: Device> Engine<D> {
+    fn salvage(mut device: D, mut options: Options, now: Now) -> Result<(Self, SalvageReport), OpenError> {
+        // The same judgement as an open's. It locks the directory.
+        let findings = check::check(&mut device)?.findings;
+        abandon_operations(&mut device);
+        let names = device.list()?;
+        let headers = segment_headers(&mut device, &names);
+        let (header, mut state) = match read_manifest(&mut device)? {
+            Some(read) => read,
+            None => invent_manifest(&headers)?,
+        };
+        let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
+        options.segment_bytes = identity.segment_bytes;
+        adopt_segments(&mut state, &headers, identity);
+        let mut found = open_segments(&mut device, &state, &names, &headers, &findings);
+        let missing = forget_missing(&mut state, &found);
+        let numbers = survey(&mut device, &mut found, identity.segment_bytes);
+        adopt_numbers(&mut state, numbers);
+        let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
+        let manifest = ManifestFile::for_reading(header, state);
+        let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
+        engine.take_records(&found)?;
+        engine.missing =
+            findings.iter().find(|finding| finding.severity == Severity::Damage).map(|finding| EngineError::Corrupt {
+                file: finding.file.clone(),
+                offset_bytes: u32::try_from(finding.offset_bytes).unwrap_or(u32::MAX),
+                detail: "the key is not in what is left of the log; it may have been in the corrupt part".to_owned(),
+            });
+        engine.finish_ranges(&mut OpenReport::default());
+        StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
+        Ok((engine, SalvageReport { findings, missing }))
+    }
+
+    /// Builds the index from the records of all segments, in log order.
+    fn take_records(&mut self, found: &[FoundSegment]) -> Result<(), OpenError> {
+        for FoundSegment { slot, name, file, entry, end, .. } in found {
+            let mut segment = Segment::new((*slot, entry.sequence), entry.uuid, entry.stream, *file, name.clone());
+            segment.end = *end;
+            self.segments.insert(segment);
+        }
+        let mut builder = IndexBuilder::new(self);
+        for segment in found {
+            let mut walk = RecordWalk::new(segment.walk_input());
+            let mut reads = SequentialRead::new(segment.file, (FRAMES_OFFSET, segment.end), 1, IoClass::Recovery);
+            while let Some(buf) = reads.next(&mut builder.engine.device) {
+                walk.push(&buf, &mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
+                builder.resolve_if_many()?;
+            }
+            walk.finish(&mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
+        }
+        builder.finish().map(drop)
+    }
+}
+
+impl<D: Device> IndexBuilder<'_, D> {
+    /// Takes a record as committed. Marks are passed: with some of them lost, they would hold back records that were
+    /// acknowledged.
+    fn take(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
+        if !matches!(stored.record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
+            self.record(slot, offset, stored);
+        }
+    }
+}
+
+impl FoundSegment {
+    fn walk_input(&self) -> WalkInput {
+        WalkInput { uuid: self.entry.uuid, end: self.end, written: self.end }
+    }
+}
+
+/// Headers of all segment files that have an intact one.
+fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Vec<(String, SegmentHeader)> {
+    let mut headers = Vec::new();
+    for name in names.iter().filter(|name| segment::is_file_name(name)) {
+        let Ok(file) = device.open(name) else { continue };
+        let bytes = Io::new(device).read(file, 0, segment::HEADER_BYTES, IoClass::Recovery);
+        device.close(file);
+        let header = bytes.ok().and_then(|bytes| segment::decode(&bytes).ok());
+        headers.extend(header.map(|header| (name.clone(), header)));
+    }
+    headers
+}
+
+/// The manifest up to its first damage. `None`: it is missing, or nothing of it can be read.
+fn read_manifest<D: Device>(device: &mut D) -> Result<Option<(ManifestHeader, ManifestState)>, OpenError> {
+    let Ok(bytes) = check::read_whole(device, manifest::FILE_NAME) else { return Ok(None) };
+    match manifest::decode_all(&bytes) {
+        Ok(decoded) => Ok(Some((decoded.header, decoded.state))),
+        Err(ManifestError::Header(error @ (HeaderError::Newer { .. } | HeaderError::Older { .. }))) => {
+            Err(OpenError::Manifest { file: manifest::FILE_NAME.to_owned(), detail: error.to_string() })
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// A manifest without segments or ranges, for the store that most segments name.
+fn invent_manifest(headers: &[(String, SegmentHeader)]) -> Result<(ManifestHeader, ManifestState), OpenError> {
+    let count = |store: StoreUuid| headers.iter().filter(|(_, header)| header.store == store).count();
+    let Some((_, header)) = headers.iter().max_by_key(|(_, header)| count(header.store)) else {
+        let detail = "missing or unreadable, and there is no segment with an intact header".to_owned();
+        return Err(OpenError::Manifest { file: manifest::FILE_NAME.to_owned(), detail });
+    };
+    let identity = Identity {
+        store: header.store,
+        format: FORMAT_VERSION,
+        segment_bytes: header.segment_bytes,
+        // The store's own is lost with the manifest. It places keys in the index, which is built here.
+        secret: HashSecret([0; 16]),
+    };
+    let state = ManifestState { identity: Some(identity), ..ManifestState::default() };
+    Ok((ManifestHeader { store: header.store, rewrite: 1 }, state))
+}
+
+/// Lists the store's segments that the manifest has lost: they are newer than all that it ever listed.
+fn adopt_segments(state: &mut ManifestState, headers: &[(String, SegmentHeader)], identity: Identity) {
+    let last_sequence = state.last_sequence;
+    let is_lost = |header: &SegmentHeader| {
+        header.store == identity.store
+            && header.segment_bytes == identity.segment_bytes
+            && header.sequence > last_sequence
+    };
+    for (_, header) in headers.iter().filter(|(_, header)| is_lost(header)) {
+        let slots = u32::try_from(slots_max(identity.segment_bytes)).unwrap_or(u32::MAX);
+        // The manifest may have lost that the slot's former segment was dropped.
+        let free = core::iter::once(header.slot).chain(0..slots).find(|slot| !state.segments.contains_key(slot));
+        let Some(slot) = free else { return };
+        let SegmentHeader { uuid, sequence, stream, .. } = *header;
+        let entry = SegmentEntry { uuid, sequence, stream, seal: None };
+        state.segments.insert(slot, entry);
+        state.last_sequence = state.last_sequence.max(header.sequence);
+    }
+}
+
+/// Opens the listed segments, in the order of an open's scan.
+fn open_segments<D: Device>(
+    device: &mut D,
+    state: &ManifestState,
+    names: &[String],
+    headers: &[(String, SegmentHeader)],
+    findings: &[CheckFinding],
+) -> Vec<FoundSegment> {
+    let mut found = Vec::new();
+    for (&slot, entry) in &state.segments {
+        // An adopted segment may be in another slot than its name says.
+        let named = headers.iter().find(|(_, header)| header.uuid == entry.uuid).map(|(name, _)| name.clone());
+        let name = named.unwrap_or_else(|| segment::file_name(slot, entry.uuid));
+        let is_in = |finding: &CheckFinding| finding.severity == Severity::Damage && finding.file == name;
+        let is_damaged = findings.iter().any(is_in);
+        if names.contains(&name)
+            && let Ok(file) = device.open(&name)
+        {
+            found.push(FoundSegment { slot, name, file, entry: entry.clone(), is_damaged, end: FRAMES_OFFSET });
+        }
+    }
+    // As an open does: survivors first.
+    found.sort_by_key(|segment| (core::cmp::Reverse(segment.entry.stream), segment.entry.sequence));
+    found
+}
+
+/// Takes the segments that are not there from the list, and returns them.
+fn forget_missing(state: &mut ManifestState, found: &[FoundSegment]) -> Vec<LostPart> {
+    let is_missing = |slot: &u32| found.iter().all(|segment| segment.slot != *slot);
+    let missing = state.segments.extract_if(.., |slot, _| is_missing(slot));
+    let lost = missing.map(|(slot, entry)| LostPart {
+        file: segment::file_name(slot, entry.uuid),
+        from_bytes: FRAMES_OFFSET,
+        to_bytes: entry.sealed_len().unwrap_or(FRAMES_OFFSET),
+        records: entry.seal.as_ref().map(|seal| seal.facts.records()),
+    });
+    lost.collect()
+}
+
+/// Finds the segments' ends, and the local numbers of their records.
+fn survey<D: Device>(device: &mut D, found: &mut [FoundSegment], segment_bytes: u32) -> BTreeSet<RangeNumber> {
+    let mut numbers = BTreeSet::new();
+    for segment in found {
+        segment.end = segment.entry.sealed_len().unwrap_or(segment_bytes);
+        let mut note = |_: u32, stored: &Stored<'_>| {
+            numbers.insert(stored.envelope.number);
+        };
+        let mut reads = SequentialRead::new(segment.file, (FRAMES_OFFSET, segment.end), 4, IoClass::Recovery);
+        if segment.is_damaged || segment.entry.seal.is_some() {
+            let mut walk = RecordWalk::new(segment.walk_input());
+            while let Some(buf) = reads.next(device) {
+                walk.push(&buf, &mut note);
+            }
+            let _: WalkReport = walk.finish(&mut note);
+            continue;
+        }
+        // Its end is an open's to judge: an unfinished frame was never acknowledged.
+        let SegmentEntry { uuid, sequence, .. } = segment.entry;
+        let mut scanner = Scanner::new(ScanInput { uuid, sequence, segment_bytes, sealed_len: None });
+        while let Some(buf) = reads.next(device) {
+            scanner.push(&buf, &mut note);
+        }
+        segment.end = scanner.finish().valid_len;
+    }
+    numbers
+}
+
+/// Gives ranges to the numbers that the manifest has lost.
+fn adopt_numbers(state: &mut ManifestState, numbers: BTreeSet<RangeNumber>) {
+    for number in numbers.into_iter().filter(|number| *number > state.last_number) {
+        let beginning = Some(RangeBeginning { number, since: 0, base: Version::ZERO, is_whole: true });
+        match state.ranges.values_mut().find(|range| range.beginning.is_none()) {
+            Some(range) => range.beginning = beginning,
+            None => {
+                let Some(id) = (0..).map(RangeId).find(|id| !state.ranges.contains_key(id)) else { return };
+                let range = ManifestRange { keys: KeyRange::ALL, cleared: Version::ZERO, beginning, sole: None };
+                state.ranges.insert(id, range);
+            }
+        }
+    }
+}
+
+const _: () = assert!(PAGE_BYTES == FRAMES_OFFSET as usize, "reads of frames begin on a page");

@@ -1,0 +1,143 @@
+//! Dump of a data directory: every live key of every shard, streamed in the order of the logs.
+pub(crate) mod base64;
+pub(crate) mod jsonl;
+mod output;
+
+use crate::data_dir::Layout;
+use crate::failure::{Exit, Failure};
+use crate::load::LoadProgress;
+use crate::salvage::{FoundStore, Losses, open_store, store_uuid};
+use fawn_ds::internals::format::record::RecordRef;
+use fawn_wire::client::resp::encode_command;
+use jsonl::{DumpEntry, JsonlWriter};
+use output::DumpOutput;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::Instant;
+
+/// Format of a dump.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum DumpFormat {
+    /// A JSON object per line, with flags, expiry, and a checksum at the end: for `fawn load` and for tools.
+    Jsonl,
+    /// SET commands in Redis's protocol, for `redis-cli --pipe`. They have no memcached flags and no checksum.
+    Resp,
+}
+
+/// Result of a dump.
+#[derive(Debug, Default)]
+pub(crate) struct DumpSummary {
+    /// Keys written.
+    pub(crate) keys: u64,
+    /// Bytes of their keys and values.
+    pub(crate) bytes: u64,
+    /// Keys left out because they have expired.
+    pub(crate) expired: u64,
+    /// Keys whose flags the format cannot hold.
+    pub(crate) flags_dropped: u64,
+    /// Damage and losses.
+    pub(crate) losses: Losses,
+}
+
+enum DumpEncoder {
+    Jsonl(Box<JsonlWriter>),
+    Resp(Vec<u8>),
+}
+
+/// Writes all live keys of the directory to `path`, or standard output.
+pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> Result<DumpSummary, Failure> {
+    let start = Instant::now();
+    let mut out = DumpOutput::open(path)?;
+    let stores: Vec<_> = layout.shard_dirs().map(|(_, dir)| store_uuid(&dir)).collect();
+    let mut encoder = match format {
+        DumpFormat::Jsonl => {
+            let now = fawn_flash::clock::now().wall;
+            DumpEncoder::Jsonl(Box::new(out.write(|out| JsonlWriter::begin(out, now.0, &stores))?))
+        }
+        DumpFormat::Resp => DumpEncoder::Resp(Vec::new()),
+    };
+    let mut summary = DumpSummary::default();
+    for (placement, dir) in layout.shard_dirs() {
+        summary.losses.begin(layout.shards(), placement.shard());
+        let mut engine = match open_store(layout, &dir)? {
+            FoundStore::Open(engine, found) => {
+                summary.losses.add_found(&found);
+                engine
+            }
+            FoundStore::Unmade => continue,
+            FoundStore::Missing => {
+                summary.losses.add_missing(&dir);
+                continue;
+            }
+        };
+        // A bar among the lines of a terminal would spoil both.
+        let is_quiet = path.is_none() && std::io::stdout().is_terminal();
+        let progress = (!is_quiet).then(|| LoadProgress::new(Some(engine.log_bytes())));
+        let mut shown = 0;
+        let report = engine.dump(|read_bytes, record| {
+            if let Some(progress) = progress.as_ref().filter(|_| read_bytes > shown) {
+                progress.show(read_bytes, summary.keys);
+                shown = read_bytes;
+            }
+            summary.keys += 1;
+            summary.bytes += (record.key.len() + record.value.len()) as u64;
+            summary.flags_dropped += u64::from(format == DumpFormat::Resp && record.flags != 0);
+            out.write(|out| encoder.entry(out, record))
+        });
+        if let Some(progress) = progress {
+            progress.finish();
+        }
+        let report = report?;
+        summary.expired += report.expired;
+        summary.losses.add(&report);
+    }
+    let is_complete = !summary.losses.is_damaged();
+    if let DumpEncoder::Jsonl(writer) = encoder {
+        out.write(|out| writer.end(out, is_complete))?;
+    }
+    out.finish()?;
+    summary.print(start.elapsed().as_secs_f64());
+    Ok(summary)
+}
+
+impl DumpEncoder {
+    fn entry(&mut self, out: &mut impl Write, record: &RecordRef<'_>) -> std::io::Result<()> {
+        let &RecordRef { key, value, flags, expires_at_ms, .. } = record;
+        match self {
+            Self::Jsonl(writer) => writer.entry(out, &DumpEntry { key, value, flags, expires_at_ms }),
+            Self::Resp(request) => {
+                request.clear();
+                if expires_at_ms == 0 {
+                    encode_command(&[&b"SET"[..], key, value], request);
+                } else {
+                    let at = expires_at_ms.to_string();
+                    encode_command(&[&b"SET"[..], key, value, b"PXAT", at.as_bytes()], request);
+                }
+                out.write_all(request)
+            }
+        }
+    }
+}
+
+impl DumpSummary {
+    fn print(&self, seconds: f64) {
+        let Self { keys, bytes, expired, flags_dropped, .. } = self;
+        let expired = if *expired > 0 { format!("; {expired} expired keys left out") } else { String::new() };
+        eprintln!("{keys} keys dumped, {:.1} MB in {seconds:.2} s{expired}", *bytes as f64 / 1e6);
+        if *flags_dropped > 0 {
+            eprintln!(
+                "note: {flags_dropped} keys have memcached flags, which this format leaves out; jsonl keeps them"
+            );
+        }
+    }
+
+    /// The failure of a dump that has only what is left of a damaged store.
+    pub(crate) fn verdict(&self, dir: &Path) -> Result<(), Failure> {
+        if !self.losses.is_damaged() {
+            return Ok(());
+        }
+        self.losses.explain();
+        let losses = self.losses.describe();
+        Err(Failure::new(Exit::Lost, format!("{}: damaged: {losses}; the dump has what is left", dir.display())))
+    }
+}

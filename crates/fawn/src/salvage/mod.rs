@@ -1,0 +1,178 @@
+//! Reading of data directories without a server, damaged ones too: opening their stores, and counting what is lost.
+mod repair;
+
+pub(crate) use repair::{target_of, write_repaired};
+
+use crate::data_dir::{Layout, refuse};
+use crate::failure::{Exit, Failure};
+use fawn_ds::internals::check::{CheckFinding, Severity};
+use fawn_ds::internals::format::manifest::{self, decode_header};
+use fawn_ds::internals::format::segment;
+use fawn_ds::internals::{DumpReport, Engine, LostPart, Options, SalvageReport, open_for_salvage};
+use fawn_flash::{DeviceKind, DeviceOptions, FileDevice};
+use fawn_types::ShardId;
+use std::io::Read;
+use std::path::Path;
+
+/// Lost parts that are listed one by one, per shard; the others are counted.
+const LISTED_MAX: usize = 100;
+
+/// Damage of a data directory, and what was lost by it.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    is_damaged: bool,
+    /// Records that are known to be lost.
+    records: u64,
+    /// Parts of files with an unknown number of records.
+    unknown_parts: u64,
+    /// Keys whose record could not be read any more.
+    unread: u64,
+    /// Prefix of messages: the shard, if there are several.
+    prefix: String,
+}
+
+/// Whether the directory contains a store, perhaps a corrupt one. A directory that cannot be listed may.
+pub(crate) fn holds_store(dir: &Path) -> bool {
+    let Ok(mut entries) = dir.read_dir() else { return true };
+    entries.any(|entry| {
+        let name = entry.map(|entry| entry.file_name()).unwrap_or_default();
+        name == manifest::FILE_NAME || name.to_str().is_some_and(segment::is_file_name)
+    })
+}
+
+/// The layout of an existing data directory, whatever state its stores are in.
+pub(crate) fn open_layout(dir: &Path) -> Result<Layout, Failure> {
+    if !dir.is_dir() {
+        return refuse(dir, "no such directory; give the data directory of a store");
+    }
+    let layout = Layout::offline(dir)?;
+    if layout.shards() == 1 && !holds_store(dir) {
+        return refuse(dir, "holds no store: neither a manifest nor segments; give a data directory");
+    }
+    Ok(layout)
+}
+
+/// Speed is the disk's with reads of this size: the portable device works everywhere.
+pub(crate) fn open_device(dir: &Path) -> Result<FileDevice, fawn_flash::DeviceError> {
+    FileDevice::open(dir, &DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() })
+}
+
+/// A shard's store, as found.
+pub(crate) enum FoundStore {
+    /// Open, damaged or not.
+    Open(Box<Engine<FileDevice>>, SalvageReport),
+    /// Never made, because the directory's first start was interrupted.
+    Unmade,
+    /// Made, and not there.
+    Missing,
+}
+
+/// Opens a shard's store for a dump.
+pub(crate) fn open_store(layout: &Layout, dir: &Path) -> Result<FoundStore, Failure> {
+    if !dir.is_dir() || !holds_store(dir) {
+        return Ok(if layout.is_unfinished() { FoundStore::Unmade } else { FoundStore::Missing });
+    }
+    let options =
+        Options { value_bytes_max: fawn_ds::internals::format::record::VALUE_BYTES_LIMIT as u32, ..Options::default() };
+    let opened = open_for_salvage(|| open_device(dir), &options, fawn_flash::clock::now());
+    let fail = |error| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
+    opened.map(|(engine, found)| FoundStore::Open(Box::new(engine), found)).map_err(fail)
+}
+
+/// The UUID of a store, by its manifest's header alone. `None`: it cannot be read.
+pub(crate) fn store_uuid(dir: &Path) -> Option<[u8; 16]> {
+    let mut header = [0; manifest::HEADER_BYTES];
+    std::fs::File::open(dir.join(manifest::FILE_NAME)).ok()?.read_exact(&mut header).ok()?;
+    decode_header(&header).ok().map(|header| header.store.0)
+}
+
+/// Prints a finding as `fawn check` does.
+pub(crate) fn finding_line(finding: &CheckFinding) -> String {
+    let severity = match finding.severity {
+        Severity::Note => "note",
+        Severity::Damage => "DAMAGE",
+    };
+    format!("{severity}: {} at byte {}: {}", finding.file, finding.offset_bytes, finding.detail)
+}
+
+impl Losses {
+    /// The next losses are of this shard.
+    pub(crate) fn begin(&mut self, shards: u16, shard: ShardId) {
+        self.prefix = if shards > 1 { format!("shard {}: ", shard.0) } else { String::new() };
+    }
+
+    /// Prints and counts a whole store that is missing.
+    pub(crate) fn add_missing(&mut self, dir: &Path) {
+        self.is_damaged = true;
+        self.unknown_parts += 1;
+        eprintln!("{}lost: all of {}, which holds no store; is a file system not mounted?", self.prefix, dir.display());
+    }
+
+    /// Prints and counts the damage that the opening found.
+    pub(crate) fn add_found(&mut self, found: &SalvageReport) {
+        self.is_damaged |= found.is_damaged();
+        for finding in found.findings.iter().filter(|finding| finding.severity == Severity::Damage) {
+            eprintln!("{}{}", self.prefix, finding_line(finding));
+        }
+        self.count(&found.missing);
+    }
+
+    /// Prints and counts the losses that a dump of the store met.
+    pub(crate) fn add(&mut self, report: &DumpReport) {
+        self.count(&report.lost);
+        self.unread += report.unread;
+        self.is_damaged |= report.unread > 0 || !report.lost.is_empty();
+        if report.unread > 0 {
+            eprintln!("{}lost: {} keys whose records could not be read any more", self.prefix, report.unread);
+        }
+    }
+
+    fn count(&mut self, lost: &[LostPart]) {
+        for (i, LostPart { file, from_bytes, to_bytes, records }) in lost.iter().enumerate() {
+            self.records += records.unwrap_or_default();
+            self.unknown_parts += u64::from(records.is_none());
+            let what = match records {
+                Some(1) => "1 record".to_owned(),
+                Some(records) => format!("{records} records"),
+                None => "an unknown number of records".to_owned(),
+            };
+            let place =
+                if from_bytes < to_bytes { format!(", bytes {from_bytes} to {to_bytes}") } else { String::new() };
+            if i < LISTED_MAX {
+                eprintln!("{}lost: {file}{place}: {what}", self.prefix);
+            }
+        }
+        if lost.len() > LISTED_MAX {
+            eprintln!("{}lost: {} more such parts", self.prefix, lost.len() - LISTED_MAX);
+        }
+    }
+
+    /// Whether acknowledged data may be lost.
+    pub(crate) const fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
+    /// Prints what a loss means.
+    pub(crate) fn explain(&self) {
+        if self.is_damaged {
+            eprintln!(
+                "Lost records may be old versions of keys that are left. A key whose newest record is lost is missing or has \
+                 an older value; a deleted one may be back."
+            );
+        }
+    }
+
+    /// The losses in words.
+    pub(crate) fn describe(&self) -> String {
+        let Self { records, unknown_parts, .. } = self;
+        let plural = |count: u64| if count == 1 { "" } else { "s" };
+        match (records, unknown_parts) {
+            (0, 0) => "no record is known to be lost".to_owned(),
+            (_, 0) => format!("{records} record{} lost, as listed", plural(*records)),
+            (_, parts) => {
+                let parts = format!("{parts} part{} of unknown content", plural(*parts));
+                format!("at least {records} record{} lost, and {parts}, as listed", plural(*records))
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Repair: writes what a damaged data directory still has into a new one, and leaves the damaged one as it is.
+use super::{FoundStore, Losses, open_device, open_store};
+use crate::data_dir::{Layout, refuse};
+use crate::failure::{Exit, Failure};
+use fawn_ds::internals::format::record::{RecordRef, VALUE_BYTES_LIMIT};
+use fawn_ds::internals::{Engine, EngineError, Options};
+use fawn_flash::{Device, FileDevice};
+use fawn_node::Placement;
+use fawn_types::{ClientTag, Durability, Epoch, HashSecret, KeyHash, RangeId, Version};
+use std::path::{Path, PathBuf};
+
+/// Records between two rounds of writing.
+const ROUND_RECORDS: u64 = 256;
+
+/// The directory for the repaired copy: the given one, or the name of the damaged one with `.repaired`. It must not
+/// exist, or be empty.
+pub(crate) fn target_of(dir: &Path, given: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    let target = match given {
+        Some(target) => target,
+        None => {
+            // `.` and `data/..` have no name of their own.
+            let whole = dir.canonicalize().map_err(Failure::about(Exit::Data, dir.display()))?;
+            with_suffix(&whole, ".repaired")
+        }
+    };
+    let inside = std::path::absolute(&target)
+        .is_ok_and(|target| dir.canonicalize().is_ok_and(|dir| target.starts_with(dir)) || target.starts_with(dir));
+    if inside {
+        return refuse(&target, "is in the damaged directory, which stays as it is; choose another one with --to");
+    }
+    let is_free = match target.read_dir() {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    if !is_free {
+        return refuse(&target, "exists and is not empty; remove it, or choose another directory with --to");
+    }
+    Ok(target)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Writes all that is left of the stores of `layout` into `target`. Returns the number of keys.
+pub(crate) fn write_repaired(layout: &Layout, target: &Path, secret: HashSecret) -> Result<u64, Failure> {
+    let create = |dir: &Path| fawn_flash::create_dirs(dir, 0o700).map_err(Failure::about(Exit::Failed, dir.display()));
+    // A name of its own until it is complete. A directory that is there already may be a mount point, and keeps its name.
+    let partial = if target.exists() { target.to_owned() } else { with_suffix(target, ".partial") };
+    if partial != target && partial.exists() {
+        return refuse(&partial, "is of a repair that was interrupted; remove it");
+    }
+    create(&partial)?;
+    let mut repaired = layout.create_like(&partial)?;
+    let secret = repaired.secret().unwrap_or(secret);
+    let mut keys = 0;
+    let dirs: Vec<_> = repaired.shard_dirs().collect();
+    for ((placement, from), (_, to)) in layout.shard_dirs().zip(dirs) {
+        create(&to)?;
+        keys += copy_store(layout, (&from, &to), placement, secret)?;
+    }
+    repaired.finish()?;
+    let named = if partial == target { Ok(()) } else { std::fs::rename(&partial, target) };
+    named.map_err(Failure::about(Exit::Failed, target.display()))?;
+    Ok(keys)
+}
+
+fn copy_store(
+    layout: &Layout,
+    (from, to): (&Path, &Path),
+    placement: Placement,
+    secret: HashSecret,
+) -> Result<u64, Failure> {
+    let source = match open_store(layout, from)? {
+        FoundStore::Open(engine, _) => Some(engine),
+        FoundStore::Unmade | FoundStore::Missing => None,
+    };
+    let mut copy = StoreCopy::create(to, placement, secret, source.as_deref())?;
+    if let Some(mut engine) = source {
+        let report = engine.dump(|_, record| copy.append(record).map_err(|error| failed(to, &error)))?;
+        // The losses were shown before; a place that failed only now was not.
+        if report.unread > 0 {
+            let mut losses = Losses::default();
+            losses.add(&report);
+        }
+    }
+    copy.close().map_err(|error| failed(to, &error))
+}
+
+fn failed(to: &Path, error: &EngineError) -> Failure {
+    Failure::new(Exit::Failed, format!("{}: {error}; the copy is incomplete, remove it", to.display()))
+}
+
+/// A new store of a standalone server, being filled.
+struct StoreCopy {
+    engine: Engine<FileDevice>,
+    range: RangeId,
+    epoch: Epoch,
+    seq: u64,
+}
+
+impl StoreCopy {
+    fn create(
+        dir: &Path,
+        placement: Placement,
+        secret: HashSecret,
+        source: Option<&Engine<FileDevice>>,
+    ) -> Result<Self, Failure> {
+        let defaults = Options::default();
+        let options = Options {
+            segment_bytes: source.map_or(defaults.segment_bytes, |source| source.options().segment_bytes),
+            value_bytes_max: VALUE_BYTES_LIMIT as u32,
+            durability: Durability::EverySecond,
+            secret: Some(secret),
+            number_if_new: u32::from(placement.shard().0),
+            ..defaults
+        };
+        let fail = Failure::about(Exit::Failed, dir.display());
+        let device = open_device(dir).map_err(&fail)?;
+        let (mut engine, _) = Engine::open(device, options, fawn_flash::clock::now())
+            .map_err(Failure::about(Exit::Failed, dir.display()))?;
+        let (range, keys) = placement.range();
+        let fail = |error| failed(dir, &error);
+        engine.add_range(range, keys).map_err(fail)?;
+        // Above all versions of the damaged store: a client's `cas` with one of them must not succeed on another value.
+        let versions =
+            source.into_iter().flat_map(|source| source.ranges().map(|(id, _)| source.progress(id).appended));
+        let newest = versions.map(Version::epoch).max().unwrap_or_default();
+        let opens = source.and_then(|source| Epoch::new(source.generation())).unwrap_or_default();
+        let used_up = || Failure::new(Exit::Failed, "the store's versions are used up; dump it, and load the dump");
+        let epoch = newest.max(opens).next().ok_or_else(used_up)?;
+        engine.begin_sole_epoch(range, epoch, None).map_err(fail)?;
+        Ok(Self { engine, range, epoch, seq: 0 })
+    }
+
+    fn append(&mut self, record: &RecordRef<'_>) -> Result<(), EngineError> {
+        let used_up = || EngineError::Poisoned { first: "the epoch's versions are used up".to_owned() };
+        let version = Version::new(self.epoch, self.seq + 1).ok_or_else(used_up)?;
+        let hash = KeyHash::of(self.engine.secret(), record.key);
+        // Replies for retries belong to sessions of a server that is gone.
+        let record = RecordRef { version, tag: ClientTag::NONE, result: &[], ..*record };
+        while let Err(error) = self.engine.append(self.range, hash, &record) {
+            if error != EngineError::Overloaded {
+                return Err(error);
+            }
+            self.write()?;
+        }
+        self.seq += 1;
+        if self.seq.is_multiple_of(ROUND_RECORDS) {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    /// A round: submits, waits for what is in flight, and commits what is written.
+    fn write(&mut self) -> Result<(), EngineError> {
+        let now = fawn_flash::clock::now();
+        self.engine.advance_clock(now);
+        self.engine.submit(now);
+        self.engine.wait(now, &mut Vec::new());
+        let through = self.engine.progress(self.range).watermark_for(self.engine.options().durability);
+        self.engine.commit(self.range, through);
+        match self.engine.poisoned() {
+            Some(first) => Err(EngineError::Poisoned { first: first.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes everything durable. Returns the number of records.
+    fn close(mut self) -> Result<u64, EngineError> {
+        self.engine.sync_all()?;
+        while self.engine.progress(self.range).committed < self.engine.progress(self.range).appended {
+            self.write()?;
+        }
+        let device: FileDevice = self.engine.close()?;
+        debug_assert_eq!(device.in_flight(), 0, "a closed store has no operation in flight");
+        Ok(self.seq)
+    }
+}
