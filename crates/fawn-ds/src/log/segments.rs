@@ -264,7 +264,7 @@ impl Segment {
         self.count_death(range, bytes, Version::ZERO);
     }
 
-    /// What a record of it died by lies in this stream, before `log_end`.
+    /// The record that one of its own died by lies in this stream, before `log_end`.
     pub(crate) fn note_death(&mut self, stream: StreamKind, log_end: LogPosition) {
         self.died_at[stream] = self.died_at[stream].max(log_end);
     }

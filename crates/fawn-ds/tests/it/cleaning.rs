@@ -77,7 +77,7 @@ impl Steady {
         }
         self.rounds[key as usize] = round;
         self.puts += 1;
-        if self.puts % 512 == 0 {
+        if self.puts.is_multiple_of(512) {
             self.node.turn();
             self.node.now = self.node.now.plus_ms(1);
         }
@@ -149,8 +149,8 @@ fn overwrites_of_hot_keys_are_written_less_than_twice() {
 /// A store that is full again and again: deletes make room, and writes resume without a restart.
 #[test]
 fn a_full_store_takes_deletes_and_then_writes_for_ever() {
-    let capacity_bytes = Some(48 * (64 << 10));
-    let options = Options { capacity_bytes, ..small(Durability::Sync) };
+    let capacity_bytes = 48 * (64 << 10);
+    let options = Options { capacity_bytes: Some(capacity_bytes), ..small(Durability::Sync) };
     let disk = SimDisk::new(SimOptions { seed: 3, ..SimOptions::default() });
     let mut node = open(&disk, options.clone());
     let (mut rng, mut next, mut refused) = (Rng::new(3), 0, 0);
@@ -194,7 +194,7 @@ fn a_full_store_takes_deletes_and_then_writes_for_ever() {
         }
     }
     let report = node.engine.log_report();
-    let filling = report.live_bytes * 100 / capacity_bytes.unwrap();
+    let filling = report.live_bytes * 100 / capacity_bytes;
     println!("refused {refused} times, {filling} % live: {report:?}, {:?}", node.engine.stats());
     assert!(refused >= 10 && filling >= 60, "refused {refused} times, {filling} % live: {report:?}");
     node.settle();

@@ -277,7 +277,7 @@ fn every_image_of_power_loss_opens_with_all_that_was_acked() {
 
 /// A store with keys that are seldom written, before the workload.
 fn with_cold_keys(seed: u64, durability: Durability) -> CrashRun {
-    // Whatever is dead is cleaned at once.
+    // Dead records are cleaned at once.
     let options = Options { space_amplification_max_percent: 0, ..small(durability) };
     let mut run = CrashRun::new(seed, options, COLD_KEYS);
     let mut rng = Rng::new(!seed);

@@ -209,7 +209,7 @@ impl<D: Device> Engine<D> {
         self.segments.expect_mut(victim.slot).pins -= 1;
         self.examine_if_dead(victim.slot);
         self.cleaner.note_change();
-        // What was copied must be synced before the segment can be dropped.
+        // The copies must be synced before the segment can be dropped.
         let flush = &mut self.streams[StreamKind::Survivors].flush;
         flush.wanted |= flush.open.is_some();
     }
