@@ -177,7 +177,7 @@ impl<D: Device> Engine<D> {
         range.pending_clear = range.pending.iter().rev().find(is_clear).map(|pending| pending.version);
         let last = range.pending.back().map_or(committed, |pending| pending.version);
         let end = self.appended_end();
-        self.roll_back_segments(at, last, end);
+        self.roll_back_segments(at, (last, after), end);
         let progress = &mut self.ranges[at].progress;
         progress.appended = last;
         progress.flushed = progress.flushed.min(last);

@@ -93,12 +93,13 @@ impl<D: Device> Engine<D> {
         range.lowest_puts.set(sequence, lowest_put);
     }
 
-    /// Invalidates the range's records above `last` that lie before `end`, after a rollback record was appended or read.
-    pub(crate) fn roll_back_segments(&mut self, at: usize, last: Version, end: LogPosition) {
+    /// Invalidates the range's records above `after` that lie before `end`, after a rollback record was appended or read.
+    /// `last` is the newest one that is left. In a recovery it may be above `after`: survivors were read before.
+    pub(crate) fn roll_back_segments(&mut self, at: usize, (last, after): (Version, Version), end: LogPosition) {
         for &slot in self.ranges[at].segments.values().rev() {
             let segment = self.segments.expect_mut(slot);
             if segment.stream == StreamKind::Foreground {
-                segment.roll_back(at, last, end);
+                segment.roll_back(at, last.min(after), end);
             }
         }
         self.release_held(at);

@@ -194,7 +194,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
                 let retained_max = self.engine.retained_share;
                 self.engine.ranges[at].keep_copied_result(kept, retained_max);
             }
-            _ => self.index(at, entry),
+            // A listed clear emptied the range also of what had come with the transfer.
+            _ if version > self.tentative[at].cleared => self.index(at, entry),
+            _ => {}
         }
     }
 
@@ -250,7 +252,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         progress.appended = last;
         let sequence = self.engine.segments.expect(slot).sequence;
         let position = LogPosition::new(sequence, offset, self.engine.options.segment_bytes);
-        self.engine.roll_back_segments(at, last, position);
+        self.engine.roll_back_segments(at, (last, after), position);
         self.engine.enter_segment(at, slot, Version::ZERO, RecordKind::Rollback);
     }
 
