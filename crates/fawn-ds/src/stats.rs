@@ -62,6 +62,8 @@ pub struct LogReport {
     pub segment_bytes: u64,
     /// Bytes of records that are current.
     pub live_bytes: u64,
+    /// Segments beyond the target of cleaning, at its last search for a victim.
+    pub cleaning_debt_segments: u64,
     /// Segments visited by walks over all segments since the open. Writes and idle polls must not add to it: their cost
     /// would grow with the store.
     pub segments_visited: u64,

@@ -150,7 +150,7 @@ counters! {
         corrupt_passed: u64, "Lost records that scans left out: corrupt, or unreadable for 10 s.",
             prometheus "fawn_scan_damaged_total";
         appended_records: u64, "Records appended.", stats "total_items";
-        expired: u64, "Expired records that a lookup found and removed.",
+        expired: u64, "Expired records that a lookup or cleaning found and removed.",
             info "Stats:expired_keys", stats "get_expired";
         segments: u64, "Segments of the log.",
             prometheus "fawn_segments", info "Fawn:segments", stats "fawn_segments";
@@ -158,6 +158,16 @@ counters! {
             prometheus "fawn_segment_bytes", info "Persistence:aof_current_size";
         live_bytes: u64, "Bytes of current records.",
             prometheus "fawn_live_bytes", info "Fawn:live_bytes", stats "bytes";
+        segments_cleaned: u64, "Segments whose live records were moved, so that they can be dropped.",
+            prometheus "fawn_segments_cleaned_total", info "Fawn:segments_cleaned";
+        segments_dropped: u64, "Segments dropped.",
+            prometheus "fawn_segments_dropped_total", info "Fawn:segments_dropped";
+        moved_bytes: u64, "Bytes of live records that cleaning moved.",
+            prometheus "fawn_moved_bytes_total", info "Fawn:moved_bytes";
+        cleaning_debt_segments: u64, "Segments beyond what live records and the reserve allow: cleaning is behind.",
+            prometheus "fawn_cleaning_debt_segments", info "Fawn:cleaning_debt_segments";
+        cleaning_failed: u64, "Segments that cannot be cleaned, because a record is corrupt or unreadable.",
+            prometheus "fawn_cleaning_failed_total", info "Fawn:cleaning_failed";
         memory_budget_bytes: u64, "The memory budget.",
             prometheus "fawn_memory_budget_bytes", info "Memory:maxmemory", stats "limit_maxbytes";
         memory_index_bytes: u64, "Memory of indexes.",
@@ -276,6 +286,11 @@ impl StoreStatus {
             segments: log.segments,
             segment_bytes: log.segment_bytes,
             live_bytes: log.live_bytes,
+            segments_cleaned: engine.segments_cleaned,
+            segments_dropped: engine.segments_dropped,
+            moved_bytes: engine.moved_bytes,
+            cleaning_debt_segments: log.cleaning_debt_segments,
+            cleaning_failed: engine.cleaning_failed,
             memory_budget_bytes: memory.budget_bytes,
             memory_index_bytes: memory.index_bytes,
             memory_overlay_bytes: memory.overlay_bytes,

@@ -261,6 +261,7 @@ impl<D: Device> Engine<D> {
         let segments_visited = self.segments.visited();
         LogReport {
             segments_visited,
+            cleaning_debt_segments: self.cleaner.debt_segments(),
             segments: self.segments.len() as u64,
             segment_bytes: self.segments.len() as u64 * u64::from(self.options.segment_bytes),
             live_bytes: self.segments.iter().map(Segment::live_bytes).sum(),

@@ -156,8 +156,9 @@ pub(crate) struct Segment {
     voids: Vec<VoidRecords>,
     /// Tombstones that cleaning may have to copy, bytes.
     pub(crate) tombstone_bytes: u64,
-    /// Cleaning has copied all that is needed, or has failed at a corrupt record: it is not repeated before the next open.
-    pub(crate) is_cleaned: bool,
+    /// Cleaning is worthwhile again once the store has a segment with this sequence number. It has copied all that is
+    /// needed, has failed at a corrupt record, or some records had to stay.
+    pub(crate) cleanable_from: u64,
     pub(crate) lengths: Lengths,
     /// Facts of its records, for its seal.
     pub(crate) facts: RecordFacts,
@@ -189,7 +190,7 @@ impl Segment {
             died_at: PerStream::default(),
             voids: Vec::new(),
             tombstone_bytes: 0,
-            is_cleaned: false,
+            cleanable_from: 0,
             lengths: Lengths::new(),
             facts: RecordFacts::default(),
         }
@@ -306,7 +307,7 @@ impl Segment {
 
     /// All that is needed of it was copied to the survivors' stream before `log_end`, its tombstones too.
     pub(crate) fn end_cleaning(&mut self, log_end: LogPosition) {
-        self.is_cleaned = true;
+        self.cleanable_from = u64::MAX;
         self.note_death(StreamKind::Survivors, log_end);
         self.shares.iter_mut().for_each(|share| share.hides_below = Version::ZERO);
     }

@@ -57,6 +57,11 @@ impl Cleaner {
         self.victim.as_ref().is_some_and(|victim| !victim.lacks_space) || self.pace.is_due
     }
 
+    /// Segments above the target at the last search for a victim.
+    pub(crate) const fn debt_segments(&self) -> u64 {
+        self.pace.debt
+    }
+
     /// A segment was sealed or dropped: there may be a victim now.
     pub(crate) fn note_change(&mut self) {
         self.pace.is_due = true;

@@ -18,8 +18,8 @@ const CLEANED_SEGMENTS_MIN: u64 = 8;
 const FULL_DEAD_BYTES_MIN: u64 = 512;
 /// Credit that may be saved up, bytes: bounds the cleaning of one step.
 const CREDIT_BYTES_MAX: u64 = 1 << 20;
-/// Credit of a store without writes, bytes per ms.
-const IDLE_BYTES_PER_MS: u64 = 16 << 10;
+/// Credit besides that for writes, bytes per ms: an idle store pays off its debt with it.
+const BYTES_PER_MS: u64 = 16 << 10;
 /// Time between two searches for a victim if the last one found none, ms.
 const SEARCH_MS: u64 = 1000;
 
@@ -29,7 +29,7 @@ pub(super) struct Pace {
     pub(super) is_due: bool,
     search_at: MonoMs,
     /// Segments above the target at the last search.
-    debt: u64,
+    pub(super) debt: u64,
     /// Bytes of victims that may be cleaned now.
     credit_bytes: u64,
     /// Record bytes of clients' writes for which credit was given, and the time of the last credit.
@@ -64,9 +64,9 @@ impl<D: Device> Engine<D> {
     pub(super) fn earn_credit(&mut self) {
         let pace = &mut self.cleaner.pace;
         let written = self.stats.record_bytes - pace.paid_bytes;
-        let idle_ms = self.now.mono.ms_since(pace.paid_at);
+        let passed_ms = self.now.mono.ms_since(pace.paid_at);
         (pace.paid_bytes, pace.paid_at) = (self.stats.record_bytes, self.now.mono);
-        let earned = if self.full { CREDIT_BYTES_MAX } else { written * (1 + pace.debt) + idle_ms * IDLE_BYTES_PER_MS };
+        let earned = if self.full { CREDIT_BYTES_MAX } else { written * (1 + pace.debt) + passed_ms * BYTES_PER_MS };
         pace.credit_bytes = (pace.credit_bytes + earned).min(CREDIT_BYTES_MAX);
     }
 
@@ -114,7 +114,7 @@ impl<D: Device> Engine<D> {
         // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
         let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
         let is_worthwhile = segment.dead_bytes() >= dead_bytes_min;
-        if !segment.sealed || segment.is_cleaned || !is_worthwhile {
+        if !segment.sealed || self.last_sequence < segment.cleanable_from || !is_worthwhile {
             return false;
         }
         let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();

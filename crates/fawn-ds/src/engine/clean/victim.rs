@@ -11,6 +11,8 @@ use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 
 /// Length of a read, bytes; a longer record gets a read of its own length.
 const READ_BYTES: u32 = 256 << 10;
+/// Segments written until a victim is cleaned again of which records had to stay.
+const STAYS_SEGMENTS: u64 = 16;
 
 #[derive(Debug)]
 pub(super) struct Victim {
@@ -187,10 +189,13 @@ impl<D: Device> Engine<D> {
             self.cleaner.victim = Some(victim);
             return;
         }
-        let end = self.survivors_end();
+        let (end, last_sequence) = (self.survivors_end(), self.last_sequence);
         let segment = self.segments.expect_mut(victim.slot);
         if victim.stays == 0 {
             segment.end_cleaning(end);
+        } else {
+            // Their verification may take long: cleaned again at once, they would stay again.
+            segment.cleanable_from = last_sequence + STAYS_SEGMENTS;
         }
         self.stats.segments_cleaned += 1;
         self.release_victim(&victim);
@@ -199,7 +204,7 @@ impl<D: Device> Engine<D> {
     /// Leaves the rest of a segment that cannot be read. It stays, with all that was not copied, until the next open.
     fn give_up_victim(&mut self, victim: Victim, detail: &str) {
         let segment = self.segments.expect_mut(victim.slot);
-        segment.is_cleaned = true;
+        segment.cleanable_from = u64::MAX;
         tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment cannot be cleaned: it stays");
         self.stats.cleaning_failed += 1;
         self.release_victim(&victim);

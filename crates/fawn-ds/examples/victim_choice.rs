@@ -1,0 +1,160 @@
+//! Simulation of the choice of victims: how often a byte is written in the steady state, by formula and workload.
+//!
+//! `cargo run --release -p fawn-ds --example victim_choice`. A log of 97 segments of 862 records, 70 of them live; new
+//! records and copies have an active segment each. Counted after four times the capacity was written, over three more.
+//! The result is deterministic.
+
+const SEGMENTS: usize = 97;
+const SEGMENT_RECORDS: usize = 862;
+const LIVE_SEGMENTS: usize = 70;
+const CAPACITY_RECORDS: u64 = 100 * SEGMENT_RECORDS as u64;
+
+/// A segment as a formula sees it: dead and live shares, segments written since it was begun, records since one died.
+struct Candidate {
+    dead: f64,
+    live: f64,
+    age: f64,
+    quiet: f64,
+}
+
+type Merit = fn(&Candidate) -> f64;
+
+const FORMULAS: [(&str, Merit); 6] = [
+    ("dead", |found| found.dead),
+    ("dead / (1 + live) × age", |found| found.dead / (1.0 + found.live) * found.age),
+    ("dead / (1 + live) × √age", |found| found.dead / (1.0 + found.live) * found.age.sqrt()),
+    ("dead / live × age^¼", |found| found.dead / found.live * found.age.powf(0.25)),
+    ("dead² / live × age", |found| found.dead * found.dead / found.live * found.age),
+    ("dead / live × √quiet", |found| found.dead / found.live * found.quiet.sqrt()),
+];
+
+#[derive(Default)]
+struct Segment {
+    keys: Vec<u32>,
+    live: usize,
+    sequence: u64,
+    last_death: u64,
+    is_sealed: bool,
+}
+
+struct Log {
+    segments: Vec<Segment>,
+    free: Vec<usize>,
+    /// Active segments of new records and of copies.
+    active: [Option<usize>; 2],
+    /// Segment and place of each key's record.
+    places: Vec<Option<(usize, usize)>>,
+    sequence: u64,
+    clock: u64,
+    written: u64,
+}
+
+impl Log {
+    fn new(keys: usize) -> Self {
+        let (segments, free, places) = (Vec::new(), Vec::new(), vec![None; keys]);
+        Self { segments, free, active: [None; 2], places, sequence: 0, clock: 0, written: 0 }
+    }
+
+    fn append(&mut self, stream: usize, key: u32) {
+        let at = match self.active[stream] {
+            Some(at) if self.segments[at].keys.len() < SEGMENT_RECORDS => at,
+            full => self.begin(stream, full),
+        };
+        if let Some((old, _)) = self.places[key as usize] {
+            self.segments[old].live -= 1;
+            self.segments[old].last_death = self.clock;
+        }
+        self.places[key as usize] = Some((at, self.segments[at].keys.len()));
+        self.segments[at].keys.push(key);
+        self.segments[at].live += 1;
+        self.written += 1;
+    }
+
+    fn begin(&mut self, stream: usize, full: Option<usize>) -> usize {
+        if let Some(full) = full {
+            self.segments[full].is_sealed = true;
+        }
+        self.sequence += 1;
+        let segment = Segment { sequence: self.sequence, last_death: self.clock, ..Segment::default() };
+        let at = self.free.pop().unwrap_or(self.segments.len());
+        if at == self.segments.len() {
+            self.segments.push(segment);
+        } else {
+            self.segments[at] = segment;
+        }
+        self.active[stream] = Some(at);
+        at
+    }
+
+    fn clean(&mut self, merit: Merit) {
+        while self.segments.len() - self.free.len() >= SEGMENTS {
+            let sealed = (0..self.segments.len()).filter(|&at| self.segments[at].is_sealed);
+            let merits = sealed.map(|at| (at, merit(&self.candidate(&self.segments[at]))));
+            let Some((victim, _)) = merits.max_by(|(_, one), (_, other)| one.total_cmp(other)) else { return };
+            let keys = core::mem::take(&mut self.segments[victim].keys);
+            for (place, key) in keys.into_iter().enumerate() {
+                if self.places[key as usize] == Some((victim, place)) {
+                    self.append(1, key);
+                }
+            }
+            self.segments[victim].is_sealed = false;
+            self.free.push(victim);
+        }
+    }
+
+    fn candidate(&self, segment: &Segment) -> Candidate {
+        let live = segment.live as f64 / SEGMENT_RECORDS as f64;
+        Candidate {
+            dead: 1.0 - live,
+            live: live.max(0.001),
+            age: (self.sequence - segment.sequence + 1) as f64,
+            quiet: (self.clock - segment.last_death + 1) as f64,
+        }
+    }
+}
+
+/// Numbers from 0 to 1, uniform.
+fn uniform(state: &mut u64) -> f64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as f64 / (1u64 << 53) as f64
+}
+
+fn amplification(merit: Merit, cumulative: &[f64]) -> f64 {
+    let keys = cumulative.len();
+    let (mut log, mut random, mut written_before) = (Log::new(keys), 12_345, 0);
+    for write in 0..keys as u64 + 7 * CAPACITY_RECORDS {
+        if write == keys as u64 + 4 * CAPACITY_RECORDS {
+            written_before = log.written;
+        }
+        let key = if write < keys as u64 {
+            write
+        } else {
+            let drawn = uniform(&mut random) * cumulative[keys - 1];
+            let rank = cumulative.partition_point(|&sum| sum < drawn) as u64;
+            // Neighbouring ranks lie in different segments.
+            rank.wrapping_mul(0x9E37_79B9_7F4A_7C15) % keys as u64
+        };
+        log.clock = write;
+        log.append(0, key as u32);
+        log.clean(merit);
+    }
+    (log.written - written_before) as f64 / (3 * CAPACITY_RECORDS) as f64
+}
+
+fn main() {
+    println!("{:28} {:>8} {:>10}", "merit", "uniform", "Zipf 0.99");
+    let cumulative = |exponent: f64| -> Vec<f64> {
+        let weights = (1..=LIVE_SEGMENTS * SEGMENT_RECORDS).map(|rank| (rank as f64).powf(-exponent));
+        let sums = weights.scan(0.0, |sum, weight| {
+            *sum += weight;
+            Some(*sum)
+        });
+        sums.collect()
+    };
+    let (flat, skewed) = (cumulative(0.0), cumulative(0.99));
+    for (name, merit) in FORMULAS {
+        println!("{name:28} {:8.3} {:10.3}", amplification(merit, &flat), amplification(merit, &skewed));
+    }
+}
