@@ -50,8 +50,9 @@ impl Pace {
 /// A victim's merit: the bytes that are freed for each byte copied, times the square root of the log's length since a
 /// record of it last died. A segment whose records still die is cheaper later.
 ///
-/// Of nine such formulas, simulated at 70 % live, this one copied least: 1.82 × the writes for uniform keys and 1.76 × for
-/// Zipf 0.99. Bytes freed alone: 2.21 and 2.37; with the segment's age as in log-structured file systems: 1.84 and 1.86.
+/// Of six such formulas, simulated at 70 % live, this one copies least: 1.82 × the writes for uniform keys and 1.76 × for
+/// Zipf 0.99. Dead bytes alone: 2.19 and 2.37; with the segment's age as in log-structured file systems: 1.84 and 1.86
+/// (`cargo run --release -p fawn-ds --example victim_choice`).
 fn merit(segment: &Segment, log_end: LogPosition) -> u64 {
     let kept = segment.live_bytes() + segment.tombstone_bytes;
     let quiet = log_end.0.saturating_sub(segment.died_at[StreamKind::Foreground].0) + 1;
