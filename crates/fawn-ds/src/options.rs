@@ -8,6 +8,9 @@ use fawn_types::{Durability, HashSecret, limits};
 /// Segment size unless chosen otherwise, bytes.
 const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
 
+/// Bytes of log that an opening scans anyway, unless chosen otherwise: it takes tens of milliseconds.
+const CHECKPOINT_LOG_BYTES_MIN: u64 = 64 << 20;
+
 /// Minimum memory for records between append and commit, in any budget, bytes.
 const PENDING_BYTES_MIN: usize = 64 << 10;
 
@@ -28,6 +31,8 @@ pub struct Options {
     pub capacity_bytes: Option<u64>,
     /// Bytes of segments for 100 bytes of live records, beyond which cleaning begins.
     pub space_amplification_max_percent: u64,
+    /// Bytes of log behind a checkpoint before the next one, if ten times the image is less.
+    pub checkpoint_log_bytes_min: u64,
     /// Starts every frame on a new page, for disks where rewriting a sector with unchanged content is unsafe.
     pub pad_frames: bool,
     /// Secret of the key hash. Required to create a store; must match an existing store's, if given.
@@ -55,6 +60,7 @@ impl Default for Options {
             value_bytes_max: limits::VALUE_BYTES_MAX as u32,
             capacity_bytes: None,
             space_amplification_max_percent: 140,
+            checkpoint_log_bytes_min: CHECKPOINT_LOG_BYTES_MIN,
             pad_frames: false,
             secret: None,
             secret_if_new: None,

@@ -216,6 +216,11 @@ impl Overlay {
         self.unconfirmed.range((Included((range, from, 0)), end)).map(|(_, written)| written)
     }
 
+    /// Committed records of all ranges that the index does not have yet.
+    pub(crate) fn all_unconfirmed(&self) -> impl Iterator<Item = &Written> {
+        self.unconfirmed.values()
+    }
+
     /// Removes and returns the key's entry if it has a single pending record over a known base: after that record's
     /// commit the entry is no longer needed.
     pub(crate) fn take_only(&mut self, range: usize, name: KeyName) -> Option<(OverlayBase, Written)> {

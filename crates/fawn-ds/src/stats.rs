@@ -49,6 +49,10 @@ pub struct EngineStats {
     pub moved_tombstones: u64,
     /// Bytes of segments read for cleaning.
     pub cleaning_read_bytes: u64,
+    /// Checkpoints written and listed.
+    pub checkpoints: u64,
+    /// Bytes written for checkpoints.
+    pub checkpoint_bytes: u64,
     /// Segments that cleaning gave up, because they are corrupt or unreadable.
     pub cleaning_failed: u64,
 }

@@ -102,6 +102,7 @@ impl<D: Device> Engine<D> {
         };
         assert!(moved, "the index still holds what was confirmed");
         if let OverlayBase::At(old) = base {
+            self.note_unindexed(at, hash, old);
             self.release_old(at, old, written.version);
         }
     }
@@ -129,6 +130,7 @@ impl<D: Device> Engine<D> {
         for &slot in self.ranges[at].segments.values() {
             self.segments.expect_mut(slot).clear_range(at, version, end);
         }
+        self.give_up_checkpoint();
         self.ranges[at].index.clear();
         self.ranges[at].cleared.committed = version;
         self.has_unlisted_clear = true;

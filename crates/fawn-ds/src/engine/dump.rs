@@ -81,7 +81,7 @@ impl<D: Device> Engine<D> {
         for segment in self.dump_order() {
             let mut failed = None;
             let mut walk = RecordWalk::new(segment.input);
-            let range = (FRAMES_OFFSET, segment.input.end);
+            let range = (u64::from(FRAMES_OFFSET), u64::from(segment.input.end));
             let mut reads = SequentialRead::new(segment.file, range, READS_IN_FLIGHT, IoClass::Foreground);
             while let Some(buf) = reads.next(&mut self.device) {
                 read_bytes += buf.len() as u64;

@@ -101,6 +101,7 @@ impl<D: Device> Engine<D> {
             // Survivors are no part of a history: no version of a range becomes durable with them.
             StreamKind::Survivors => FrameRanges::new(),
         };
+        self.checkpoints.log_bytes += u64::from(end - offset);
         let write_end = end.next_multiple_of(PAGE_BYTES as u32);
         let done = false;
         let frame = ClosedFrame { slot, sequence, offset, end, record_bytes, count, chain, write_end, ranges, done };
@@ -290,7 +291,7 @@ impl<D: Device> Engine<D> {
             }
             StreamKind::Survivors => false,
         };
-        if !is_whole && !is_due && !self.flush_everything && !self.drops_need_sync(kind) {
+        if !is_whole && !is_due && !self.flush_everything && !self.needs_sync(kind) {
             return;
         }
         let file = segment.file;
@@ -303,10 +304,10 @@ impl<D: Device> Engine<D> {
         self.device.submit_sync(file, io_class(kind), token);
     }
 
-    /// Starts the syncs that dead segments wait for, as far as they are due.
-    pub(crate) fn sync_for_drops(&mut self) {
+    /// Starts the syncs that dead segments or a checkpoint wait for, as far as they are due.
+    pub(crate) fn sync_for_waiting(&mut self) {
         for kind in StreamKind::ALL {
-            if self.drops_need_sync(kind) {
+            if self.needs_sync(kind) {
                 let flush = &mut self.streams[kind].flush;
                 flush.wanted |= flush.open.is_some();
                 self.advance_flush();
@@ -314,10 +315,11 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Whether a dead segment waits for a sync of the stream that nothing else brings about soon: survivors have no timer,
-    /// and on a full device no write can wait for the foreground's.
-    fn drops_need_sync(&self, kind: StreamKind) -> bool {
-        self.drops.waits_for[kind] && (kind == StreamKind::Survivors || self.full)
+    /// Whether a dead segment or a checkpoint waits for a sync of the stream that nothing else brings about soon:
+    /// survivors have no timer, and on a full device no write can wait for the foreground's.
+    fn needs_sync(&self, kind: StreamKind) -> bool {
+        let drops_wait = self.drops.waits_for[kind] && (kind == StreamKind::Survivors || self.full);
+        drops_wait || self.checkpoints.waits_for(kind, self.streams[kind].flush.synced)
     }
 
     pub(crate) fn sync_done(&mut self, kind: StreamKind) {
@@ -345,6 +347,7 @@ impl<D: Device> Engine<D> {
         self.sync_all()?;
         StreamKind::ALL.into_iter().for_each(|kind| self.record_end_of_log(kind));
         self.sync_all()?;
+        self.checkpoint_at_close();
         self.certify();
         self.sync_all()?;
         Ok(self.device)
@@ -384,7 +387,7 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn has_writes_in_flight(&self) -> bool {
-        self.in_flight.iter().any(|(_, operation)| !operation.is_read())
+        self.in_flight.iter().any(|(_, operation)| operation.is_of_log())
     }
 }
 

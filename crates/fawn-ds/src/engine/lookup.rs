@@ -283,6 +283,7 @@ impl<D: Device> Engine<D> {
     pub(super) fn remove_expired(&mut self, at: usize, hash: KeyHash, expired: ReplacedRecord, version: Version) {
         let removed = self.ranges[at].index.remove(hash, expired.pointer);
         assert!(removed, "the record was just found through this entry");
+        self.note_unindexed(at, hash, expired);
         let (slot, _) = self.segments.slot_and_offset(expired.pointer);
         self.enter_segment(at, slot, version, RecordKind::Tombstone);
         // No commit replaced the record, and the record itself hides older copies of the key.

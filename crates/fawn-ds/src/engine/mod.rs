@@ -5,6 +5,7 @@
 mod append;
 mod blob;
 mod chained;
+mod checkpoint;
 mod clean;
 mod clears;
 mod clock;
@@ -54,6 +55,7 @@ use crate::range::{RangeProgress, RangeState};
 use crate::record_cache::{CacheSplit, RecordCache};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
 pub(crate) use append::Reserve;
+pub(crate) use checkpoint::Checkpoints;
 pub(crate) use clean::Cleaner;
 pub(crate) use drops::Drops;
 use fawn_flash::PageCache;
@@ -103,11 +105,18 @@ pub(crate) enum InFlight {
     Lookup { plan: LookupPlan, user: u64 },
     Verify { range: usize, name: KeyName, span: ReadSpan, rejected: Rejected },
     Clean { from: u32, len: usize },
+    Checkpoint,
+    CheckpointSync,
 }
 
 impl InFlight {
     pub(crate) const fn is_read(&self) -> bool {
         matches!(self, Self::Lookup { .. } | Self::Verify { .. } | Self::Clean { .. })
+    }
+
+    /// Whether it writes or syncs the log or the manifest.
+    const fn is_of_log(&self) -> bool {
+        !self.is_read() && !matches!(self, Self::Checkpoint | Self::CheckpointSync)
     }
 }
 
@@ -137,6 +146,7 @@ pub struct Engine<D: Device> {
     /// A committed clear of a range is not listed in the manifest yet.
     pub(crate) has_unlisted_clear: bool,
     pub(crate) cleaner: Cleaner,
+    pub(crate) checkpoints: Checkpoints,
     pub(crate) streams: PerStream<Stream>,
     pub(crate) pool: AppendBufferPool,
     /// Syncs at once, in every durability mode: during a close, or for a chain's handshake.

@@ -40,7 +40,8 @@ impl<D: Device> Engine<D> {
         self.advance_flush();
         self.clean();
         self.maintain_segments();
-        self.sync_for_drops();
+        self.advance_checkpoint();
+        self.sync_for_waiting();
         self.tend_copies();
         self.certify_when_due();
         self.record_end_when_idle();
@@ -96,6 +97,8 @@ impl<D: Device> Engine<D> {
             InFlight::Sync { stream } => self.sync_done(*stream),
             InFlight::SegmentHeader { stream } => self.header_written(*stream),
             InFlight::Manifest => self.manifest_written(),
+            InFlight::Checkpoint => self.checkpoint_written(),
+            InFlight::CheckpointSync => self.checkpoint_synced(),
             InFlight::Lookup { .. } | InFlight::Verify { .. } | InFlight::Clean { .. } => {
                 unreachable!("reads are not writes")
             }
@@ -145,12 +148,14 @@ impl<D: Device> Engine<D> {
     /// Does up to `budget` units of maintenance now; later polls do the rest.
     pub fn step(&mut self, budget: usize) {
         for _ in 0..budget {
-            if self.verify_queue.is_empty() && !self.drops.has_work() && !self.cleaner.has_work() {
+            let is_cleaning = self.drops.has_work() || self.cleaner.has_work();
+            if self.verify_queue.is_empty() && !is_cleaning && !self.checkpoints.has_work() {
                 return;
             }
             self.pump_verifications();
             self.clean();
             self.maintain_segments();
+            self.advance_checkpoint();
         }
         self.device.kick();
     }

@@ -225,6 +225,7 @@ impl<D: Device> Engine<D> {
         self.copies_listed();
         self.clears_listed();
         self.unlink_dropped();
+        self.unlink_checkpoints();
         self.start_manifest();
     }
 

@@ -78,6 +78,7 @@ impl<D: Device> Engine<D> {
         // A finish of an earlier transfer that is not listed yet must not be taken for this one's. Before the beginning
         // is durable, no record may have its number: so the range takes none until then.
         self.ranges[at].copy = Some(TransferState { base, stage: TransferStage::Beginning(listed) });
+        self.give_up_checkpoint();
         self.overlay.forget_range(at);
         self.records.clear_range(at);
         self.streams[StreamKind::Foreground].flush.forget_range(at);

@@ -3,6 +3,7 @@
 //! Pure functions of bytes, without a device or a clock. Encoders and decoders have files of their own, and no decoder
 //! panics on any input. `docs/formats/fawn-ds.md` specifies the format; a test compares its worked examples with this
 //! code.
+pub mod checkpoint;
 pub mod frame;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;

@@ -33,6 +33,7 @@ impl Iterator for Candidates<'_> {
 #[derive(Clone, Debug)]
 pub struct Cell<'a> {
     page: IndexPage<'a>,
+    depth: u32,
     /// The cursor of the next cell; `None` at the end of hash order.
     pub next: Option<u64>,
 }
@@ -40,7 +41,7 @@ pub struct Cell<'a> {
 impl<'a> Cell<'a> {
     pub(super) fn new(page: IndexPage<'a>, first_hash: u64, depth: u32) -> Self {
         assert!((1..64).contains(&depth), "a cell of depth {depth} has no successor");
-        Self { page, next: first_hash.checked_add(1 << (64 - depth)) }
+        Self { page, depth, next: first_hash.checked_add(1 << (64 - depth)) }
     }
 
     /// Entries in the cell.
@@ -59,6 +60,18 @@ impl<'a> Cell<'a> {
     pub fn pointers(&self) -> impl ExactSizeIterator<Item = Pointer> + 'a {
         let page = self.page;
         (0..page.fragments.len()).map(move |at| page.pointer(at))
+    }
+
+    /// Hash bits that all keys of the cell share.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Every entry of the cell as it is stored: fragment and pointer.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = (u16, Pointer)> + 'a {
+        let page = self.page;
+        page.fragments.iter().enumerate().map(move |(at, &fragment)| (fragment, page.pointer(at)))
     }
 
     /// The entries with fewer than `bits` hash bits left, which [`super::Index::refill`] would make selective again.

@@ -43,6 +43,14 @@ pub(super) fn descend(entry: u16) -> Option<(bool, u16)> {
     (bits(entry) > 0).then_some((entry >> 15 == 1, entry << 1))
 }
 
+/// The entry in the parent of its page, whose prefix lacks the bit `side`: the opposite of [`descend`]. A full fragment
+/// loses its last bit.
+#[inline]
+pub(super) fn ascend(entry: u16, side: bool) -> u16 {
+    debug_assert_ne!(entry, VACANT);
+    u16::from(side) << 15 | entry >> 1 | entry & 1
+}
+
 /// The first entry at or after `from` that matches `query`.
 #[inline]
 pub(super) fn first_match(entries: &[u16], query: u16, from: usize) -> Option<usize> {

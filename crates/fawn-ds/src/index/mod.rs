@@ -14,6 +14,7 @@
 mod cell;
 mod fragment;
 mod grow;
+mod image;
 mod slab;
 mod table;
 #[cfg(test)]

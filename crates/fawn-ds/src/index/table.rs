@@ -31,8 +31,20 @@ impl CellTable {
     /// A table of `2^level` empty pages.
     pub(super) fn new(level: u32) -> Self {
         assert!((LEVEL_MIN..=LEVEL_MAX).contains(&level), "level {level} is outside {LEVEL_MIN}..={LEVEL_MAX}");
-        let chunks = (1usize << level).div_ceil(CHUNK_LEN);
-        Self { chunks: (0..chunks).map(|_| empty_chunk()).collect(), pages: 1 << level, level }
+        match Self::with_pages(1 << level) {
+            Some(table) => table,
+            None => unreachable!("checked above"),
+        }
+    }
+
+    /// A table of that many empty pages; `None` if no table has this number.
+    pub(super) fn with_pages(pages: u32) -> Option<Self> {
+        let level = pages.checked_ilog2()?;
+        if !(LEVEL_MIN..=LEVEL_MAX).contains(&level) {
+            return None;
+        }
+        let chunks = (pages as usize).div_ceil(CHUNK_LEN);
+        Some(Self { chunks: (0..chunks).map(|_| empty_chunk()).collect(), pages, level })
     }
 
     pub(super) fn pages(&self) -> u32 {

@@ -110,6 +110,21 @@ impl Lengths {
         }
     }
 
+    /// The counted records by step, without empty steps.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(step, &count)| (step as u32, count))
+    }
+
+    /// Takes counts that a checkpoint has.
+    pub(crate) fn load(&mut self, counts: impl Iterator<Item = (u32, u32)>) {
+        for (step, count) in counts {
+            let counted = &mut self.counts[(step as usize).min(Self::STEPS - 1)];
+            *counted = counted.saturating_add(count);
+            self.total = self.total.saturating_add(count);
+        }
+        self.covering_bytes = self.covering();
+    }
+
     /// Length that covers 99.9 % of the records counted, bytes.
     fn covering(&self) -> u32 {
         let beyond_max = self.total / 1000;
@@ -303,6 +318,16 @@ impl Segment {
     pub(crate) fn is_void(&self, range: usize, position: LogPosition, version: Version) -> bool {
         let is_in = |void: &VoidRecords| void.range == range && position < void.before && version > void.above;
         self.voids.iter().any(is_in)
+    }
+
+    /// Rolled-back records: the range, the position that they lie before, and the version that they are above.
+    pub(crate) fn voids(&self) -> impl Iterator<Item = (usize, LogPosition, Version)> {
+        self.voids.iter().map(|void| (void.range, void.before, void.above))
+    }
+
+    /// Notes rolled-back records that a checkpoint has.
+    pub(crate) fn load_void(&mut self, range: usize, before: LogPosition, above: Version) {
+        self.voids.push(VoidRecords { range, before, above });
     }
 
     /// All that is needed of it was copied to the survivors' stream before `log_end`, its tombstones too.

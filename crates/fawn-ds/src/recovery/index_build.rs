@@ -2,10 +2,10 @@
 use super::conflicts::{Conflict, Conflicts};
 use crate::engine::Engine;
 use crate::error::OpenError;
-use crate::format::RangeNumber;
 use crate::format::manifest::{ManifestRange, RangeBeginning, SoleEpochs};
 use crate::format::record::{RecordKind, Stored};
 use crate::format::segment::StreamKind;
+use crate::format::{RangeNumber, Watermark};
 use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
@@ -28,14 +28,17 @@ struct ScannedEntry {
 
 /// Per range: records that wait for a mark.
 #[derive(Debug, Default)]
-struct Tentative {
+pub(super) struct Tentative {
     /// A mark was met: records that no sole epoch covers count from their mark on. In each segment a mark precedes
     /// them.
     has_marks: bool,
     /// Epochs without marks.
     sole: Option<SoleEpochs>,
     records: VecDeque<ScannedEntry>,
-    cleared: Version,
+    /// Committed at least up to here, by a checkpoint.
+    pub(super) committed: Version,
+    /// Records up to here are void, whichever order they are read in.
+    pub(super) cleared: Version,
     beginning: Option<RangeBeginning>,
     /// The segments right before this one are missing, and no later record of the range was read yet.
     gap_before: Option<u64>,
@@ -48,7 +51,7 @@ impl Tentative {
     }
 
     /// Whether its transfer is complete, so that its records count.
-    fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.beginning.is_some_and(|beginning| beginning.is_whole)
     }
 
@@ -79,11 +82,13 @@ pub(super) struct Stray {
 
 pub(super) struct IndexBuilder<'e, D: Device> {
     pub(super) engine: &'e mut Engine<D>,
-    tentative: Vec<Tentative>,
-    numbers: HashMap<RangeNumber, usize, FxBuildHasher>,
+    pub(super) tentative: Vec<Tentative>,
+    pub(super) numbers: HashMap<RangeNumber, usize, FxBuildHasher>,
     conflicts: Conflicts,
     tombstones: Vec<KeptTombstone>,
     strays: BTreeMap<RangeNumber, Stray>,
+    /// Survivors before this position are in the checkpoint that was loaded.
+    pub(super) survivors_from: Watermark,
 }
 
 impl<'e, D: Device> IndexBuilder<'e, D> {
@@ -111,6 +116,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             conflicts: Conflicts::default(),
             tombstones: Vec::new(),
             strays: BTreeMap::new(),
+            survivors_from: Watermark::NONE,
         }
     }
 
@@ -167,6 +173,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let name = self.engine.name_of(hash, record.key);
         let entry = ScannedEntry { version, pointer, len_bytes, kind, name };
         if stream == StreamKind::Survivors {
+            if (Watermark { sequence, offset }) < self.survivors_from {
+                return;
+            }
             return self.survivor(at, &entry);
         }
         if self.tentative[at].is_copied(version) {
@@ -308,7 +317,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// Invalidates all records of the range so far, including those in conflict.
     fn clear(&mut self, at: usize, version: Version) {
         self.conflicts.forget_range(at);
-        let listed = self.tentative[at].cleared;
+        let listed = self.engine.ranges[at].cleared.listed;
         self.engine.recover_clears(at, listed, version);
         let Engine { ranges, segments, .. } = &mut *self.engine;
         ranges[at].index.clear();
@@ -329,6 +338,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// The log is read: what still waits for a mark stays pending.
     pub(super) fn finish(mut self) -> Result<Vec<Stray>, OpenError> {
         for at in 0..self.engine.ranges.len() {
+            // Only now: a rollback in the log may have voided records of lower versions.
+            self.apply_through(at, self.tentative[at].committed);
             self.apply_sole(at);
         }
         self.resolve()?;

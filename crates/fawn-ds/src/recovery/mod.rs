@@ -2,6 +2,7 @@
 //!
 //! `read` and `index_build` change nothing on disk, `validate` refuses corruption, and only then `begin` writes.
 mod begin;
+mod checkpoint;
 mod conflicts;
 mod create;
 mod index_build;
@@ -15,7 +16,7 @@ mod validate;
 pub use report::{Damage, OpenReport, RangeReport};
 pub use salvage::{SalvageReport, open_for_salvage};
 
-use crate::engine::{ApartRetry, Cleaner, Drops, Engine};
+use crate::engine::{ApartRetry, Checkpoints, Cleaner, Drops, Engine};
 use crate::error::{EngineError, OpenError};
 use crate::format::RangeNumber;
 use crate::format::manifest::{Identity, ManifestState, SegmentEntry};
@@ -100,6 +101,7 @@ impl<D: Device> Engine<D> {
         if engine.options.read_only {
             StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
         } else {
+            engine.checkpoints.log_bytes = report.bytes;
             engine.begin(&scanned)?;
         }
         Ok((engine, report))
@@ -136,6 +138,7 @@ impl<D: Device> Engine<D> {
             has_unlisted: true,
             has_unlisted_clear: false,
             cleaner: Cleaner::default(),
+            checkpoints: Checkpoints::default(),
             streams: PerStream::from_fn(|_| Stream::new(now.mono)),
             pool: AppendBufferPool::new(options.spare_bytes_max()),
             flush_everything: false,

@@ -31,8 +31,12 @@ impl<D: Device> Engine<D> {
             self.segments.insert(segment);
         }
         let mut builder = IndexBuilder::new(self);
+        let from = builder.load_checkpoint(report);
         let mut scanned = Vec::new();
         for (slot, entry) in listed {
+            if entry.sequence < from[entry.stream].sequence {
+                continue;
+            }
             if gaps.contains(&entry.sequence) {
                 builder.gap(entry.sequence);
             }

@@ -37,6 +37,10 @@ pub struct OpenReport {
     pub records: u64,
     /// Bytes of frames read.
     pub bytes: u64,
+    /// Index entries taken from a checkpoint; `None`: the whole log was scanned.
+    pub checkpoint_entries: Option<u64>,
+    /// Checkpoints that were not used, and why.
+    pub checkpoints_refused: Vec<(String, String)>,
     /// Records under numbers that no range has any more: the range was dropped or began again. They are removed with
     /// their segments.
     pub invalidated_records: u64,

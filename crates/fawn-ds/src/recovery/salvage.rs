@@ -131,7 +131,12 @@ impl<D: Device> Engine<D> {
         let mut builder = IndexBuilder::new(self);
         for segment in found {
             let mut walk = RecordWalk::new(segment.walk_input());
-            let mut reads = SequentialRead::new(segment.file, (FRAMES_OFFSET, segment.end), 1, IoClass::Recovery);
+            let mut reads = SequentialRead::new(
+                segment.file,
+                (u64::from(FRAMES_OFFSET), u64::from(segment.end)),
+                1,
+                IoClass::Recovery,
+            );
             while let Some(buf) = reads.next(&mut builder.engine.device) {
                 walk.push(&buf, &mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
                 builder.resolve_if_many()?;
@@ -268,7 +273,8 @@ fn survey<D: Device>(device: &mut D, found: &mut [FoundSegment], segment_bytes: 
         let mut note = |_: u32, stored: &Stored<'_>| {
             numbers.insert(stored.envelope.number);
         };
-        let mut reads = SequentialRead::new(segment.file, (FRAMES_OFFSET, segment.end), 4, IoClass::Recovery);
+        let mut reads =
+            SequentialRead::new(segment.file, (u64::from(FRAMES_OFFSET), u64::from(segment.end)), 4, IoClass::Recovery);
         if segment.is_damaged || segment.entry.seal.is_some() {
             let mut walk = RecordWalk::new(segment.walk_input());
             while let Some(buf) = reads.next(device) {

@@ -7,18 +7,18 @@ use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 
 /// Length of one read, bytes.
-const READ_BYTES: u32 = 1 << 20;
+const READ_BYTES: u64 = 1 << 20;
 
 /// A part of a file, read in order.
 #[derive(Debug)]
 pub(crate) struct SequentialRead {
     file: FileId,
-    next: u32,
-    end: u32,
+    next: u64,
+    end: u64,
     depth: usize,
     class: IoClass,
     /// Reads in flight, in the order of the file: token, offset, length.
-    started: VecDeque<(u64, u32, u32)>,
+    started: VecDeque<(u64, u64, u64)>,
     done: HashMap<u64, Completion, FxBuildHasher>,
     last_token: u64,
 }
@@ -26,8 +26,8 @@ pub(crate) struct SequentialRead {
 impl SequentialRead {
     /// Reads from `from`, a multiple of a page, to the page in which `end` is, with up to `depth` reads in flight.
     /// Between two calls of [`SequentialRead::next`] only a `depth` of 1 leaves the device to others.
-    pub(crate) fn new(file: FileId, (from, end): (u32, u32), depth: usize, class: IoClass) -> Self {
-        let end = end.next_multiple_of(PAGE_BYTES as u32);
+    pub(crate) fn new(file: FileId, (from, end): (u64, u64), depth: usize, class: IoClass) -> Self {
+        let end = end.next_multiple_of(PAGE_BYTES as u64);
         let (started, done) = (VecDeque::new(), HashMap::default());
         Self { file, next: from, end, depth, class, started, done, last_token: 0 }
     }
@@ -56,7 +56,7 @@ impl SequentialRead {
             let len = (self.end - self.next).min(READ_BYTES);
             self.last_token += 1;
             let buf = AlignedBuf::zeroed(len as usize);
-            device.submit_read(self.file, u64::from(self.next), buf, self.class, Token(self.last_token));
+            device.submit_read(self.file, self.next, buf, self.class, Token(self.last_token));
             self.started.push_back((self.last_token, self.next, len));
             self.next += len;
         }
@@ -82,11 +82,11 @@ impl SequentialRead {
     }
 
     /// Reads page by page what could not be read at once.
-    fn read_pages<D: Device>(&mut self, device: &mut D, offset: u32, len: u32) -> AlignedBuf {
+    fn read_pages<D: Device>(&mut self, device: &mut D, offset: u64, len: u64) -> AlignedBuf {
         // The completions of later reads are kept: the page reads have tokens of their own.
         while device.in_flight() > 0 {
             self.wait(device);
         }
-        Io::new(device).read_pages(self.file, u64::from(offset), len as usize, self.class)
+        Io::new(device).read_pages(self.file, offset, len as usize, self.class)
     }
 }

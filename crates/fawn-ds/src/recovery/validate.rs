@@ -4,6 +4,7 @@ use super::{Damage, OpenReport, Scanned, synced_logs};
 use crate::check;
 use crate::engine::Engine;
 use crate::error::OpenError;
+use crate::format::checkpoint;
 use crate::format::manifest;
 use crate::format::scan::{OTHER_RECORDS, SegmentVerdict};
 use crate::format::segment;
@@ -16,11 +17,14 @@ impl<D: Device> Engine<D> {
     /// acknowledged data.
     pub(super) fn orphans(&mut self, report: &mut OpenReport) -> Result<Vec<String>, OpenError> {
         let state = self.manifest.state();
-        let listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid)).collect();
+        let segments = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid));
+        let checkpoints = state.checkpoints.iter().map(|listed| checkpoint::file_name(listed.uuid));
+        let listed: Vec<_> = segments.chain(checkpoints).collect();
         let mut orphans = Vec::new();
         for name in self.device.list()? {
             let is_segment = segment::is_file_name(&name);
-            if listed.contains(&name) || (!is_segment && name != manifest::NEW_FILE_NAME) {
+            let is_of_store = is_segment || checkpoint::is_file_name(&name) || name == manifest::NEW_FILE_NAME;
+            if listed.contains(&name) || !is_of_store {
                 continue;
             }
             if is_segment && check::holds_newer_data(&mut self.device, &name, self.store, state.last_sequence)? {

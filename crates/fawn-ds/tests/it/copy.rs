@@ -2,7 +2,7 @@
 //!
 //! The tail is a model that knows every version. The receiver is an engine that lags behind, as a chain member does. It
 //! accepts chunks by the protocol's rule: none that was read at a version before the end of its own log.
-use crate::support::{RANGE, SECRET, TestNode, small};
+use crate::support::{RANGE, SECRET, TestNode, scanned, small};
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::{FRAMES_OFFSET, frame, segment};
@@ -703,7 +703,7 @@ fn marks_of(disk: &SimDisk, range: RangeId) -> Vec<Version> {
 #[test]
 fn no_mark_at_the_base_stands_beside_records_that_still_count() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, scanned(Durability::Sync), Now::at(1)).unwrap();
     node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
     let base = version(1, 1000);
     let write = |node: &mut TestNode, seq| {

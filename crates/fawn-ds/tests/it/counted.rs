@@ -1,5 +1,5 @@
 //! Counts of device operations: one read per cold hit, one write per submit, no read per cached hit.
-use crate::support::{RANGE, TestNode, TestWrite, small};
+use crate::support::{RANGE, TestNode, TestWrite, scanned, small};
 use fawn_ds::internals::{Lookup, Options, PREFETCH_KEYS_MAX, View};
 use fawn_flash::{Device, SimDisk, SimOptions};
 use fawn_types::{Durability, Now, RangeId, TimeMs};
@@ -176,7 +176,7 @@ fn warming_reads_nothing_and_changes_nothing() {
 fn a_turn_looks_at_no_segment() {
     for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
         let disk = SimDisk::new(SimOptions::instant(1));
-        let options = Options { memory_bytes: 16 << 20, ..small(durability) };
+        let options = Options { memory_bytes: 16 << 20, ..scanned(durability) };
         let mut node = TestNode::open(&disk, options, Now::at(1)).unwrap();
         let put = |node: &mut TestNode, i: u32, len: usize| {
             let (key, value) = (i.to_be_bytes().to_vec(), Some(vec![7; len]));

@@ -141,6 +141,8 @@ struct CrashImageCounts {
     orphans: usize,
     /// The image was taken while the device was full.
     full: usize,
+    /// The store was opened from a checkpoint.
+    checkpoints: usize,
     /// Segments cleaned by the workload, and tombstones copied.
     cleaned: usize,
     tombstones: usize,
@@ -152,6 +154,7 @@ fn check_image(run: &CrashRun, image: &Image, promised: bool, context: &str) -> 
         Ok(node) => node,
         Err(error) => panic!("{context}: after operation {op} the store does not open: {error}"),
     };
+    assert_eq!(node.report.checkpoints_refused, [], "{context}: operation {op}");
     let recovered = node.engine.progress(RANGE).committed;
     let (acked, appended) = (history.acked_at(op), history.appended_at(op));
     assert!(!promised || recovered >= acked, "{context}: operation {op}: acked {acked:?}, recovered {recovered:?}");
@@ -160,11 +163,21 @@ fn check_image(run: &CrashRun, image: &Image, promised: bool, context: &str) -> 
         panic!("{context}: operation {op}: {recovered:?} is within a batch")
     };
     let found = content_of(&mut node, run.keys);
-    assert_eq!(&found, expected, "{context}: operation {op}: content as of {recovered:?}");
+    let differs = |key: &&Vec<u8>| found.get(*key) != expected.get(*key);
+    if let Some(key) = found.keys().chain(expected.keys()).find(differs) {
+        let [found, expected] =
+            [&found, expected].map(|content| content.get(key).map(|value| (value.len(), &value[..8])));
+        let key = String::from_utf8_lossy(key);
+        panic!(
+            "{context}: operation {op}: {key} as of {recovered:?} is {found:?}, expected {expected:?}, {:?}",
+            node.report
+        );
+    }
     let classes = CrashImageCounts {
         images: 1,
         torn: usize::from(!node.report.truncated.is_empty()),
         orphans: usize::from(!node.report.orphans_removed.is_empty()),
+        checkpoints: usize::from(node.report.checkpoint_entries.is_some()),
         ..CrashImageCounts::default()
     };
     if op.is_multiple_of(8) {
@@ -190,6 +203,7 @@ impl CrashImageCounts {
         self.names_lost += other.names_lost;
         self.orphans += other.orphans;
         self.full += other.full;
+        self.checkpoints += other.checkpoints;
         self.cleaned += other.cleaned;
         self.tombstones += other.tombstones;
     }
@@ -266,7 +280,10 @@ fn run_workload(
 fn every_image_of_power_loss_opens_with_all_that_was_acked() {
     let mut classes = CrashImageCounts::default();
     for seed in 0..8 {
-        classes.add(workload(seed, small(Durability::Sync), Loss::Power, 160, (true, false)));
+        // Half of them without checkpoints.
+        let checkpoint_log_bytes_min = if seed % 2 == 0 { u64::MAX } else { 16 << 10 };
+        let options = Options { checkpoint_log_bytes_min, ..small(Durability::Sync) };
+        classes.add(workload(seed, options, Loss::Power, 160, (true, false)));
     }
     let padded = Options { pad_frames: true, ..small(Durability::Sync) };
     classes.add(workload(50, padded, Loss::Power, 160, (true, false)));
@@ -310,7 +327,7 @@ fn every_image_of_a_store_that_is_cleaned_has_all_that_was_acked() {
     classes.add(run_workload(run, 31, Loss::Power, 200, (false, false)));
     println!("{classes:?}");
     assert!(classes.images >= 2000 && classes.torn > 50, "{classes:?}");
-    assert!(classes.cleaned >= 12 && classes.tombstones >= 100, "{classes:?}");
+    assert!(classes.cleaned >= 12 && classes.tombstones >= 100 && classes.checkpoints >= 1000, "{classes:?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Corruption of any bit of a store: it is detected, located, and never reported as a missing key.
-use crate::support::{TestNode, TestWrite, frames, manifest_commits, small};
+use crate::support::{TestNode, TestWrite, frames, manifest_commits, scanned};
 use fawn_ds::internals::{EngineError, OpenError, Options, View};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -16,7 +16,7 @@ fn value(i: u32) -> Vec<u8> {
 /// Several segments, the last one with many frames, after a clean shutdown or a power loss.
 fn store(is_clean: bool, seed: u64) -> SimDisk {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, scanned(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..KEYS {
         node.append(&[TestWrite { key: i.to_be_bytes().to_vec(), value: Some(value(i)), expires_at_ms: 0 }]).unwrap();
         node.settle();
@@ -30,11 +30,11 @@ fn store(is_clean: bool, seed: u64) -> SimDisk {
 }
 
 fn open(disk: &SimDisk) -> Result<TestNode, OpenError> {
-    TestNode::open(disk, small(Durability::Sync), Now::at(2))
+    TestNode::open(disk, scanned(Durability::Sync), Now::at(2))
 }
 
 fn read_only(disk: &SimDisk) -> Result<TestNode, OpenError> {
-    TestNode::open(disk, Options { read_only: true, ..small(Durability::Sync) }, Now::at(2))
+    TestNode::open(disk, Options { read_only: true, ..scanned(Durability::Sync) }, Now::at(2))
 }
 
 fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {

@@ -1,5 +1,5 @@
 //! Manifest of a running store: it stays short, also through crashes, and needs little space on a full device.
-use crate::support::{RANGE, TestNode, TestWrite, small};
+use crate::support::{RANGE, TestNode, TestWrite, scanned};
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::{BlobTicket, EngineError, Options, RecordRef, View};
 use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
@@ -11,7 +11,7 @@ const BLOB: u32 = 5;
 const MANIFEST_BYTES_MAX: usize = 320 << 10;
 
 fn options() -> Options {
-    small(Durability::Sync)
+    scanned(Durability::Sync)
 }
 
 fn blob(i: u32) -> Vec<u8> {

@@ -1,5 +1,5 @@
 //! Seals: the manifest lists facts of a complete segment's records, and a scan that finds others refuses the store.
-use crate::support::{RANGE, TestNode, TestWrite, small};
+use crate::support::{RANGE, TestNode, TestWrite, scanned};
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::RangeNumber;
 use fawn_ds::internals::format::manifest::{SegmentSeal, decode_all, encode_snapshot};
@@ -12,7 +12,7 @@ const EXPIRY_MS: u64 = 1_700_000_000_000;
 /// A closed store with sealed segments, tombstones and a key that expires.
 fn store() -> SimDisk {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, scanned(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..500_u32 {
         // Every fifth record deletes the key before.
         let (key, value) = if i % 5 == 0 { (i.wrapping_sub(1), None) } else { (i, Some(vec![i as u8; 400])) };
@@ -67,13 +67,13 @@ fn a_seal_that_disagrees_with_its_segment_is_damage() {
         change(seal);
         let manifest = encode_snapshot(&state, decoded.header.rewrite);
         disk.put("manifest", &manifest);
-        let error = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).err();
+        let error = TestNode::open(&disk, scanned(Durability::Sync), Now::at(2)).err();
         let Some(OpenError::Corrupt { file, .. }) = &error else { panic!("change {at}: {error:?}") };
         let report = check(&mut SimDevice::attach(&disk)).unwrap();
         let found = report.findings.iter().find(|finding| finding.severity == Severity::Damage);
         assert!(found.is_some_and(|found| found.file == *file), "change {at}: {report:?}");
         assert_eq!(disk.contents("manifest").unwrap(), manifest, "a refused opening changes nothing");
-        let read_only = Options { read_only: true, ..small(Durability::Sync) };
+        let read_only = Options { read_only: true, ..scanned(Durability::Sync) };
         let node = TestNode::open(&disk, read_only, Now::at(2)).unwrap();
         assert_eq!((node.report.damage.len(), node.engine.len(RANGE)), (1, 301), "change {at}");
     }

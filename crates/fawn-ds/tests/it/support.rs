@@ -9,16 +9,22 @@ use fawn_types::{ClientTag, Durability, Entry, Epoch, HashSecret, KeyHash, KeyRa
 pub(crate) const RANGE: RangeId = RangeId(7);
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a secret of test");
 
-/// Options so small that every boundary is reached: segments of 64 KiB and no page cache.
+/// Options so small that every boundary is reached: segments of 64 KiB, no page cache, a checkpoint for every few frames.
 pub(crate) fn small(durability: Durability) -> Options {
     Options {
         segment_bytes: 64 << 10,
         memory_bytes: 1 << 20,
         durability,
         secret: Some(SECRET),
+        checkpoint_log_bytes_min: 16 << 10,
         index: IndexOptions { entries_min: 64, page_entries: 8 },
         ..Options::default()
     }
+}
+
+/// As [`small`], without checkpoints: every opening reads the whole log.
+pub(crate) fn scanned(durability: Durability) -> Options {
+    Options { checkpoint_log_bytes_min: u64::MAX, ..small(durability) }
 }
 
 /// [`small`] with a page cache of about 2 MiB, which holds everything that these tests read.

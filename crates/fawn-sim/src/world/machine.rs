@@ -430,6 +430,7 @@ fn options(map: &ClusterMap) -> Options {
         value_bytes_max: 1 << 20,
         secret: Some(map.secret),
         index: IndexOptions { entries_min: 64, page_entries: 4 },
+        checkpoint_log_bytes_min: 64 << 10,
         ..Options::default()
     }
 }

@@ -88,6 +88,15 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Whether no record that is being moved was replaced since it was copied.
+    pub(crate) fn copies_are_current(&self) -> bool {
+        self.cleaner.moves.iter().all(|next| {
+            let range = &self.ranges[next.range];
+            let mut candidates = range.index.candidates(KeyHash(next.name.hash));
+            range.number == next.number && candidates.any(|found| found == next.original.pointer)
+        })
+    }
+
     fn move_survivor(&mut self, next: &Move) {
         let &Move { range: at, number, name, original, copy, .. } = next;
         let range = &mut self.ranges[at];
@@ -101,6 +110,7 @@ impl<D: Device> Engine<D> {
         {
             entry.base = OverlayBase::At(copy);
         }
+        self.note_unindexed(at, KeyHash(name.hash), original);
         let copied_to = self.segments.slot_and_offset(copy.pointer).0;
         self.segments.expect_mut(copied_to).add_live(at, copy.len_bytes);
         let end = self.survivors_end();

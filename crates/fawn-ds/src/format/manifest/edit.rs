@@ -133,6 +133,18 @@ pub enum ManifestEdit {
     /// Local numbers up to this one were assigned. Only in a rewritten manifest, if no listed range has the number. Tag
     /// 17.
     LastNumber(RangeNumber),
+    /// A checkpoint is complete and synced, and so is the log as far as the checkpoint knows it. Tag 18.
+    AddCheckpoint {
+        /// UUID of the checkpoint.
+        uuid: SegmentUuid,
+        /// Length of its file up to the end of its last piece, bytes.
+        len_bytes: u64,
+    },
+    /// A checkpoint is not used any more; its file may be unlinked once this edit is synced. Tag 19.
+    DropCheckpoint {
+        /// UUID of the checkpoint.
+        uuid: SegmentUuid,
+    },
 }
 
 impl ManifestEdit {
@@ -155,6 +167,8 @@ impl ManifestEdit {
             Self::BeginSoleEpoch { .. } => 15,
             Self::EndSoleEpoch { .. } => 16,
             Self::LastNumber(_) => 17,
+            Self::AddCheckpoint { .. } => 18,
+            Self::DropCheckpoint { .. } => 19,
         }
     }
 
@@ -218,6 +232,11 @@ impl ManifestEdit {
                 out.extend_from_slice(&base.as_u64().to_le_bytes());
             }
             Self::LastNumber(number) => out.extend_from_slice(&number.0.to_le_bytes()),
+            Self::AddCheckpoint { uuid, len_bytes } => {
+                out.extend_from_slice(&uuid.0);
+                out.extend_from_slice(&len_bytes.to_le_bytes());
+            }
+            Self::DropCheckpoint { uuid } => out.extend_from_slice(&uuid.0),
             Self::EndOfLog { stream, end } => {
                 out.extend_from_slice(&end.sequence.to_le_bytes());
                 out.extend_from_slice(&end.offset.to_le_bytes());
@@ -299,6 +318,8 @@ impl ManifestEdit {
                 Self::EndSoleEpoch { range: RangeId(u32_at(body, 0)), base: Version::from_u64(u64_at(body, 4)) }
             }
             (17, 4) => Self::LastNumber(RangeNumber(u32_at(body, 0))),
+            (18, 24) => Self::AddCheckpoint { uuid: SegmentUuid(array(body, 0)), len_bytes: u64_at(body, 16) },
+            (19, 16) => Self::DropCheckpoint { uuid: SegmentUuid(array(body, 0)) },
             (9, 4..=BLOB_BODY_MAX) => Self::Blob { key: u32_at(body, 0), bytes: body[4..].to_vec() },
             _ => return None,
         })

@@ -20,7 +20,8 @@ pub use encode::{certifying_edits, encode_commit, encode_header, encode_snapshot
 pub use seal::SegmentSeal;
 pub(crate) use seal::seal_bytes;
 pub use state::{
-    ApplyError, Identity, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, SoleEpochs, slots_max,
+    ApplyError, CheckpointEntry, Identity, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, SoleEpochs,
+    slots_max,
 };
 
 use super::StoreUuid;

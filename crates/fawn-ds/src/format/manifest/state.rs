@@ -99,6 +99,15 @@ impl SegmentEntry {
     }
 }
 
+/// A checkpoint of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CheckpointEntry {
+    /// UUID of the checkpoint.
+    pub uuid: SegmentUuid,
+    /// Length of its file up to the end of its last piece, bytes.
+    pub len_bytes: u64,
+}
+
 /// An edit that contradicts the edits before it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("manifest edit {edit:?}: {why}; the manifest is corrupt: restore it from a copy")]
@@ -129,6 +138,8 @@ pub struct ManifestState {
     pub ends_of_log: PerStream<Watermark>,
     /// Blobs of higher layers.
     pub blobs: BTreeMap<u32, Vec<u8>>,
+    /// Checkpoints, oldest first.
+    pub checkpoints: Vec<CheckpointEntry>,
     /// Last persisted expiry time, and the monotonic clock at that time.
     pub clock: Option<(TimeMs, MonoMs)>,
 }
@@ -174,6 +185,8 @@ impl ManifestState {
             ManifestEdit::SealSegment { slot, seal } => self.seal_segment(*slot, seal),
             ManifestEdit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
             ManifestEdit::Pad { .. } => Ok(()),
+            ManifestEdit::AddCheckpoint { uuid, len_bytes } => self.add_checkpoint(*uuid, *len_bytes),
+            ManifestEdit::DropCheckpoint { uuid } => self.drop_checkpoint(*uuid),
             ManifestEdit::EndOfLog { stream, end } => self.end_log(*stream, *end),
             ManifestEdit::Clock { time, mono } => self.set_clock(*time, *mono),
             ManifestEdit::Blob { key, bytes } => {
@@ -336,6 +349,20 @@ impl ManifestState {
         }
     }
 
+    fn add_checkpoint(&mut self, uuid: SegmentUuid, len_bytes: u64) -> Result<(), &'static str> {
+        if self.checkpoints.iter().any(|checkpoint| checkpoint.uuid == uuid) {
+            return Err("this checkpoint is listed already");
+        }
+        self.checkpoints.push(CheckpointEntry { uuid, len_bytes });
+        Ok(())
+    }
+
+    fn drop_checkpoint(&mut self, uuid: SegmentUuid) -> Result<(), &'static str> {
+        let at = self.checkpoints.iter().position(|checkpoint| checkpoint.uuid == uuid);
+        self.checkpoints.remove(at.ok_or("this checkpoint is not listed")?);
+        Ok(())
+    }
+
     fn end_log(&mut self, stream: StreamKind, end: Watermark) -> Result<(), &'static str> {
         let segment_bytes = self.identity.map_or(0, |identity| identity.segment_bytes);
         if end < self.ends_of_log[stream] {
@@ -367,6 +394,10 @@ impl ManifestState {
             let end = self.ends_of_log[stream];
             edits.extend((end > Watermark::NONE).then_some(ManifestEdit::EndOfLog { stream, end }));
         }
+        let checkpoints = self.checkpoints.iter();
+        edits.extend(
+            checkpoints.map(|&CheckpointEntry { uuid, len_bytes }| ManifestEdit::AddCheckpoint { uuid, len_bytes }),
+        );
         edits.extend(self.blobs.iter().map(|(&key, bytes)| ManifestEdit::Blob { key, bytes: bytes.clone() }));
         edits
     }

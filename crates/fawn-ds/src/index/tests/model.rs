@@ -119,3 +119,51 @@ fn a_scan_sees_every_entry_present_throughout_growth() {
     let missed: Vec<_> = untouched.iter().filter(|(_, pointer)| !seen.contains(pointer)).collect();
     assert!(missed.is_empty(), "missed {missed:?}");
 }
+
+#[test]
+fn an_image_copied_during_growth_has_every_entry_that_did_not_change() {
+    for (seed, hash_mask) in [(1, u64::MAX), (2, NARROW), (3, u64::MAX)] {
+        let mut model = IndexModel::new(seed, hash_mask);
+        (0..2_000).for_each(|_| model.step(10));
+        let before = model.pointers.clone();
+        let mut image =
+            Index::with_pages(IndexOptions { entries_min: 0, page_entries: 4 }, model.index.pages()).unwrap();
+        let mut cursor = 0;
+        loop {
+            let cell = model.index.cell(cursor);
+            image.load_cell(cursor, cell.depth(), cell.entries()).unwrap();
+            let Some(next) = cell.next else { break };
+            cursor = next;
+            (0..15).for_each(|_| model.step(9));
+        }
+        assert!(model.index.pages() > 2 * image.pages(), "seed {seed}: pages split meanwhile");
+        let unchanged: Vec<_> = before.keys().filter(|entry| model.pointers.contains_key(entry)).collect();
+        assert!(unchanged.len() > 200, "seed {seed}");
+        for &&(hash, pointer) in &unchanged {
+            let found = image.candidates(KeyHash(hash)).filter(|&found| found == pointer).count();
+            assert_eq!(found, 1, "seed {seed}: {pointer:?} of hash {hash:#018x}");
+        }
+        // The loaded index lives on as any other.
+        let removed = unchanged.iter().filter(|&&&(hash, pointer)| image.remove(KeyHash(hash), pointer)).count();
+        assert_eq!(removed, unchanged.len());
+        let fresh = model.pointer();
+        image.insert(KeyHash(7), fresh).unwrap();
+        assert!(image.candidates(KeyHash(7)).any(|found| found == fresh));
+    }
+}
+
+#[test]
+fn an_impossible_image_is_refused() {
+    let options = IndexOptions { entries_min: 0, page_entries: 4 };
+    for pages in [0, 1, 63] {
+        assert!(Index::with_pages(options, pages).is_err(), "{pages} pages");
+    }
+    let mut image = Index::with_pages(options, 100).unwrap();
+    assert_eq!(image.pages(), 100);
+    let depth = image.cell(0).depth();
+    let entry = |count: usize| (0..count).map(|at| (1 | (at << 1) as u16, Pointer(at as u32)));
+    assert!(image.load_cell(0, depth - 1, entry(1)).is_err(), "a cell of two pages");
+    assert!(image.load_cell(0, depth, entry(511)).is_err(), "more entries than a page has");
+    assert!(image.load_cell(0, depth, [(0, Pointer(1))].into_iter()).is_err(), "a vacant entry");
+    image.load_cell(0, depth, entry(1)).unwrap();
+}

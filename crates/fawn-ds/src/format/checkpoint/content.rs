@@ -1,0 +1,311 @@
+//! Content of a checkpoint: the cells of each range's index, then the ranges' and the segments' state.
+//!
+//! ```text
+//! content: count of ranges u32 | per range: number u32 | pages u32 | cells | then per range: its end
+//!          count of segments that lie before the position u32 | per segment: its part
+//!          count of segments in which it lies u32, 0 or 1 | its part: only slot, sequence and live records
+//! cell:    entries in bits 0–9 and depth in bits 10–15 of a u16 | per entry: fragment u16, pointer u32
+//! ```
+//! A range's cells are in hash order, without gaps: each begins where the one before ends, so their depths tell when
+//! hash order ends. The state behind the cells is of a later time than any of them.
+use crate::format::RangeNumber;
+use crate::format::bytes::{u16_at, u32_at, u64_at};
+use crate::index::{Cell, Index, Pointer};
+use fawn_types::Version;
+
+/// Content that no checkpoint has.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ContentError(pub String);
+
+/// Where content is read from.
+pub trait Source {
+    /// The next `len` bytes.
+    ///
+    /// # Errors
+    /// If there are fewer, or they cannot be read.
+    fn take(&mut self, len: usize) -> Result<&[u8], ContentError>;
+}
+
+impl Source for &[u8] {
+    fn take(&mut self, len: usize) -> Result<&[u8], ContentError> {
+        let (taken, rest) = self.split_at_checked(len).ok_or_else(|| ContentError("it is cut short".to_owned()))?;
+        *self = rest;
+        Ok(taken)
+    }
+}
+
+/// A record that is kept for retransmission, or a transferred result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordImage {
+    /// Its version.
+    pub version: Version,
+    /// Its place.
+    pub pointer: Pointer,
+    /// Its length, bytes.
+    pub len_bytes: u32,
+    /// Sequence number of its segment.
+    pub sequence: u64,
+}
+
+/// State of a range besides its index.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RangeImage {
+    /// Its local number.
+    pub number: RangeNumber,
+    /// Newest committed version.
+    pub committed: Version,
+    /// Version of its newest committed clear.
+    pub cleared: Version,
+    /// `retained` has all committed records above this version that lie in the checkpoint's segments.
+    pub complete_above: Version,
+    /// Records kept for retransmission, oldest first.
+    pub retained: Vec<RecordImage>,
+    /// Transferred results kept for retries, oldest first.
+    pub copied_results: Vec<RecordImage>,
+}
+
+/// What is known of one range's records in a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShareImage {
+    /// Local number of the range.
+    pub number: RangeNumber,
+    /// Entries of the image that point to the segment.
+    pub live_records: u64,
+    /// Length of their records, bytes.
+    pub live_bytes: u64,
+    /// Newest version of its records, without rolled-back ones.
+    pub newest: Version,
+    /// Newest version that replaced or removed one of them.
+    pub died_by: Version,
+    /// Lowest version of its puts; `u64::MAX` without one.
+    pub lowest_put: Version,
+    /// Highest version of a record that hides older puts.
+    pub hides_below: Version,
+    /// Highest version of a clear.
+    pub clears: Version,
+    /// There is a rollback.
+    pub rolls_back: bool,
+}
+
+impl ShareImage {
+    /// Of a segment without records of the range.
+    #[must_use]
+    pub const fn none(number: RangeNumber) -> Self {
+        Self {
+            number,
+            live_records: 0,
+            live_bytes: 0,
+            newest: Version::ZERO,
+            died_by: Version::ZERO,
+            lowest_put: Version::from_u64(u64::MAX),
+            hides_below: Version::ZERO,
+            clears: Version::ZERO,
+            rolls_back: false,
+        }
+    }
+}
+
+/// Records of a range in a segment that a rollback invalidated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VoidImage {
+    /// Local number of the range.
+    pub number: RangeNumber,
+    /// They lie before this position of the log.
+    pub before: u64,
+    /// Their versions are above this one.
+    pub above: Version,
+}
+
+/// What is known of a segment's records.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentImage {
+    /// Its slot.
+    pub slot: u32,
+    /// Its sequence number.
+    pub sequence: u64,
+    /// Tombstones in it, bytes.
+    pub tombstone_bytes: u64,
+    /// Count of its records by length: steps of 256 B, without empty ones.
+    pub lengths: Vec<(u32, u32)>,
+    /// The ranges with records in it.
+    pub shares: Vec<ShareImage>,
+    /// Rolled-back records in it.
+    pub voids: Vec<VoidImage>,
+}
+
+/// Most entries of a cell that its header can count.
+const CELL_ENTRIES_MAX: usize = (1 << CELL_DEPTH_SHIFT) - 1;
+const CELL_DEPTH_SHIFT: u32 = 10;
+const ENTRY_BYTES: usize = 6;
+
+const _: () = assert!(crate::index::PAGE_ENTRIES_MAX <= CELL_ENTRIES_MAX);
+
+/// Appends a count.
+pub fn encode_count(count: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(count as u32).to_le_bytes());
+}
+
+/// The next count.
+///
+/// # Errors
+/// The source's.
+pub fn decode_count(source: &mut impl Source) -> Result<u32, ContentError> {
+    Ok(u32_at(source.take(4)?, 0))
+}
+
+/// Appends the beginning of a range's cells.
+pub fn encode_range_start(number: RangeNumber, pages: u32, out: &mut Vec<u8>) {
+    out.extend_from_slice(&number.0.to_le_bytes());
+    out.extend_from_slice(&pages.to_le_bytes());
+}
+
+/// The beginning of a range's cells: its number and the pages of its index.
+///
+/// # Errors
+/// The source's.
+pub fn decode_range_start(source: &mut impl Source) -> Result<(RangeNumber, u32), ContentError> {
+    let bytes = source.take(8)?;
+    Ok((RangeNumber(u32_at(bytes, 0)), u32_at(bytes, 4)))
+}
+
+/// Length of an index's cells in a checkpoint, bytes.
+#[must_use]
+pub fn cells_bytes(index: &Index) -> u64 {
+    u64::from(index.len()) * ENTRY_BYTES as u64 + u64::from(index.pages()) * size_of::<u16>() as u64
+}
+
+/// Appends a cell.
+pub fn encode_cell(cell: &Cell<'_>, out: &mut Vec<u8>) {
+    let header = (cell.depth() << CELL_DEPTH_SHIFT) as u16 | cell.len() as u16;
+    out.extend_from_slice(&header.to_le_bytes());
+    for (fragment, pointer) in cell.entries() {
+        out.extend_from_slice(&fragment.to_le_bytes());
+        out.extend_from_slice(&pointer.0.to_le_bytes());
+    }
+}
+
+/// The next cell: its depth and its entries.
+///
+/// # Errors
+/// The source's.
+pub fn decode_cell(
+    source: &mut impl Source,
+) -> Result<(u32, impl ExactSizeIterator<Item = (u16, Pointer)> + Clone), ContentError> {
+    let header = u16_at(source.take(2)?, 0);
+    let (depth, entries) = (u32::from(header >> CELL_DEPTH_SHIFT), usize::from(header) & CELL_ENTRIES_MAX);
+    let bytes = source.take(entries * ENTRY_BYTES)?;
+    let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
+    Ok((depth, entries.iter().map(|entry| (u16_at(entry, 0), Pointer(u32_at(entry, 2))))))
+}
+
+/// Appends the state of a range.
+pub fn encode_range(range: &RangeImage, out: &mut Vec<u8>) {
+    out.extend_from_slice(&range.number.0.to_le_bytes());
+    for version in [range.committed, range.cleared, range.complete_above] {
+        out.extend_from_slice(&version.as_u64().to_le_bytes());
+    }
+    for records in [&range.retained, &range.copied_results] {
+        encode_count(records.len(), out);
+        for RecordImage { version, pointer, len_bytes, sequence } in records {
+            out.extend_from_slice(&version.as_u64().to_le_bytes());
+            out.extend_from_slice(&pointer.0.to_le_bytes());
+            out.extend_from_slice(&len_bytes.to_le_bytes());
+            out.extend_from_slice(&sequence.to_le_bytes());
+        }
+    }
+}
+
+/// The state of the next range.
+///
+/// # Errors
+/// The source's.
+pub fn decode_range(source: &mut impl Source) -> Result<RangeImage, ContentError> {
+    let bytes = source.take(28)?;
+    let version = |at| Version::from_u64(u64_at(bytes, at));
+    let number = RangeNumber(u32_at(bytes, 0));
+    let (committed, cleared, complete_above) = (version(4), version(12), version(20));
+    let (retained, copied_results) = (decode_records(source)?, decode_records(source)?);
+    Ok(RangeImage { number, committed, cleared, complete_above, retained, copied_results })
+}
+
+fn decode_records(source: &mut impl Source) -> Result<Vec<RecordImage>, ContentError> {
+    let count = decode_count(source)?;
+    let mut records = Vec::new();
+    for _ in 0..count {
+        let bytes = source.take(24)?;
+        records.push(RecordImage {
+            version: Version::from_u64(u64_at(bytes, 0)),
+            pointer: Pointer(u32_at(bytes, 8)),
+            len_bytes: u32_at(bytes, 12),
+            sequence: u64_at(bytes, 16),
+        });
+    }
+    Ok(records)
+}
+
+/// Appends the part of a segment.
+pub fn encode_segment(segment: &SegmentImage, out: &mut Vec<u8>) {
+    out.extend_from_slice(&segment.slot.to_le_bytes());
+    out.extend_from_slice(&segment.sequence.to_le_bytes());
+    out.extend_from_slice(&segment.tombstone_bytes.to_le_bytes());
+    encode_count(segment.lengths.len(), out);
+    for (step, count) in &segment.lengths {
+        out.extend_from_slice(&step.to_le_bytes());
+        out.extend_from_slice(&count.to_le_bytes());
+    }
+    encode_count(segment.shares.len(), out);
+    for share in &segment.shares {
+        out.extend_from_slice(&share.number.0.to_le_bytes());
+        out.extend_from_slice(&u32::from(share.rolls_back).to_le_bytes());
+        out.extend_from_slice(&share.live_records.to_le_bytes());
+        out.extend_from_slice(&share.live_bytes.to_le_bytes());
+        for version in [share.newest, share.died_by, share.lowest_put, share.hides_below, share.clears] {
+            out.extend_from_slice(&version.as_u64().to_le_bytes());
+        }
+    }
+    encode_count(segment.voids.len(), out);
+    for VoidImage { number, before, above } in &segment.voids {
+        out.extend_from_slice(&number.0.to_le_bytes());
+        out.extend_from_slice(&before.to_le_bytes());
+        out.extend_from_slice(&above.as_u64().to_le_bytes());
+    }
+}
+
+/// The part of the next segment.
+///
+/// # Errors
+/// The source's.
+pub fn decode_segment(source: &mut impl Source) -> Result<SegmentImage, ContentError> {
+    let bytes = source.take(20)?;
+    let (slot, sequence, tombstone_bytes) = (u32_at(bytes, 0), u64_at(bytes, 4), u64_at(bytes, 12));
+    let (mut lengths, mut shares, mut voids) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..decode_count(source)? {
+        let bytes = source.take(8)?;
+        lengths.push((u32_at(bytes, 0), u32_at(bytes, 4)));
+    }
+    for _ in 0..decode_count(source)? {
+        let bytes = source.take(64)?;
+        let version = |at| Version::from_u64(u64_at(bytes, at));
+        shares.push(ShareImage {
+            number: RangeNumber(u32_at(bytes, 0)),
+            rolls_back: u32_at(bytes, 4) != 0,
+            live_records: u64_at(bytes, 8),
+            live_bytes: u64_at(bytes, 16),
+            newest: version(24),
+            died_by: version(32),
+            lowest_put: version(40),
+            hides_below: version(48),
+            clears: version(56),
+        });
+    }
+    for _ in 0..decode_count(source)? {
+        let bytes = source.take(20)?;
+        voids.push(VoidImage {
+            number: RangeNumber(u32_at(bytes, 0)),
+            before: u64_at(bytes, 4),
+            above: Version::from_u64(u64_at(bytes, 12)),
+        });
+    }
+    Ok(SegmentImage { slot, sequence, tombstone_bytes, lengths, shares, voids })
+}

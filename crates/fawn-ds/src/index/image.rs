@@ -1,0 +1,58 @@
+//! Image of an index: its cells in hash order, copied one by one while the index changes, and loaded into a new one.
+//!
+//! Splits between two copies leave cells of different depths in the image. The loaded index gets the page table that
+//! the first one had when the copy began, so each of these cells lies within one page: no cell was shallower then.
+use super::slab::PAGE_ENTRIES_MAX;
+use super::table::CellTable;
+use super::{Index, IndexOptions, Pointer, fragment};
+
+/// An image that no index can have had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the image has {0}")]
+pub(crate) struct IndexImageError(&'static str);
+
+impl Index {
+    /// Number of pages, for [`Index::with_pages`].
+    pub(crate) fn pages(&self) -> u32 {
+        self.table.pages()
+    }
+
+    /// An empty index with the page table of one that had `pages` pages.
+    pub(crate) fn with_pages(options: IndexOptions, pages: u32) -> Result<Self, IndexImageError> {
+        let table = CellTable::with_pages(pages).ok_or(IndexImageError("a number of pages that no table has"))?;
+        let mut index = Self::new(IndexOptions { entries_min: 0, ..options });
+        (index.table, index.options.entries_min) = (table, options.entries_min);
+        Ok(index)
+    }
+
+    /// Adds the entries of a cell, as [`super::Cell::entries`] returned them.
+    pub(crate) fn load_cell(
+        &mut self,
+        first_hash: u64,
+        depth: u32,
+        entries: impl ExactSizeIterator<Item = (u16, Pointer)>,
+    ) -> Result<(), IndexImageError> {
+        let address = self.table.address(first_hash);
+        if depth < address.depth {
+            return Err(IndexImageError("a cell that is larger than its page"));
+        }
+        let len = self.page(address).fragments.len();
+        let added = entries.len();
+        let (true, Some(total)) = (len + added <= PAGE_ENTRIES_MAX, self.entries.checked_add(added as u32)) else {
+            return Err(IndexImageError("more entries than fit"));
+        };
+        self.resize(address.page, len, len + added);
+        let handle = self.table.handle(address.page);
+        for (i, (mut entry, pointer)) in entries.enumerate() {
+            if entry == fragment::VACANT {
+                return Err(IndexImageError("a vacant entry"));
+            }
+            for bit in (address.depth..depth).rev() {
+                entry = fragment::ascend(entry, first_hash << bit >> 63 == 1);
+            }
+            self.slab.page_mut(handle).set(len + i, entry, pointer);
+        }
+        self.entries = total;
+        Ok(())
+    }
+}

@@ -1,0 +1,366 @@
+//! Loading a checkpoint: an opening takes from it what the log before it would say, and scans only the rest.
+//!
+//! A checkpoint is used whole or not at all: it is read into indexes of its own, and its live counts must be those of its
+//! entries. One that is torn, of another store or in contradiction with the manifest is passed over, with a warning, for
+//! the one before or for a scan of the whole log.
+use super::OpenReport;
+use super::index_build::IndexBuilder;
+use super::sequential::SequentialRead;
+use crate::engine::Engine;
+use crate::format::checkpoint::content::{
+    self, ContentError, RangeImage, RecordImage, SegmentImage, ShareImage, Source,
+};
+use crate::format::checkpoint::{self, HEADER_BYTES, PIECE_BYTES};
+use crate::format::manifest::CheckpointEntry;
+use crate::format::segment::{PerStream, StreamKind};
+use crate::format::{RangeNumber, SegmentUuid, Watermark};
+use crate::index::{Index, Pointer};
+use crate::log::LogPosition;
+use crate::log::segments::{RangeShare, Segment, SegmentTable};
+use crate::range::Retained;
+use core::cmp::Ordering;
+use fawn_flash::{AlignedBuf, Device, IoClass};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
+
+const READS_IN_FLIGHT: usize = 4;
+/// Deepest cell that an index has.
+const DEPTH_MAX: u32 = 47;
+
+fn refuse<T>(why: impl Into<String>) -> Result<T, ContentError> {
+    Err(ContentError(why.into()))
+}
+
+/// Pieces of a checkpoint's file, read ahead and verified one by one.
+struct PieceSource<'d, D: Device> {
+    device: &'d mut D,
+    reads: SequentialRead,
+    uuid: SegmentUuid,
+    /// Offset of the next piece in the file; `raw` begins there, from `raw_at` on.
+    offset: u64,
+    raw: Option<AlignedBuf>,
+    raw_at: usize,
+    content: Vec<u8>,
+    taken: usize,
+}
+
+impl<D: Device> PieceSource<'_, D> {
+    fn read_piece(&mut self) -> Result<(), ContentError> {
+        if self.raw.as_ref().is_none_or(|raw| self.raw_at >= raw.len()) {
+            self.raw = self.reads.next(self.device);
+            self.raw_at = 0;
+        }
+        let Some(raw) = &self.raw else { return refuse("it is cut short") };
+        let end = (self.raw_at + PIECE_BYTES).min(raw.len());
+        let Some(content) = checkpoint::decode_piece(self.uuid, self.offset, &raw[self.raw_at..end]) else {
+            return refuse(format!("the piece at byte {} is corrupt", self.offset));
+        };
+        self.content.drain(..self.taken);
+        self.taken = 0;
+        self.content.extend_from_slice(content);
+        self.offset += (end - self.raw_at) as u64;
+        self.raw_at = end;
+        Ok(())
+    }
+}
+
+impl<D: Device> Source for PieceSource<'_, D> {
+    fn take(&mut self, len: usize) -> Result<&[u8], ContentError> {
+        while self.content.len() - self.taken < len {
+            self.read_piece()?;
+        }
+        self.taken += len;
+        Ok(&self.content[self.taken - len..self.taken])
+    }
+}
+
+/// A range's index with the entries that still count, and how many of them point to each slot.
+struct IndexImage {
+    number: RangeNumber,
+    index: Index,
+    counts: Vec<u64>,
+}
+
+/// A verified checkpoint.
+pub(super) struct CheckpointImage {
+    from: PerStream<Watermark>,
+    indexes: Vec<IndexImage>,
+    ranges: Vec<RangeImage>,
+    segments: Vec<SegmentImage>,
+    /// The segment in which the survivors' position lies, with its live records before it.
+    partial: Vec<SegmentImage>,
+}
+
+/// Reads a checkpoint.
+fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<CheckpointImage, ContentError> {
+    let name = checkpoint::file_name(entry.uuid);
+    let file = engine.device.open(&name).map_err(|error| ContentError(error.to_string()))?;
+    let image = load_file(engine, entry, file);
+    engine.device.close(file);
+    image
+}
+
+fn load_file<D: Device>(
+    engine: &mut Engine<D>,
+    CheckpointEntry { uuid, len_bytes }: CheckpointEntry,
+    file: fawn_flash::FileId,
+) -> Result<CheckpointImage, ContentError> {
+    let mut head = SequentialRead::new(file, (0, HEADER_BYTES as u64), 1, IoClass::Recovery);
+    let Some(bytes) = head.next(&mut engine.device) else { return refuse("it has no header") };
+    let header = checkpoint::decode_header(&bytes).map_err(|error| ContentError(error.to_string()))?;
+    if header.uuid != uuid || header.store != engine.store {
+        return refuse("the file is another checkpoint than the manifest lists");
+    }
+    let reads = SequentialRead::new(file, (HEADER_BYTES as u64, len_bytes), READS_IN_FLIGHT, IoClass::Recovery);
+    let Engine { device, segments, options, manifest, .. } = engine;
+    let seal_of = |slot| manifest.state().segments.get(&slot).and_then(|entry| entry.seal.as_ref());
+    let mut before = segments.iter().filter(|segment| segment.sequence < header.from[segment.stream].sequence);
+    if before.any(|segment| seal_of(segment.slot).is_none()) {
+        return refuse("a segment that lies before it is not sealed");
+    }
+    let offset = HEADER_BYTES as u64;
+    let mut source = PieceSource { device, reads, uuid, offset, raw: None, raw_at: 0, content: Vec::new(), taken: 0 };
+    let slots = ends_in_image(segments, &header.from);
+    let image = read_content(&mut source, header.from, len_bytes, &slots, segments, options.index);
+    source.reads.end(source.device);
+    let image = image?;
+    if source.offset != len_bytes || source.taken != source.content.len() {
+        return refuse("it has bytes behind its content");
+    }
+    image.verify(segments)?;
+    Ok(image)
+}
+
+/// For each slot: the offset before which its records are in a checkpoint that begins there.
+fn ends_in_image(segments: &SegmentTable, from: &PerStream<Watermark>) -> Vec<u32> {
+    let mut slots = Vec::new();
+    for segment in segments.iter() {
+        let Watermark { sequence, offset } = from[segment.stream];
+        let slot = segment.slot as usize;
+        slots.resize(slots.len().max(slot + 1), 0);
+        slots[slot] = match segment.sequence.cmp(&sequence) {
+            Ordering::Less => u32::MAX,
+            Ordering::Equal => offset,
+            Ordering::Greater => 0,
+        };
+    }
+    slots
+}
+
+fn read_content(
+    source: &mut impl Source,
+    from: PerStream<Watermark>,
+    len_bytes: u64,
+    slots: &[u32],
+    segments: &SegmentTable,
+    options: crate::index::IndexOptions,
+) -> Result<CheckpointImage, ContentError> {
+    let slot_of = |pointer: Pointer| segments.slot_and_offset(pointer).0 as usize;
+    let is_before = |pointer: Pointer| {
+        let (slot, offset) = segments.slot_and_offset(pointer);
+        slots.get(slot as usize).is_some_and(|&end| offset < end)
+    };
+    let (mut indexes, mut ranges) = (Vec::new(), Vec::new());
+    let count = content::decode_count(source)?;
+    for _ in 0..count {
+        let (number, pages) = content::decode_range_start(source)?;
+        if u64::from(pages) > len_bytes {
+            return refuse("an index has more pages than the file has bytes");
+        }
+        let index = Index::with_pages(options, pages).map_err(|error| ContentError(error.to_string()))?;
+        let mut image = IndexImage { number, index, counts: vec![0; slots.len()] };
+        let mut first = 0u64;
+        loop {
+            let (depth, entries) = content::decode_cell(source)?;
+            if !(1..=DEPTH_MAX).contains(&depth) || first << depth != 0 {
+                return refuse("a cell does not begin where the one before ends");
+            }
+            let current: SmallVec<[(u16, Pointer); 64]> = entries.filter(|&(_, pointer)| is_before(pointer)).collect();
+            current.iter().for_each(|&(_, pointer)| image.counts[slot_of(pointer)] += 1);
+            let loaded = image.index.load_cell(first, depth, current.into_iter());
+            loaded.map_err(|error| ContentError(error.to_string()))?;
+            match first.checked_add(1 << (64 - depth)) {
+                Some(next) => first = next,
+                None => break,
+            }
+        }
+        indexes.push(image);
+    }
+    for _ in 0..count {
+        ranges.push(content::decode_range(source)?);
+    }
+    let (segments, partial) = (read_segments(source)?, read_segments(source)?);
+    Ok(CheckpointImage { from, indexes, ranges, segments, partial })
+}
+
+fn read_segments(source: &mut impl Source) -> Result<Vec<SegmentImage>, ContentError> {
+    let mut images = Vec::new();
+    for _ in 0..content::decode_count(source)? {
+        images.push(content::decode_segment(source)?);
+    }
+    Ok(images)
+}
+
+impl CheckpointImage {
+    /// Index entries that count.
+    fn entries(&self) -> u64 {
+        self.indexes.iter().map(|image| u64::from(image.index.len())).sum()
+    }
+
+    /// Checks the live counts against the entries, and that no segment before the position is missing.
+    fn verify(&self, segments: &SegmentTable) -> Result<(), ContentError> {
+        let mut left: HashMap<(usize, RangeNumber), u64, FxBuildHasher> = HashMap::default();
+        for IndexImage { number, counts, .. } in &self.indexes {
+            let counted = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+            left.extend(counted.map(|(slot, &count)| ((slot, *number), count)));
+        }
+        let mut known = 0;
+        for image in self.segments.iter().chain(&self.partial) {
+            let Some(segment) = segments.get(image.slot).filter(|segment| segment.sequence == image.sequence) else {
+                continue;
+            };
+            known += usize::from(segment.sequence < self.from[segment.stream].sequence);
+            for share in &image.shares {
+                let found = left.remove(&(image.slot as usize, share.number)).unwrap_or_default();
+                if found != share.live_records {
+                    let live = share.live_records;
+                    return refuse(format!("{found} entries point to {}, where {live} records are live", segment.name));
+                }
+            }
+        }
+        let is_before = |segment: &&Segment| segment.sequence < self.from[segment.stream].sequence;
+        let before = segments.iter().filter(is_before).count();
+        if known != before || !left.is_empty() {
+            return refuse("it lacks segments that lie before it");
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> IndexBuilder<'_, D> {
+    /// Fills the engine from the newest checkpoint that is whole. Returns where its log continues.
+    pub(super) fn load_checkpoint(&mut self, report: &mut OpenReport) -> PerStream<Watermark> {
+        // A check and a salvage read everything.
+        let is_wanted = !self.engine.options.read_only;
+        let listed = self.engine.manifest.state().checkpoints.clone();
+        for entry in listed.into_iter().rev().filter(|_| is_wanted) {
+            match load(self.engine, entry) {
+                Ok(image) => {
+                    report.checkpoint_entries = Some(image.entries());
+                    return self.take_image(image);
+                }
+                Err(error) => {
+                    let file = checkpoint::file_name(entry.uuid);
+                    tracing::warn!(%file, %error, "a checkpoint cannot be used: more of the log is scanned");
+                    report.checkpoints_refused.push((file, error.to_string()));
+                }
+            }
+        }
+        PerStream::default()
+    }
+
+    fn take_image(&mut self, image: CheckpointImage) -> PerStream<Watermark> {
+        let mut voided = Vec::new();
+        for (loaded, range) in image.indexes.into_iter().zip(image.ranges) {
+            let at = self.numbers.get(&range.number).copied().filter(|&at| self.tentative[at].is_whole());
+            let Some(at) = at.filter(|_| loaded.number == range.number) else { continue };
+            if self.tentative[at].cleared > range.cleared {
+                // Cleared after the checkpoint: none of its entries counts.
+                voided.push(at);
+            } else {
+                self.engine.ranges[at].index = loaded.index;
+            }
+            self.take_range(at, &range);
+        }
+        for segment in &image.segments {
+            self.take_segment(segment, &voided);
+        }
+        for segment in &image.partial {
+            self.take_partial(segment, &voided);
+        }
+        self.survivors_from = image.from[StreamKind::Survivors];
+        image.from
+    }
+
+    fn take_range(&mut self, at: usize, image: &RangeImage) {
+        let listed = self.tentative[at].cleared;
+        self.engine.recover_clears(at, listed, listed.max(image.cleared));
+        let tentative = &mut self.tentative[at];
+        tentative.cleared = listed.max(image.cleared);
+        tentative.committed = image.committed;
+        let segments = &self.engine.segments;
+        let retained_max = self.engine.retained_share;
+        let is_listed = |kept: &&RecordImage| {
+            let segment = segments.get(segments.slot_and_offset(kept.pointer).0);
+            segment.is_some_and(|segment| segment.sequence == kept.sequence)
+        };
+        let range = &mut self.engine.ranges[at];
+        range.progress.committed = range.progress.committed.max(image.committed);
+        range.progress.appended = range.progress.appended.max(image.committed);
+        if range.retain_floor.is_none() {
+            range.complete_above = image.committed;
+            return;
+        }
+        // Those before a segment that was dropped since are not retained any more either.
+        let gone = image.retained.iter().rposition(|kept| !is_listed(&kept));
+        range.complete_above = gone.map_or(image.complete_above, |gone| image.retained[gone].version);
+        let kept = &image.retained[gone.map_or(0, |gone| gone + 1)..];
+        range.retained = kept.iter().map(retained_of).collect();
+        range.copied_results = image.copied_results.iter().filter(is_listed).map(retained_of).collect();
+        range.bound_retained(retained_max, retained_max);
+        range.bound_copied_results(retained_max);
+    }
+
+    fn take_segment(&mut self, image: &SegmentImage, voided: &[usize]) {
+        let &SegmentImage { slot, sequence, tombstone_bytes, .. } = image;
+        let listed = self.engine.segments.get(slot).is_some_and(|segment| segment.sequence == sequence);
+        let seal = self.engine.manifest.state().segments.get(&slot).and_then(|entry| entry.seal.clone());
+        let Some(seal) = seal.filter(|_| listed) else { return };
+        let numbers = &self.numbers;
+        let place_of = |number| numbers.get(&number).copied();
+        let segment = self.engine.segments.expect_mut(slot);
+        (segment.end, segment.facts, segment.tombstone_bytes) = (seal.len, seal.facts, tombstone_bytes);
+        (segment.sealed, segment.listed_sealed) = (true, true);
+        segment.lengths.load(image.lengths.iter().copied());
+        for void in &image.voids {
+            if let Some(at) = place_of(void.number) {
+                segment.load_void(at, LogPosition(void.before), void.above);
+            }
+        }
+        for share in &image.shares {
+            let Some(at) = place_of(share.number) else { continue };
+            let share = share_of(at, share, voided.contains(&at));
+            segment.shares.push(share);
+            let range = &mut self.engine.ranges[at];
+            range.segments.insert(sequence, slot);
+            range.lowest_puts.set(sequence, share.lowest_put);
+        }
+    }
+}
+
+impl<D: Device> IndexBuilder<'_, D> {
+    /// Takes the live records of a segment that is scanned for the rest.
+    fn take_partial(&mut self, image: &SegmentImage, voided: &[usize]) {
+        let is_listed = |segment: &&mut Segment| segment.sequence == image.sequence;
+        let Some(segment) = self.engine.segments.get_mut(image.slot).filter(is_listed) else { return };
+        for share in &image.shares {
+            let at = self.numbers.get(&share.number).copied().filter(|at| !voided.contains(at));
+            // Without live records the scan alone says whether the range has any there.
+            if let Some(at) = at.filter(|_| share.live_records > 0) {
+                segment.shares.push(share_of(at, share, false));
+                self.engine.ranges[at].segments.insert(image.sequence, image.slot);
+            }
+        }
+    }
+}
+
+fn share_of(at: usize, image: &ShareImage, is_voided: bool) -> RangeShare {
+    let &ShareImage { newest, died_by, lowest_put, hides_below, clears, rolls_back, .. } = image;
+    let (live_records, live_bytes) = if is_voided { (0, 0) } else { (image.live_records, image.live_bytes) };
+    RangeShare { range: at, live_records, live_bytes, newest, died_by, lowest_put, hides_below, clears, rolls_back }
+}
+
+fn retained_of(&RecordImage { version, pointer, len_bytes, sequence }: &RecordImage) -> Retained {
+    Retained { version, pointer, len_bytes, sequence }
+}
