@@ -101,7 +101,9 @@ impl<D: Device> Engine<D> {
         if engine.options.read_only {
             StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
         } else {
-            engine.checkpoints.log_bytes = report.bytes;
+            // The next opening scans the active segments again, whether there is another checkpoint or not.
+            let complete = scanned.iter().filter(|scanned| scanned.entry.seal.is_some());
+            engine.checkpoints.log_bytes = complete.map(|scanned| u64::from(scanned.report.valid_len)).sum();
             engine.begin(&scanned)?;
         }
         Ok((engine, report))

@@ -6,6 +6,7 @@ mod certified;
 mod chained;
 mod chained_crash;
 mod check;
+mod checkpoint;
 mod cleaning;
 mod clocks;
 mod copy;

@@ -1,0 +1,293 @@
+//! Checkpoints: what an opening takes from them, what it refuses, and what is left of one that was not finished.
+use crate::support::{RANGE, TestNode, TestWrite, scanned, small};
+use fawn_ds::internals::format::checkpoint::{self, content};
+use fawn_ds::internals::format::manifest;
+use fawn_ds::internals::index::{Index, IndexOptions, Pointer};
+use fawn_ds::internals::{Options, View, check};
+use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, KeyHash, Now};
+use std::collections::BTreeMap;
+
+/// Keys and their values.
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> Options {
+    small(Durability::Sync)
+}
+
+fn open(disk: &SimDisk) -> TestNode {
+    TestNode::open(disk, options(), Now::at(1_000_000)).unwrap()
+}
+
+/// Overwrites and deletes, with a flush every few writes.
+fn write_some(node: &mut TestNode, content: &mut Content, rng: &mut Rng, count: usize) {
+    for i in 0..count {
+        let key = format!("k{:03}", rng.next() % 300).into_bytes();
+        let value = (!rng.next().is_multiple_of(4)).then(|| vec![rng.next() as u8; 200 + (rng.next() % 300) as usize]);
+        node.append(&[TestWrite { key: key.clone(), value: value.clone(), expires_at_ms: 0 }]).unwrap();
+        match value {
+            Some(value) => content.insert(key, value),
+            None => content.remove(&key),
+        };
+        if i % 4 == 0 {
+            node.turn();
+        }
+    }
+    node.settle();
+}
+
+fn assert_content(node: &mut TestNode, content: &Content) {
+    for i in 0..300 {
+        let key = format!("k{i:03}").into_bytes();
+        let found = node.get(&key, View::Committed).unwrap().map(|entry| entry.value);
+        assert_eq!(found.as_ref(), content.get(&key), "k{i:03}");
+    }
+    assert_eq!(node.engine.len(RANGE), content.len() as u64);
+}
+
+/// A closed store with two checkpoints and more log behind them.
+fn closed_store(seed: u64) -> (SimDisk, Content) {
+    let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+    let (mut content, mut rng) = (Content::new(), Rng::new(seed));
+    let mut node = open(&disk);
+    for _ in 0..4 {
+        write_some(&mut node, &mut content, &mut rng, 300);
+    }
+    assert!(node.engine.stats().checkpoints >= 2, "{:?}", node.engine.stats());
+    drop(node.engine.close().unwrap());
+    (disk, content)
+}
+
+/// Names of the listed checkpoints, oldest first.
+fn listed(disk: &SimDisk) -> Vec<String> {
+    let state = manifest::decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
+    state.checkpoints.iter().map(|entry| checkpoint::file_name(entry.uuid)).collect()
+}
+
+fn files(disk: &SimDisk) -> Vec<String> {
+    disk.names().into_iter().filter(|name| checkpoint::is_file_name(name)).collect()
+}
+
+#[test]
+fn an_opening_takes_the_index_from_the_newest_checkpoint() {
+    for seed in 0..8 {
+        let (disk, mut content) = closed_store(seed);
+        let names = listed(&disk);
+        assert_eq!(names.len(), 2, "seed {seed}: two are kept");
+        let mut kept = names.clone();
+        kept.sort();
+        assert_eq!(files(&disk), kept, "seed {seed}: and no other file");
+        let mut node = open(&disk);
+        let (entries, records) = (node.report.checkpoint_entries, node.report.records);
+        assert!(entries.is_some_and(|entries| entries > 50), "seed {seed}: {:?}", node.report);
+        assert!(records < 900, "seed {seed}: of 1,200: {:?}", node.report);
+        assert_content(&mut node, &content);
+        // The next checkpoint is one of a store that was opened from one.
+        write_some(&mut node, &mut content, &mut Rng::new(!seed), 600);
+        assert_content(&mut node, &content);
+        assert!(node.engine.stats().checkpoints > 0);
+        disk.kill(seed);
+        let mut node = open(&disk);
+        assert!(node.report.checkpoint_entries.is_some() && node.report.checkpoints_refused.is_empty());
+        assert_content(&mut node, &content);
+        assert_eq!(files(&disk).len(), listed(&disk).len(), "unfinished ones are removed");
+    }
+}
+
+#[test]
+fn live_counts_are_those_of_a_whole_scan() {
+    for seed in 0..8 {
+        let (disk, content) = closed_store(seed);
+        let mut node = open(&disk);
+        let (live, segments) = (node.engine.log_report().live_bytes, node.engine.log_report().segments);
+        assert!(node.report.checkpoint_entries.is_some());
+        assert_content(&mut node, &content);
+        drop(node);
+        listed(&disk).iter().for_each(|name| disk.flip_bits(name, 5000, 8));
+        let node = open(&disk);
+        assert_eq!(node.report.checkpoint_entries, None);
+        assert_eq!(node.engine.log_report().live_bytes, live, "seed {seed}");
+        assert_eq!(node.engine.log_report().segments, segments, "seed {seed}");
+    }
+}
+
+/// Opens a store of which the newest checkpoint cannot be used, then also the one before.
+fn refused(seed: u64, spoil: impl Fn(&SimDisk, &str)) -> [String; 2] {
+    let (disk, content) = closed_store(seed);
+    let names = listed(&disk);
+    spoil(&disk, &names[1]);
+    // These openings write no checkpoint of their own.
+    let open = |disk: &SimDisk| TestNode::open(disk, scanned(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let mut node = open(&disk);
+    assert!(node.report.checkpoint_entries.is_some(), "the one before serves: {:?}", node.report);
+    let first = node.report.checkpoints_refused.clone();
+    assert_eq!(first.len(), 1, "{first:?}");
+    assert_content(&mut node, &content);
+    drop(node);
+    spoil(&disk, &names[0]);
+    let mut node = open(&disk);
+    assert_eq!(node.report.checkpoint_entries, None, "the whole log is scanned");
+    let second = node.report.checkpoints_refused.clone();
+    assert_eq!(second.len(), 2, "{second:?}");
+    assert_content(&mut node, &content);
+    drop(node);
+    let found = check::check(&mut SimDevice::attach(&disk)).unwrap();
+    assert!(found.is_sound(), "no data is damaged: {:?}", found.findings);
+    [first[0].1.clone(), second[1].1.clone()]
+}
+
+#[test]
+fn a_checkpoint_with_a_flipped_bit_is_passed_over() {
+    for (seed, at) in [(1, 3), (2, 20), (3, 50), (4, 500), (5, 4096), (6, 4097), (7, 4106), (8, 4200), (9, 5000)] {
+        refused(seed, |disk, name| disk.flip_bits(name, at, 16));
+    }
+}
+
+#[test]
+fn a_short_a_missing_and_another_stores_checkpoint_are_passed_over() {
+    for why in refused(20, |disk, name| disk.put(name, &disk.contents(name).unwrap()[..4096])) {
+        assert!(why.contains("corrupt") || why.contains("cut short"), "{why}");
+    }
+    refused(21, |disk, name| disk.put(name, &[]));
+    let (elsewhere, _) = closed_store(23);
+    let other = elsewhere.contents(&listed(&elsewhere)[0]).unwrap();
+    for why in refused(22, |disk, name| disk.put(name, &other)) {
+        assert!(why.contains("another checkpoint"), "{why}");
+    }
+    // The older one under the newer one's name.
+    let (disk, content) = closed_store(24);
+    let names = listed(&disk);
+    disk.put(&names[1], &disk.contents(&names[0]).unwrap());
+    let mut node = open(&disk);
+    assert_eq!(node.report.checkpoints_refused.len(), 1);
+    assert!(node.report.checkpoint_entries.is_some());
+    assert_content(&mut node, &content);
+}
+
+/// The content of a checkpoint's pieces.
+fn content_of(bytes: &[u8], len_bytes: u64) -> Vec<u8> {
+    let uuid = checkpoint::decode_header(bytes).unwrap().uuid;
+    let mut content = Vec::new();
+    for at in (checkpoint::HEADER_BYTES..len_bytes as usize).step_by(checkpoint::PIECE_BYTES) {
+        let end = (at + checkpoint::PIECE_BYTES).min(len_bytes as usize);
+        content.extend_from_slice(checkpoint::decode_piece(uuid, at as u64, &bytes[at..end]).unwrap());
+    }
+    content
+}
+
+/// Writes a checkpoint's file again with other content of the same length and good checksums.
+fn forge(disk: &SimDisk, name: &str, change: impl Fn(&mut content::SegmentImage)) {
+    let state = manifest::decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
+    let entry = state.checkpoints.iter().find(|entry| checkpoint::file_name(entry.uuid) == name).unwrap();
+    let mut bytes = disk.contents(name).unwrap();
+    let old = content_of(&bytes, entry.len_bytes);
+    let mut source = &old[..];
+    let ranges = content::decode_count(&mut source).unwrap();
+    for _ in 0..ranges {
+        content::decode_range_start(&mut source).unwrap();
+        let mut at = Some(0u64);
+        while let Some(first) = at {
+            let (depth, _) = content::decode_cell(&mut source).unwrap();
+            at = first.checked_add(1 << (64 - depth));
+        }
+    }
+    for _ in 0..ranges {
+        content::decode_range(&mut source).unwrap();
+    }
+    let mut new = old[..old.len() - source.len()].to_vec();
+    let count = content::decode_count(&mut source).unwrap();
+    content::encode_count(count as usize, &mut new);
+    for _ in 0..count {
+        let mut segment = content::decode_segment(&mut source).unwrap();
+        change(&mut segment);
+        content::encode_segment(&segment, &mut new);
+    }
+    new.extend_from_slice(source);
+    assert_eq!(new.len(), old.len());
+    let mut at = checkpoint::HEADER_BYTES;
+    for piece in new.chunks(checkpoint::PIECE_CONTENT_BYTES) {
+        at += checkpoint::encode_piece(entry.uuid, at as u64, piece, &mut bytes[at..]);
+    }
+    disk.put(name, &bytes);
+}
+
+#[test]
+fn a_checkpoint_that_contradicts_itself_or_the_log_is_passed_over() {
+    let live = |segment: &content::SegmentImage| segment.shares.iter().any(|share| share.live_records > 0);
+    for why in refused(30, |disk, name| {
+        forge(disk, name, |segment| {
+            if live(segment) {
+                segment.shares[0].live_records += 1;
+            }
+        });
+    }) {
+        assert!(why.contains("records are live"), "{why}");
+    }
+    for why in refused(31, |disk, name| forge(disk, name, |segment| segment.sequence += 1000)) {
+        assert!(why.contains("lacks segments"), "{why}");
+    }
+}
+
+#[test]
+fn a_full_device_has_no_checkpoint_and_goes_on() {
+    let disk = SimDisk::new(SimOptions::default());
+    let (mut content, mut rng) = (Content::new(), Rng::new(5));
+    let options = Options { segment_bytes: 1 << 20, ..options() };
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
+    disk.fail_every(OpKind::Allocate, DeviceFault::Full);
+    write_some(&mut node, &mut content, &mut rng, 200);
+    assert_eq!((node.engine.stats().checkpoints, files(&disk).len()), (0, 0), "the file is removed");
+    assert_eq!(node.engine.poisoned(), None);
+    disk.clear_faults();
+    write_some(&mut node, &mut content, &mut rng, 8);
+    assert_eq!(node.engine.stats().checkpoints, 0, "it is tried again after a while");
+    node.now = node.now.plus_ms(10_000);
+    write_some(&mut node, &mut content, &mut rng, 8);
+    for _ in 0..10 {
+        node.turn();
+    }
+    assert_eq!((node.engine.stats().checkpoints, files(&disk).len()), (1, 1));
+    assert_content(&mut node, &content);
+}
+
+#[test]
+fn nothing_is_written_for_a_store_that_changes_little() {
+    let (disk, content) = closed_store(40);
+    let names = listed(&disk);
+    for _ in 0..3 {
+        let mut node = open(&disk);
+        assert_content(&mut node, &content);
+        drop(node.engine.close().unwrap());
+    }
+    assert_eq!(listed(&disk), names, "the newest one still serves");
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, scanned(Durability::Sync), Now::at(1_000_000)).unwrap();
+    write_some(&mut node, &mut Content::new(), &mut Rng::new(1), 600);
+    drop(node.engine.close().unwrap());
+    assert_eq!(files(&disk).len(), 0, "never, if the bound says so");
+}
+
+#[test]
+fn content_of_any_bytes_is_decoded_or_refused() {
+    let mut rng = Rng::new(9);
+    for _ in 0..2000 {
+        let bytes: Vec<u8> =
+            (0..rng.next() % 200).map(|_| if rng.next() % 3 == 0 { 0 } else { rng.next() as u8 }).collect();
+        let _ = content::decode_range(&mut &bytes[..]);
+        let _ = content::decode_segment(&mut &bytes[..]);
+        let _ = content::decode_cell(&mut &bytes[..]).map(|(_, entries)| entries.count());
+        let _ = checkpoint::decode_header(&bytes);
+    }
+    let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 4 });
+    (0..1000)
+        .for_each(|i: u64| index.insert(KeyHash(i.wrapping_mul(0x9E37_79B9_7F4A_7C15)), Pointer(i as u32)).unwrap());
+    let mut bytes = Vec::new();
+    let mut at = Some(0);
+    while let Some(cursor) = at {
+        content::encode_cell(&index.cell(cursor), &mut bytes);
+        at = index.cell(cursor).next;
+    }
+    assert_eq!(bytes.len() as u64, content::cells_bytes(&index), "the estimate is exact");
+}
