@@ -158,6 +158,8 @@ pub(crate) struct Segment {
     pub(crate) tombstone_bytes: u64,
     /// Cleaning has copied all that is needed, or has failed at a corrupt record: it is not repeated before the next open.
     pub(crate) is_cleaned: bool,
+    /// The last cleaning left records that the index did not have yet.
+    pub(crate) had_unconfirmed: bool,
     pub(crate) lengths: Lengths,
     /// Facts of its records, for its seal.
     pub(crate) facts: RecordFacts,
@@ -190,6 +192,7 @@ impl Segment {
             voids: Vec::new(),
             tombstone_bytes: 0,
             is_cleaned: false,
+            had_unconfirmed: false,
             lengths: Lengths::new(),
             facts: RecordFacts::default(),
         }

@@ -127,7 +127,14 @@ impl<D: Device> Engine<D> {
             let facts = self.range_facts(segment, share);
             (share.range, RangeFacts { live_records: 0, hides_puts: false, died_by: Version::ZERO, ..facts })
         });
-        keep_reason(&facts, ranges).is_none()
+        // Cleaned again at once, it would be chosen for ever, and no other: an old version may stay unreadable.
+        keep_reason(&facts, ranges).is_none() && !(segment.had_unconfirmed && self.has_unconfirmed(segment.slot))
+    }
+
+    /// Whether a committed record of the segment waits for its verification to enter the index.
+    fn has_unconfirmed(&self, slot: u32) -> bool {
+        let mut unconfirmed = (0..self.ranges.len()).flat_map(|at| self.overlay.unconfirmed(at, 0, None));
+        unconfirmed.any(|written| self.segments.slot_and_offset(written.pointer).0 == slot)
     }
 
     /// Segments that the capacity allows.

@@ -192,6 +192,7 @@ impl<D: Device> Engine<D> {
         if victim.stays == 0 {
             segment.end_cleaning(end);
         }
+        segment.had_unconfirmed = victim.stays > 0;
         self.stats.segments_cleaned += 1;
         self.release_victim(&victim);
     }
