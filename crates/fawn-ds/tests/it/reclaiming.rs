@@ -1,6 +1,7 @@
 //! Space reclamation on bad days: what keeps one segment must not keep all others.
-use crate::support::{TestNode, TestWrite, small};
-use fawn_ds::internals::Options;
+use crate::support::{TestNode, TestWrite, frames, small};
+use fawn_ds::internals::{Options, View};
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -52,4 +53,50 @@ fn a_segment_with_a_record_that_must_stay_does_not_stop_the_cleaning_of_others()
         write(&mut node, &[put(key, 256)]);
     }
     assert_eq!(node.engine.log_report().keys_apart, 1);
+}
+
+/// Cleaning copies a record and then finds a corrupt one. While the write of the copy hangs, the segment dies, its slot is
+/// used again, and a newer version of the record lies where the old one was: the late copy must not replace that.
+#[test]
+fn a_late_copy_replaces_nothing_in_a_segment_that_has_its_originals_slot() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let slot_0 = |disk: &SimDisk| disk.names().into_iter().find(|name| name.starts_with("segment-000000"));
+    let large = |key: u64, round: u8| TestWrite { value: Some(vec![round; 14_900]), ..put(key, 0) };
+    let reads = disk.counted(OpKind::Read);
+    // In each segment a record that stays, then three that die; at first only live ones, until cleaning has its own space.
+    for count in 0..256 {
+        let key = if count % 4 == 0 || (4..40).contains(&count) { count } else { 1000 };
+        write(&mut node, &[large(key, 1)]);
+        if count == 4 {
+            // The second record of the first segment.
+            disk.flip_bits(&slot_0(&disk).unwrap(), 4096 + 20_000, 1);
+        }
+        if disk.counted(OpKind::Read) - reads > node.engine.stats().verification_reads {
+            // The victim is being read.
+            break;
+        }
+    }
+    let old = slot_0(&disk);
+    disk.hang(OpKind::Write);
+    (0..4).for_each(|_| turn(&mut node));
+    disk.end_faults(OpKind::Write);
+    let stats = node.engine.stats();
+    assert_eq!((disk.hung(), stats.cleaning_failed, stats.moved_records), (1, 1, 0), "the copy is being written");
+    for round in 2..100 {
+        write(&mut node, &[large(0, round)]);
+        let is_there = slot_0(&disk).filter(|_| slot_0(&disk) != old).and_then(|name| disk.contents(&name));
+        if is_there.is_some_and(|bytes| frames(&bytes).len() == 1) {
+            disk.release_hung();
+            (0..4).for_each(|_| turn(&mut node));
+            let found = node.get(&put(0, 0).key, View::Committed).unwrap();
+            assert_eq!(found.unwrap().value[0], round);
+            return;
+        }
+    }
+    // The segment keeps its slot meanwhile.
+    disk.release_hung();
+    (0..8).for_each(|_| turn(&mut node));
+    assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap().unwrap().value[0], 99);
+    assert_ne!(slot_0(&disk), old, "and is dropped then");
 }
