@@ -1,9 +1,9 @@
 //! Space reclamation on bad days: what keeps one segment must not keep all others.
-use crate::support::{TestNode, TestWrite, frames, small};
-use fawn_ds::internals::{Options, View};
+use crate::support::{RANGE, TestNode, TestWrite, frames, small};
+use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, View};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, Now};
+use fawn_types::{Durability, Epoch, Now, Version};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
@@ -144,4 +144,72 @@ fn a_late_copy_replaces_nothing_in_a_segment_that_has_its_originals_slot() {
     (0..8).for_each(|_| turn(&mut node));
     assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap().unwrap().value[0], 99);
     assert_ne!(slot_0(&disk), old, "and is dropped then");
+}
+
+/// Appends, commits and marks one record in a chain.
+fn commit_in_chain(node: &mut TestNode, record: &RecordRef<'_>) {
+    for _ in 0..1000 {
+        match node.engine.append(RANGE, TestNode::hash(record.key), record) {
+            Err(EngineError::Overloaded) => turn(node),
+            result => {
+                result.unwrap();
+                break;
+            }
+        }
+    }
+    for _ in 0..3 {
+        turn(node);
+    }
+    node.now = node.now.plus_ms(1000);
+}
+
+/// A deleted key, a rollback of that, and survivors with higher versions than the rollback: the opening that reads them
+/// first must still know the delete as void, or cleaning copies it.
+#[test]
+fn a_rolled_back_delete_is_void_for_cleaning_after_an_opening_too() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let open = || TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let version = |epoch, seq| Version::new(Epoch::new(epoch).unwrap(), seq).unwrap();
+    let mut node = open();
+    // The key's record, and three others, fill the first segment; records that stay, and the delete, the second one.
+    for seq in 1..=7 {
+        commit_in_chain(&mut node, &RecordRef::put(version(1, seq), &put(seq, 0).key, &[1; 14_900]));
+    }
+    let delete = RecordRef::bare(RecordKind::Tombstone, version(1, 8), b"key-000000000001");
+    node.engine.append(RANGE, TestNode::hash(delete.key), &delete).unwrap();
+    node.engine.submit(node.now);
+    node.engine.wait(node.now, &mut Vec::new());
+    node.engine.rollback(RANGE, version(1, 7)).unwrap();
+    let mut seq = 0;
+    let mut overwrite = |node: &mut TestNode, epoch: u32, key: u64| {
+        seq += 1;
+        commit_in_chain(node, &RecordRef::put(version(epoch, seq), &put(key, 0).key, &[2; 14_900]));
+    };
+    for count in 0..200 {
+        overwrite(&mut node, 2, if count % 4 == 0 { 100 + count } else { 99 });
+        if node.engine.stats().moved_records > 4 {
+            break;
+        }
+    }
+    assert!(node.engine.stats().moved_records > 4, "{:?}", node.engine);
+    drop(node.engine.close().unwrap());
+    let second = disk.names().into_iter().find(|name| name.starts_with("segment-000001")).unwrap();
+    let mut node = open();
+    let committed = node.engine.progress(RANGE).committed;
+    node.engine.set_retain_floor(RANGE, committed);
+    for key in (2..=6).chain((0..200).map(|count| if count % 4 == 0 { 300 + count } else { 99 })) {
+        overwrite(&mut node, 3, key);
+        let committed = node.engine.progress(RANGE).committed;
+        node.engine.set_retain_floor(RANGE, committed);
+        if !disk.names().contains(&second) {
+            break;
+        }
+    }
+    assert!(!disk.names().contains(&second), "it was not cleaned: {:?}", node.engine);
+    for _ in 0..2 {
+        let found = node.get(b"key-000000000001", View::Committed).unwrap();
+        assert_eq!(found.map(|entry| entry.version), Some(version(1, 1)));
+        drop(node.engine.close().unwrap());
+        node = open();
+    }
 }
