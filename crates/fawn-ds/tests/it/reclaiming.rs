@@ -213,3 +213,20 @@ fn a_rolled_back_delete_is_void_for_cleaning_after_an_opening_too() {
         node = open();
     }
 }
+
+/// A segment with retained records would stay after its cleaning: both copies would take space.
+#[test]
+fn segments_that_are_kept_for_retransmission_are_not_cleaned() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+    node.engine.set_retain_floor(RANGE, Version::ZERO);
+    for seq in 1..=80 {
+        let key = if seq % 4 == 1 { seq } else { 0 };
+        commit_in_chain(&mut node, &RecordRef::put(version(seq), &put(key, 0).key, &[1; 14_900]));
+    }
+    assert_eq!(node.engine.stats().cleaning_read_bytes, 0);
+    node.engine.set_retain_floor(RANGE, version(80));
+    (0..20).for_each(|_| turn(&mut node));
+    assert!(node.engine.stats().segments_cleaned > 0, "{:?}", node.engine);
+}
