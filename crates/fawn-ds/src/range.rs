@@ -336,3 +336,22 @@ impl RangeState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lowest_put_elsewhere_is_found_whatever_the_segment_itself_has() {
+        let mut lowest = LowestPuts::default();
+        let has = |lowest: &LowestPuts, sequence, version| lowest.has_elsewhere(sequence, Version::from_u64(version));
+        lowest.set(1, Version::from_u64(10));
+        assert!(!has(&lowest, 1, 99), "its own puts do not count");
+        lowest.set(2, Version::from_u64(20));
+        assert!(!has(&lowest, 1, 19) && has(&lowest, 1, 20) && has(&lowest, 2, 10), "an equal version counts");
+        lowest.set(1, LowestPuts::NONE);
+        assert!(!has(&lowest, 2, 99), "a segment without puts has none");
+        lowest.remove(2);
+        assert!(!has(&lowest, 1, 99));
+    }
+}

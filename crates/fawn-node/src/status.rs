@@ -168,6 +168,10 @@ counters! {
             prometheus "fawn_cleaning_debt_segments", info "Fawn:cleaning_debt_segments";
         cleaning_failed: u64, "Segments that cannot be cleaned, because a record is corrupt or unreadable.",
             prometheus "fawn_cleaning_failed_total", info "Fawn:cleaning_failed";
+        checkpoints: u64, "Checkpoints written: an opening reads only the log behind the last one.",
+            prometheus "fawn_checkpoints_total", info "Fawn:checkpoints";
+        checkpoint_bytes: u64, "Bytes written for checkpoints.",
+            prometheus "fawn_checkpoint_bytes_total", info "Fawn:checkpoint_bytes";
         memory_budget_bytes: u64, "The memory budget.",
             prometheus "fawn_memory_budget_bytes", info "Memory:maxmemory", stats "limit_maxbytes";
         memory_index_bytes: u64, "Memory of indexes.",
@@ -291,6 +295,8 @@ impl StoreStatus {
             moved_bytes: engine.moved_bytes,
             cleaning_debt_segments: log.cleaning_debt_segments,
             cleaning_failed: engine.cleaning_failed,
+            checkpoints: engine.checkpoints,
+            checkpoint_bytes: engine.checkpoint_bytes,
             memory_budget_bytes: memory.budget_bytes,
             memory_index_bytes: memory.index_bytes,
             memory_overlay_bytes: memory.overlay_bytes,

@@ -171,9 +171,10 @@ pub(crate) struct Segment {
     voids: Vec<VoidRecords>,
     /// Tombstones that cleaning may have to copy, bytes.
     pub(crate) tombstone_bytes: u64,
-    /// Cleaning is worthwhile again once the store has a segment with this sequence number. It has copied all that is
-    /// needed, has failed at a corrupt record, or some records had to stay.
-    pub(crate) cleanable_from: u64,
+    /// Cleaning has copied all that is needed, or has failed at a corrupt record: it is not repeated before the next open.
+    pub(crate) is_cleaned: bool,
+    /// The last cleaning left records that the index did not have yet.
+    pub(crate) had_unconfirmed: bool,
     pub(crate) lengths: Lengths,
     /// Facts of its records, for its seal.
     pub(crate) facts: RecordFacts,
@@ -205,7 +206,8 @@ impl Segment {
             died_at: PerStream::default(),
             voids: Vec::new(),
             tombstone_bytes: 0,
-            cleanable_from: 0,
+            is_cleaned: false,
+            had_unconfirmed: false,
             lengths: Lengths::new(),
             facts: RecordFacts::default(),
         }
@@ -332,7 +334,7 @@ impl Segment {
 
     /// All that is needed of it was copied to the survivors' stream before `log_end`, its tombstones too.
     pub(crate) fn end_cleaning(&mut self, log_end: LogPosition) {
-        self.cleanable_from = u64::MAX;
+        self.is_cleaned = true;
         self.note_death(StreamKind::Survivors, log_end);
         self.shares.iter_mut().for_each(|share| share.hides_below = Version::ZERO);
     }

@@ -668,6 +668,31 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
     assert_eq!(node.engine.len(RANGE), 3);
 }
 
+/// A clear that is listed in the manifest counts for transferred records like for all others.
+#[test]
+fn a_clear_after_a_transfer_empties_the_range_for_good() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    node.engine.begin_transfer(RANGE, version(2, 10)).unwrap();
+    let record = RecordRef::put(version(2, 3), b"before", b"one");
+    assert!(node.engine.append_copied(RANGE, hash(b"before"), &record).unwrap());
+    node.engine.finish_transfer(RANGE).unwrap();
+    for _ in 0..20 {
+        node.turn();
+    }
+    node.engine.clear(RANGE, version(2, 11)).unwrap();
+    node.engine.append(RANGE, hash(b"after"), &RecordRef::put(version(2, 12), b"after", b"two")).unwrap();
+    for _ in 0..20 {
+        // The mark that makes the commit durable, and the manifest's edit after it.
+        node.turn();
+        node.now = node.now.plus_ms(500);
+    }
+    disk.crash(1);
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    assert_eq!(node.report.ranges[0].committed, version(2, 12));
+    assert_eq!(node.keys(), [b"after"]);
+}
+
 /// Runs iterations until all appended records are synced.
 fn sync_all(node: &mut TestNode) {
     for _ in 0..200 {

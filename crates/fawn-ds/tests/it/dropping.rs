@@ -436,3 +436,36 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
         assert_eq!(write(&mut node, 99_999, true), Ok(()), "seed {seed}: {:?}", node.engine.segments_kept());
     }
 }
+
+/// A clear that the manifest lists hides nothing, also after an opening: its segment goes although older records are left.
+#[test]
+fn a_listed_clear_keeps_no_segment_after_an_opening() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let open = |disk| TestNode::open_in_chain(disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let commit = |node: &mut TestNode| {
+        turns(node, 6);
+        for range in [RANGE, OTHER] {
+            let last = node.engine.progress(range).synced;
+            node.engine.commit(range, last);
+            node.engine.set_retain_floor(range, last);
+        }
+        turns(node, 6);
+    };
+    let large = |node: &mut TestNode, range, seq, key: &[u8]| {
+        append(node, range, &RecordRef::put(version(seq), key, &[7; 14_900]));
+        commit(node);
+    };
+    let mut node = open(&disk);
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    // The other range's record keeps the older ones of the cleared range.
+    large(&mut node, OTHER, 1, b"stays");
+    (1..=4).for_each(|seq| large(&mut node, RANGE, seq, &[seq as u8]));
+    append(&mut node, RANGE, &RecordRef::bare(RecordKind::Clear, version(5), &[]));
+    (6..=13).for_each(|seq| large(&mut node, RANGE, seq, &[seq as u8]));
+    disk.crash(1);
+    let mut node = open(&disk);
+    (14..=21).for_each(|seq| large(&mut node, RANGE, seq, &[seq as u8 - 8]));
+    turns(&mut node, 20);
+    let kept = node.engine.segments_kept();
+    assert!(node.engine.stats().segments_dropped >= 2 && !kept.contains_key(&KeepReason::Hides), "{kept:?}");
+}

@@ -117,6 +117,27 @@ fn a_replay_after_an_opening_is_gapless_or_refused() {
     assert!(refused > 500 && answered > 300 && holes > 15, "{refused} refused, {answered} answered, {holes} dropped");
 }
 
+#[test]
+fn one_missing_segment_is_a_gap() {
+    let mut history = GapHistory::new(1);
+    // Four records fill a segment; those of the second one are replaced.
+    for (seq, key) in [0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 9].into_iter().enumerate() {
+        let version = Version::new(Epoch::new(1).unwrap(), seq as u64 + 1).unwrap();
+        append(&mut history.node, RANGE, &RecordRef::put(version, &[key], &[1; 14_900]));
+        history.versions.push(version);
+        history.node.settle();
+        history.node.now = history.node.now.plus_ms(1000);
+    }
+    for _ in 0..20 {
+        history.node.turn();
+    }
+    assert_eq!(history.node.engine.stats().segments_dropped, 1);
+    history.disk.crash(1);
+    history.node = TestNode::open_in_chain(&history.disk, options(), Now::at(9)).unwrap();
+    let (refused, answered) = history.check_replays(1, "one segment is missing");
+    assert!(refused > 4 && answered > 2, "{refused} refused, {answered} answered");
+}
+
 fn append(node: &mut TestNode, range: RangeId, record: &RecordRef<'_>) {
     for _ in 0..1000 {
         match node.engine.append(range, TestNode::hash(record.key), record) {

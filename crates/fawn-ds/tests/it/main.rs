@@ -31,6 +31,7 @@ mod page_ends;
 mod panicking_device;
 mod pending;
 mod ranges;
+mod reclaiming;
 mod record_cache;
 mod record_reads;
 mod results;

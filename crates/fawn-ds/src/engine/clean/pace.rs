@@ -115,7 +115,7 @@ impl<D: Device> Engine<D> {
         // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
         let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
         let is_worthwhile = segment.dead_bytes() >= dead_bytes_min;
-        if !segment.sealed || self.last_sequence < segment.cleanable_from || !is_worthwhile {
+        if !segment.sealed || segment.is_cleaned || !is_worthwhile {
             return false;
         }
         let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();
@@ -128,7 +128,14 @@ impl<D: Device> Engine<D> {
             let facts = self.range_facts(segment, share);
             (share.range, RangeFacts { live_records: 0, hides_puts: false, died_by: Version::ZERO, ..facts })
         });
-        keep_reason(&facts, ranges).is_none()
+        // Cleaned again at once, it would be chosen for ever, and no other: an old version may stay unreadable.
+        keep_reason(&facts, ranges).is_none() && !(segment.had_unconfirmed && self.has_unconfirmed(segment.slot))
+    }
+
+    /// Whether a committed record of the segment waits for its verification to enter the index.
+    fn has_unconfirmed(&self, slot: u32) -> bool {
+        let mut unconfirmed = self.overlay.all_unconfirmed();
+        unconfirmed.any(|written| self.segments.slot_and_offset(written.pointer).0 == slot)
     }
 
     /// Segments that the capacity allows.

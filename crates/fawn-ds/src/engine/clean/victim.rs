@@ -11,8 +11,6 @@ use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 
 /// Length of a read, bytes; a longer record gets a read of its own length.
 const READ_BYTES: u32 = 256 << 10;
-/// Segments written until a victim is cleaned again of which records had to stay.
-const STAYS_SEGMENTS: u64 = 16;
 
 #[derive(Debug)]
 pub(super) struct Victim {
@@ -31,13 +29,15 @@ pub(super) struct Victim {
     stays: u64,
     /// The survivors' stream has no space: the victim waits for it.
     pub(super) lacks_space: bool,
+    /// The rest of it cannot be read: it ends once the copies so far are moved to.
+    is_given_up: bool,
 }
 
 impl Victim {
     pub(super) const fn new(slot: u32, end: u32) -> Self {
         let at = FRAMES_OFFSET;
-        let (chunk, is_reading, stays, lacks_space) = (None, false, 0, false);
-        Self { slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, lacks_space }
+        let (chunk, is_reading, stays, lacks_space, is_given_up) = (None, false, 0, false, false);
+        Self { slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, lacks_space, is_given_up }
     }
 }
 
@@ -189,25 +189,29 @@ impl<D: Device> Engine<D> {
             self.cleaner.victim = Some(victim);
             return;
         }
-        let (end, last_sequence) = (self.survivors_end(), self.last_sequence);
+        let end = self.survivors_end();
         let segment = self.segments.expect_mut(victim.slot);
-        if victim.stays == 0 {
-            segment.end_cleaning(end);
-        } else {
-            // Their verification may take long: cleaned again at once, they would stay again.
-            segment.cleanable_from = last_sequence + STAYS_SEGMENTS;
+        if !victim.is_given_up {
+            if victim.stays == 0 {
+                segment.end_cleaning(end);
+            }
+            segment.had_unconfirmed = victim.stays > 0;
+            self.stats.segments_cleaned += 1;
         }
-        self.stats.segments_cleaned += 1;
         self.release_victim(&victim);
     }
 
     /// Leaves the rest of a segment that cannot be read. It stays, with all that was not copied, until the next open.
-    fn give_up_victim(&mut self, victim: Victim, detail: &str) {
+    fn give_up_victim(&mut self, mut victim: Victim, detail: &str) {
         let segment = self.segments.expect_mut(victim.slot);
-        segment.cleanable_from = u64::MAX;
+        segment.is_cleaned = true;
         tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment cannot be cleaned: it stays");
         self.stats.cleaning_failed += 1;
-        self.release_victim(&victim);
+        victim.is_given_up = true;
+        (victim.records_end, victim.frame_end, victim.end) = (victim.at, victim.at, victim.at);
+        // Without its pin the segment could be dropped and its slot used again, while copies are written. A newer record
+        // may then lie where an original was, and its index entry would move to the older copy.
+        self.finish_victim(victim);
     }
 
     fn release_victim(&mut self, victim: &Victim) {

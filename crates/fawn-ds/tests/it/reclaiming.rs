@@ -1,0 +1,232 @@
+//! Space reclamation on bad days: what keeps one segment must not keep all others.
+use crate::support::{RANGE, TestNode, TestWrite, frames, small};
+use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, View};
+use fawn_flash::sim::{Capture, Loss, OpKind};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, Epoch, Now, Version};
+
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+fn options(segments: u64) -> Options {
+    Options { capacity_bytes: Some(segments * SEGMENT_BYTES), ..small(Durability::Sync) }
+}
+
+fn open(disk: &SimDisk, segments: u64, at_ms: u64) -> TestNode {
+    TestNode::open(disk, options(segments), Now::at(at_ms)).unwrap()
+}
+
+fn put(key: u64, len: usize) -> TestWrite {
+    TestWrite { key: format!("key-{key:012}").into_bytes(), value: Some(vec![key as u8; len]), expires_at_ms: 0 }
+}
+
+/// Appends, and fails with the state of the store if that is refused.
+fn write(node: &mut TestNode, writes: &[TestWrite]) {
+    if let Err(error) = node.append(writes) {
+        panic!("{error}: {:?} {:?} {:?}", node.engine.log_report(), node.engine.segments_kept(), node.engine.stats());
+    }
+    turn(node);
+}
+
+fn turn(node: &mut TestNode) {
+    node.turn();
+    node.now = node.now.plus_ms(5);
+}
+
+/// The new version of a key whose old one cannot be read stays where it is. Its segment is no victim again and again.
+#[test]
+fn a_segment_with_a_record_that_must_stay_does_not_stop_the_cleaning_of_others() {
+    const SEGMENTS: u64 = 48;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, SEGMENTS, 1_000_000);
+    let keys = SEGMENTS * SEGMENT_BYTES * 6 / 10 / 304;
+    (0..keys).for_each(|key| write(&mut node, &[put(key, 256)]));
+    node.settle();
+    drop(node.engine.close().unwrap());
+    let mut node = open(&disk, SEGMENTS, 2_000_000);
+    let first = disk.names().into_iter().find(|name| name.starts_with("segment-000000")).unwrap();
+    disk.make_unreadable(&first, 4096..SEGMENT_BYTES);
+    write(&mut node, &[put(0, 256)]);
+    let mut rng = fawn_types::random::SplitMix64::new(1);
+    for _ in 0..4 * SEGMENTS * SEGMENT_BYTES / 304 {
+        // Keys of later segments.
+        let key = 250 + rng.below(keys - 250);
+        write(&mut node, &[put(key, 256)]);
+    }
+    assert_eq!(node.engine.log_report().keys_apart, 1);
+    // Once the old version can be read again, the record is moved like any other.
+    let key = put(0, 0).key;
+    let holders = || {
+        let holds = |name: &String| disk.contents(name).unwrap().windows(key.len()).any(|found| found == key);
+        disk.names().into_iter().filter(|name| name.starts_with("segment-") && *name != first).filter(holds)
+    };
+    let stays_in: Vec<_> = holders().collect();
+    disk.heal();
+    node.now = node.now.plus_ms(60_000);
+    node.settle();
+    for _ in 0..SEGMENTS * SEGMENT_BYTES / 304 {
+        let key = 250 + rng.below(keys - 250);
+        write(&mut node, &[put(key, 256)]);
+    }
+    assert!(!holders().any(|name| stays_in.contains(&name)), "{:?}", node.engine);
+}
+
+fn large(key: u64, round: u8) -> TestWrite {
+    TestWrite { value: Some(vec![round; 14_900]), ..put(key, 0) }
+}
+
+fn slot_0(disk: &SimDisk) -> Option<String> {
+    disk.names().into_iter().find(|name| name.starts_with("segment-000000"))
+}
+
+/// A store that has just begun to read a victim, in slot 0: key 0, which is live, and three dead records, the first of them
+/// corrupt.
+fn with_corrupt_victim(disk: &SimDisk) -> TestNode {
+    let mut node = TestNode::open(disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let reads = disk.counted(OpKind::Read);
+    // In each segment a record that stays, then three that die; at first only live ones, until cleaning has its own space.
+    for count in 0..256 {
+        let key = if count % 4 == 0 || (4..40).contains(&count) { count } else { 1000 };
+        write(&mut node, &[large(key, 1)]);
+        if count == 4 {
+            disk.flip_bits(&slot_0(disk).unwrap(), 4096 + 20_000, 1);
+        }
+        if disk.counted(OpKind::Read) - reads > node.engine.stats().verification_reads {
+            return node;
+        }
+    }
+    panic!("nothing is cleaned: {:?}", node.engine);
+}
+
+/// The segment dies with the move of its last live record: a crash must find the copy once the segment is gone.
+#[test]
+fn a_victim_that_is_given_up_goes_only_after_its_copies_are_synced() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = with_corrupt_victim(&disk);
+    disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed: 1 });
+    (0..40).for_each(|_| turn(&mut node));
+    assert_eq!(node.engine.stats().cleaning_failed, 1);
+    let mut opened = 0;
+    for image in disk.take_images() {
+        // Before the drop the opening finds the corrupt record.
+        let Ok(mut node) = TestNode::open(&image.disk, small(Durability::Sync), Now::at(2_000_000)) else { continue };
+        let found = node.get(&put(0, 0).key, View::Committed).unwrap();
+        assert!(found.is_some(), "lost after operation {}", image.op);
+        opened += 1;
+    }
+    assert!(opened > 0, "the segment stays: {:?}", node.engine);
+}
+
+/// Cleaning copies a record and then finds a corrupt one. While the write of the copy hangs, the segment dies, its slot is
+/// used again, and a newer version of the record lies where the old one was: the late copy must not replace that.
+#[test]
+fn a_late_copy_replaces_nothing_in_a_segment_that_has_its_originals_slot() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = with_corrupt_victim(&disk);
+    let old = slot_0(&disk);
+    disk.hang(OpKind::Write);
+    (0..4).for_each(|_| turn(&mut node));
+    disk.end_faults(OpKind::Write);
+    let stats = node.engine.stats();
+    assert_eq!((disk.hung(), stats.cleaning_failed, stats.moved_records), (1, 1, 0), "the copy is being written");
+    for round in 2..100 {
+        write(&mut node, &[large(0, round)]);
+        let is_there = slot_0(&disk).filter(|_| slot_0(&disk) != old).and_then(|name| disk.contents(&name));
+        if is_there.is_some_and(|bytes| frames(&bytes).len() == 1) {
+            disk.release_hung();
+            (0..4).for_each(|_| turn(&mut node));
+            let found = node.get(&put(0, 0).key, View::Committed).unwrap();
+            assert_eq!(found.unwrap().value[0], round);
+            return;
+        }
+    }
+    // The segment keeps its slot meanwhile.
+    disk.release_hung();
+    (0..8).for_each(|_| turn(&mut node));
+    assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap().unwrap().value[0], 99);
+    assert_ne!(slot_0(&disk), old, "and is dropped then");
+}
+
+/// Appends, commits and marks one record in a chain.
+fn commit_in_chain(node: &mut TestNode, record: &RecordRef<'_>) {
+    for _ in 0..1000 {
+        match node.engine.append(RANGE, TestNode::hash(record.key), record) {
+            Err(EngineError::Overloaded) => turn(node),
+            result => {
+                result.unwrap();
+                break;
+            }
+        }
+    }
+    for _ in 0..3 {
+        turn(node);
+    }
+    node.now = node.now.plus_ms(1000);
+}
+
+/// A deleted key, a rollback of that, and survivors with higher versions than the rollback: the opening that reads them
+/// first must still know the delete as void, or cleaning copies it.
+#[test]
+fn a_rolled_back_delete_is_void_for_cleaning_after_an_opening_too() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let open = || TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let version = |epoch, seq| Version::new(Epoch::new(epoch).unwrap(), seq).unwrap();
+    let mut node = open();
+    // The key's record, and three others, fill the first segment; records that stay, and the delete, the second one.
+    for seq in 1..=7 {
+        commit_in_chain(&mut node, &RecordRef::put(version(1, seq), &put(seq, 0).key, &[1; 14_900]));
+    }
+    let delete = RecordRef::bare(RecordKind::Tombstone, version(1, 8), b"key-000000000001");
+    node.engine.append(RANGE, TestNode::hash(delete.key), &delete).unwrap();
+    node.engine.submit(node.now);
+    node.engine.wait(node.now, &mut Vec::new());
+    node.engine.rollback(RANGE, version(1, 7)).unwrap();
+    let mut seq = 0;
+    let mut overwrite = |node: &mut TestNode, epoch: u32, key: u64| {
+        seq += 1;
+        commit_in_chain(node, &RecordRef::put(version(epoch, seq), &put(key, 0).key, &[2; 14_900]));
+    };
+    for count in 0..200 {
+        overwrite(&mut node, 2, if count % 4 == 0 { 100 + count } else { 99 });
+        if node.engine.stats().moved_records > 4 {
+            break;
+        }
+    }
+    assert!(node.engine.stats().moved_records > 4, "{:?}", node.engine);
+    drop(node.engine.close().unwrap());
+    let second = disk.names().into_iter().find(|name| name.starts_with("segment-000001")).unwrap();
+    let mut node = open();
+    let committed = node.engine.progress(RANGE).committed;
+    node.engine.set_retain_floor(RANGE, committed);
+    for key in (2..=6).chain((0..200).map(|count| if count % 4 == 0 { 300 + count } else { 99 })) {
+        overwrite(&mut node, 3, key);
+        let committed = node.engine.progress(RANGE).committed;
+        node.engine.set_retain_floor(RANGE, committed);
+        if !disk.names().contains(&second) {
+            break;
+        }
+    }
+    assert!(!disk.names().contains(&second), "it was not cleaned: {:?}", node.engine);
+    for _ in 0..2 {
+        let found = node.get(b"key-000000000001", View::Committed).unwrap();
+        assert_eq!(found.map(|entry| entry.version), Some(version(1, 1)));
+        drop(node.engine.close().unwrap());
+        node = open();
+    }
+}
+
+/// A segment with retained records would stay after its cleaning: both copies would take space.
+#[test]
+fn segments_that_are_kept_for_retransmission_are_not_cleaned() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+    node.engine.set_retain_floor(RANGE, Version::ZERO);
+    for seq in 1..=80 {
+        let key = if seq % 4 == 1 { seq } else { 0 };
+        commit_in_chain(&mut node, &RecordRef::put(version(seq), &put(key, 0).key, &[1; 14_900]));
+    }
+    assert_eq!(node.engine.stats().cleaning_read_bytes, 0);
+    node.engine.set_retain_floor(RANGE, version(80));
+    (0..20).for_each(|_| turn(&mut node));
+    assert!(node.engine.stats().segments_cleaned > 0, "{:?}", node.engine);
+}
