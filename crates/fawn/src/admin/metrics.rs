@@ -247,10 +247,22 @@ mod tests {
             written_bytes: 406,
             syncs: 407,
             expired: 408,
+            segments_dropped: 409,
+            segments_cleaned: 410,
+            moved_bytes: 411,
+            cleaning_failed: 412,
+            checkpoints: 413,
+            checkpoint_bytes: 414,
             ..EngineStats::default()
         };
-        let log =
-            LogReport { segments: 501, segment_bytes: 502, live_bytes: 503, keys_apart: 504, ..LogReport::default() };
+        let log = LogReport {
+            segments: 501,
+            segment_bytes: 502,
+            live_bytes: 503,
+            keys_apart: 504,
+            cleaning_debt_segments: 505,
+            ..LogReport::default()
+        };
         let memory = MemoryReport {
             budget_bytes: 601,
             index_bytes: 602,
