@@ -95,6 +95,7 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
         ManifestEdit::AddRange { range: RangeId(1), keys: KeyRange::ALL },
         ManifestEdit::AddSegment { slot: 0, uuid: UUID, sequence: 1, stream: StreamKind::Foreground },
         ManifestEdit::Blob { key: 7, bytes: vec![1, 2, 3] },
+        ManifestEdit::AddCheckpoint { uuid: UUID, len_bytes: 8192 },
     ];
     for edit in &edits {
         assert!(state.apply(edit).is_ok(), "a sample is invalid");

@@ -52,7 +52,7 @@ struct PartialSegment {
 
 /// Step of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum CheckpointStep {
     /// Copies cells: of the range at this place of `order`, from this hash on.
     Cells { at: usize, cursor: u64 },
     /// All content is encoded.
@@ -76,7 +76,7 @@ struct CheckpointWriter {
     log_bytes: u64,
     /// Places of the ranges, by local number.
     order: Vec<usize>,
-    step: Step,
+    step: CheckpointStep,
     /// Encoded content, and how much of it is in pieces already.
     content: Vec<u8>,
     taken: usize,
@@ -109,12 +109,12 @@ pub(crate) struct Checkpoints {
 impl Checkpoints {
     /// Whether a checkpoint waits until this stream, synced up to `synced`, is synced further.
     pub(crate) fn waits_for(&self, kind: StreamKind, synced: LogPosition) -> bool {
-        self.writer.as_ref().is_some_and(|writer| writer.step == Step::Log && synced < writer.ends[kind])
+        self.writer.as_ref().is_some_and(|writer| writer.step == CheckpointStep::Log && synced < writer.ends[kind])
     }
 
     /// Whether a checkpoint waits for the log.
     fn is_stuck(&self) -> bool {
-        self.writer.as_ref().is_some_and(|writer| writer.step == Step::Log)
+        self.writer.as_ref().is_some_and(|writer| writer.step == CheckpointStep::Log)
     }
 
     /// Whether a checkpoint is being written.
@@ -196,7 +196,7 @@ impl<D: Device> Engine<D> {
             partial: self.partial_segment(from[StreamKind::Survivors]),
             log_bytes: core::mem::take(&mut self.checkpoints.log_bytes),
             order,
-            step: Step::Cells { at: 0, cursor: 0 },
+            step: CheckpointStep::Cells { at: 0, cursor: 0 },
             content,
             taken: 0,
             offset: 0,
@@ -323,7 +323,7 @@ impl<D: Device> Engine<D> {
     /// Gives up the checkpoint in progress, because a range's records were invalidated as a whole.
     pub(crate) fn give_up_checkpoint(&mut self) {
         if let Some(writer) = &mut self.checkpoints.writer
-            && !matches!(writer.step, Step::Listing(_))
+            && !matches!(writer.step, CheckpointStep::Listing(_))
         {
             writer.is_given_up = true;
         }
@@ -363,10 +363,10 @@ impl<D: Device> Engine<D> {
             return self.remove_checkpoint();
         }
         match writer.step {
-            Step::Cells { .. } | Step::Content => self.write_content(),
-            Step::Syncing => {}
-            Step::Log => self.list_checkpoint(),
-            Step::Listing(number) => {
+            CheckpointStep::Cells { .. } | CheckpointStep::Content => self.write_content(),
+            CheckpointStep::Syncing => {}
+            CheckpointStep::Log => self.list_checkpoint(),
+            CheckpointStep::Listing(number) => {
                 if self.manifest.is_durable(number) {
                     self.checkpoints.writer = None;
                     self.stats.checkpoints += 1;
@@ -397,7 +397,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         while writer.content.len() - writer.taken < PIECE_CONTENT_BYTES
-            && let Step::Cells { at, cursor } = writer.step
+            && let CheckpointStep::Cells { at, cursor } = writer.step
         {
             writer.step = self.encode_next_cell((at, cursor), &mut writer);
         }
@@ -411,7 +411,7 @@ impl<D: Device> Engine<D> {
             writer.content.clear();
             writer.taken = 0;
         }
-        let is_written = writer.step == Step::Content && writer.in_flight == 0;
+        let is_written = writer.step == CheckpointStep::Content && writer.in_flight == 0;
         self.checkpoints.writer = Some(writer);
         if len > 0 {
             self.write_checkpoint(buf, piece_bytes);
@@ -424,10 +424,10 @@ impl<D: Device> Engine<D> {
     }
 
     /// Encodes the next cell, or what follows the last one. Returns the next step.
-    fn encode_next_cell(&self, (at, cursor): (usize, u64), writer: &mut CheckpointWriter) -> Step {
+    fn encode_next_cell(&self, (at, cursor): (usize, u64), writer: &mut CheckpointWriter) -> CheckpointStep {
         let Some(range) = writer.order.get(at).map(|&place| &self.ranges[place]) else {
             self.encode_state(writer);
-            return Step::Content;
+            return CheckpointStep::Content;
         };
         if cursor == 0 {
             content::encode_range_start(range.number, range.index.pages(), &mut writer.content);
@@ -435,8 +435,8 @@ impl<D: Device> Engine<D> {
         let cell = range.index.cell(cursor);
         content::encode_cell(&cell, &mut writer.content);
         match cell.next {
-            Some(cursor) => Step::Cells { at, cursor },
-            None => Step::Cells { at: at + 1, cursor: 0 },
+            Some(cursor) => CheckpointStep::Cells { at, cursor },
+            None => CheckpointStep::Cells { at: at + 1, cursor: 0 },
         }
     }
 
@@ -520,7 +520,7 @@ impl<D: Device> Engine<D> {
 
     fn sync_checkpoint(&mut self) {
         let Some(writer) = &mut self.checkpoints.writer else { return };
-        writer.step = Step::Syncing;
+        writer.step = CheckpointStep::Syncing;
         writer.in_flight += 1;
         let file = writer.file;
         let token = self.track_write(InFlight::CheckpointSync);
@@ -542,7 +542,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         if let Some(writer) = &mut self.checkpoints.writer {
-            writer.step = Step::Log;
+            writer.step = CheckpointStep::Log;
         }
     }
 
@@ -566,7 +566,7 @@ impl<D: Device> Engine<D> {
         self.checkpoints.retired.extend(retired.into_iter().map(|uuid| (checkpoint::file_name(uuid), number)));
         self.device.close(file);
         if let Some(writer) = &mut self.checkpoints.writer {
-            writer.step = Step::Listing(number);
+            writer.step = CheckpointStep::Listing(number);
         }
         self.start_manifest();
     }
@@ -590,7 +590,7 @@ impl<D: Device> Engine<D> {
 impl CheckpointWriter {
     /// Whether the cell of this hash was copied.
     fn has_copied(&self, at: usize, hash: KeyHash) -> bool {
-        let Step::Cells { at: next, cursor } = self.step else { return self.step == Step::Content };
+        let CheckpointStep::Cells { at: next, cursor } = self.step else { return self.step == CheckpointStep::Content };
         match self.order.iter().position(|&place| place == at) {
             Some(place) => place < next || (place == next && hash.0 < cursor),
             None => false,

@@ -8,7 +8,7 @@ use super::index_build::IndexBuilder;
 use super::sequential::SequentialRead;
 use crate::engine::Engine;
 use crate::format::checkpoint::content::{
-    self, ContentError, RangeImage, RecordImage, SegmentImage, ShareImage, Source,
+    self, ContentError, ContentSource, RangeImage, RecordImage, SegmentImage, ShareImage,
 };
 use crate::format::checkpoint::{self, HEADER_BYTES, PIECE_BYTES};
 use crate::format::manifest::CheckpointEntry;
@@ -65,7 +65,7 @@ impl<D: Device> PieceSource<'_, D> {
     }
 }
 
-impl<D: Device> Source for PieceSource<'_, D> {
+impl<D: Device> ContentSource for PieceSource<'_, D> {
     fn take(&mut self, len: usize) -> Result<&[u8], ContentError> {
         while self.content.len() - self.taken < len {
             self.read_piece()?;
@@ -149,7 +149,7 @@ fn ends_in_image(segments: &SegmentTable, from: &PerStream<Watermark>) -> Vec<u3
 }
 
 fn read_content(
-    source: &mut impl Source,
+    source: &mut impl ContentSource,
     from: PerStream<Watermark>,
     len_bytes: u64,
     slots: &[u32],
@@ -194,7 +194,7 @@ fn read_content(
     Ok(CheckpointImage { from, indexes, ranges, segments, partial })
 }
 
-fn read_segments(source: &mut impl Source) -> Result<Vec<SegmentImage>, ContentError> {
+fn read_segments(source: &mut impl ContentSource) -> Result<Vec<SegmentImage>, ContentError> {
     let mut images = Vec::new();
     for _ in 0..content::decode_count(source)? {
         images.push(content::decode_segment(source)?);
@@ -302,7 +302,7 @@ impl<D: Device> IndexBuilder<'_, D> {
             range.complete_above = image.committed;
             return;
         }
-        // Those before a segment that was dropped since are not retained any more either.
+        // Records before one whose segment was dropped since are not retained any more either.
         let gone = image.retained.iter().rposition(|kept| !is_listed(&kept));
         range.complete_above = gone.map_or(image.complete_above, |gone| image.retained[gone].version);
         let kept = &image.retained[gone.map_or(0, |gone| gone + 1)..];

@@ -49,6 +49,14 @@ fn commits() -> Vec<Vec<ManifestEdit>> {
         vec![ManifestEdit::Pad { bytes: 400 }, ManifestEdit::Pad { bytes: 0 }],
         vec![ManifestEdit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(7) }],
         vec![ManifestEdit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(3) }, ManifestEdit::Generation(2)],
+        vec![
+            ManifestEdit::AddCheckpoint { uuid: segment(8), len_bytes: 1 << 40 },
+            ManifestEdit::AddCheckpoint { uuid: segment(7), len_bytes: 8192 },
+        ],
+        vec![
+            ManifestEdit::DropCheckpoint { uuid: segment(8) },
+            ManifestEdit::AddCheckpoint { uuid: segment(9), len_bytes: 12_288 },
+        ],
         vec![ManifestEdit::EndOfLog { stream: StreamKind::Foreground, end: Watermark { sequence: 2, offset: 9216 } }],
         vec![ManifestEdit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
         vec![begin_sole(2, 3, version(2, 9)), end_sole(2, version(2, 9)), begin_sole(2, 5, version(4, 4))],
@@ -218,6 +226,8 @@ fn contradictions_are_corruption_and_change_nothing() {
         ManifestEdit::EndOfLog { stream: StreamKind::Foreground, end: Watermark { sequence: 3, offset: 16 } },
         ManifestEdit::EndOfLog { stream: StreamKind::Foreground, end: Watermark { sequence: 3, offset: u32::MAX } },
         ManifestEdit::Clock { time: TimeMs(1_699_999_999_999), mono: MonoMs(9) },
+        ManifestEdit::AddCheckpoint { uuid: SegmentUuid([7; 16]), len_bytes: 4096 },
+        ManifestEdit::DropCheckpoint { uuid: SegmentUuid([8; 16]) },
         begin_sole(9, 8, Version::ZERO),
         begin_sole(2, 7, version(7, 1)),
         begin_sole(2, 8, version(8, 1)),

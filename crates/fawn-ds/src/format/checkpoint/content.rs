@@ -19,7 +19,7 @@ use fawn_types::Version;
 pub struct ContentError(pub String);
 
 /// Where content is read from.
-pub trait Source {
+pub trait ContentSource {
     /// The next `len` bytes.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ pub trait Source {
     fn take(&mut self, len: usize) -> Result<&[u8], ContentError>;
 }
 
-impl Source for &[u8] {
+impl ContentSource for &[u8] {
     fn take(&mut self, len: usize) -> Result<&[u8], ContentError> {
         let (taken, rest) = self.split_at_checked(len).ok_or_else(|| ContentError("it is cut short".to_owned()))?;
         *self = rest;
@@ -65,7 +65,7 @@ pub struct RangeImage {
     pub copied_results: Vec<RecordImage>,
 }
 
-/// What is known of one range's records in a segment.
+/// One range's records in a segment, as far as the drop rule and cleaning need to know them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShareImage {
     /// Local number of the range.
@@ -117,7 +117,7 @@ pub struct VoidImage {
     pub above: Version,
 }
 
-/// What is known of a segment's records.
+/// A segment's records, as far as the drop rule and cleaning need to know them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentImage {
     /// Its slot.
@@ -150,7 +150,7 @@ pub fn encode_count(count: usize, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// The source's.
-pub fn decode_count(source: &mut impl Source) -> Result<u32, ContentError> {
+pub fn decode_count(source: &mut impl ContentSource) -> Result<u32, ContentError> {
     Ok(u32_at(source.take(4)?, 0))
 }
 
@@ -164,7 +164,7 @@ pub fn encode_range_start(number: RangeNumber, pages: u32, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// The source's.
-pub fn decode_range_start(source: &mut impl Source) -> Result<(RangeNumber, u32), ContentError> {
+pub fn decode_range_start(source: &mut impl ContentSource) -> Result<(RangeNumber, u32), ContentError> {
     let bytes = source.take(8)?;
     Ok((RangeNumber(u32_at(bytes, 0)), u32_at(bytes, 4)))
 }
@@ -190,7 +190,7 @@ pub fn encode_cell(cell: &Cell<'_>, out: &mut Vec<u8>) {
 /// # Errors
 /// The source's.
 pub fn decode_cell(
-    source: &mut impl Source,
+    source: &mut impl ContentSource,
 ) -> Result<(u32, impl ExactSizeIterator<Item = (u16, Pointer)> + Clone), ContentError> {
     let header = u16_at(source.take(2)?, 0);
     let (depth, entries) = (u32::from(header >> CELL_DEPTH_SHIFT), usize::from(header) & CELL_ENTRIES_MAX);
@@ -220,7 +220,7 @@ pub fn encode_range(range: &RangeImage, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// The source's.
-pub fn decode_range(source: &mut impl Source) -> Result<RangeImage, ContentError> {
+pub fn decode_range(source: &mut impl ContentSource) -> Result<RangeImage, ContentError> {
     let bytes = source.take(28)?;
     let version = |at| Version::from_u64(u64_at(bytes, at));
     let number = RangeNumber(u32_at(bytes, 0));
@@ -229,7 +229,7 @@ pub fn decode_range(source: &mut impl Source) -> Result<RangeImage, ContentError
     Ok(RangeImage { number, committed, cleared, complete_above, retained, copied_results })
 }
 
-fn decode_records(source: &mut impl Source) -> Result<Vec<RecordImage>, ContentError> {
+fn decode_records(source: &mut impl ContentSource) -> Result<Vec<RecordImage>, ContentError> {
     let count = decode_count(source)?;
     let mut records = Vec::new();
     for _ in 0..count {
@@ -276,7 +276,7 @@ pub fn encode_segment(segment: &SegmentImage, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// The source's.
-pub fn decode_segment(source: &mut impl Source) -> Result<SegmentImage, ContentError> {
+pub fn decode_segment(source: &mut impl ContentSource) -> Result<SegmentImage, ContentError> {
     let bytes = source.take(20)?;
     let (slot, sequence, tombstone_bytes) = (u32_at(bytes, 0), u64_at(bytes, 4), u64_at(bytes, 12));
     let (mut lengths, mut shares, mut voids) = (Vec::new(), Vec::new(), Vec::new());

@@ -212,10 +212,6 @@ impl ManifestEdit {
                 out.extend_from_slice(&slot.to_le_bytes());
                 seal.encode(out);
             }
-            Self::DropSegment { slot, uuid } => {
-                out.extend_from_slice(&slot.to_le_bytes());
-                out.extend_from_slice(&uuid.0);
-            }
             Self::ClearRange { range, version } | Self::EndSoleEpoch { range, base: version } => {
                 out.extend_from_slice(&range.0.to_le_bytes());
                 out.extend_from_slice(&version.as_u64().to_le_bytes());
@@ -232,11 +228,9 @@ impl ManifestEdit {
                 out.extend_from_slice(&base.as_u64().to_le_bytes());
             }
             Self::LastNumber(number) => out.extend_from_slice(&number.0.to_le_bytes()),
-            Self::AddCheckpoint { uuid, len_bytes } => {
-                out.extend_from_slice(&uuid.0);
-                out.extend_from_slice(&len_bytes.to_le_bytes());
+            Self::DropSegment { .. } | Self::AddCheckpoint { .. } | Self::DropCheckpoint { .. } => {
+                self.encode_file(out)
             }
-            Self::DropCheckpoint { uuid } => out.extend_from_slice(&uuid.0),
             Self::EndOfLog { stream, end } => {
                 out.extend_from_slice(&end.sequence.to_le_bytes());
                 out.extend_from_slice(&end.offset.to_le_bytes());
@@ -255,6 +249,22 @@ impl ManifestEdit {
         }
         let body_bytes = (out.len() - start - EDIT_HEADER_BYTES) as u32;
         out[start + 4..start + 8].copy_from_slice(&body_bytes.to_le_bytes());
+    }
+
+    /// Encodes the body of an edit that names a file by its UUID.
+    fn encode_file(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::DropSegment { slot, uuid } => {
+                out.extend_from_slice(&slot.to_le_bytes());
+                out.extend_from_slice(&uuid.0);
+            }
+            Self::AddCheckpoint { uuid, len_bytes } => {
+                out.extend_from_slice(&uuid.0);
+                out.extend_from_slice(&len_bytes.to_le_bytes());
+            }
+            Self::DropCheckpoint { uuid } => out.extend_from_slice(&uuid.0),
+            _ => unreachable!("the caller encodes the others"),
+        }
     }
 
     /// The edit at the start of `bytes` and its length; `None` if this format has no such edit.
