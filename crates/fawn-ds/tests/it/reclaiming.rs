@@ -230,3 +230,38 @@ fn segments_that_are_kept_for_retransmission_are_not_cleaned() {
     (0..20).for_each(|_| turn(&mut node));
     assert!(node.engine.stats().segments_cleaned > 0, "{:?}", node.engine);
 }
+
+/// A copy in the survivors' stream counts as committed after any crash: cleaning waits for the mark.
+#[test]
+fn segments_whose_commit_is_not_durable_are_not_cleaned() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+    let append = |node: &mut TestNode, seq: u64| {
+        let key = if seq % 4 == 1 { seq } else { 0 };
+        let key = put(key, 0).key;
+        let record = RecordRef::put(version(seq), &key, &[1; 14_900]);
+        while let Err(error) = node.engine.append(RANGE, TestNode::hash(&key), &record) {
+            assert!(matches!(error, EngineError::Overloaded), "{error}");
+            submit(node);
+        }
+        submit(node);
+    };
+    // The last one begins a segment: later records need no new one, whose mark would tell of the commit.
+    (1..=61).for_each(|seq| append(&mut node, seq));
+    node.engine.commit(RANGE, version(61));
+    (62..=63).for_each(|seq| append(&mut node, seq));
+    (0..20).for_each(|_| submit(&mut node));
+    assert_eq!(node.engine.stats().cleaning_read_bytes, 0);
+    for _ in 0..20 {
+        turn(&mut node);
+        node.now = node.now.plus_ms(1000);
+    }
+    assert!(node.engine.stats().segments_cleaned > 0, "{:?}", node.engine);
+}
+
+/// An iteration without a commit; no time passes.
+fn submit(node: &mut TestNode) {
+    node.engine.submit(node.now);
+    node.engine.wait(node.now, &mut Vec::new());
+}
