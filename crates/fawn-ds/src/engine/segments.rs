@@ -67,7 +67,10 @@ impl<D: Device> Engine<D> {
         if is_listing || (self.full && reserve == Reserve::Puts && self.now.mono < self.retry_at) {
             return Ok(());
         }
-        self.cleaner.note_change();
+        // Each delete tries again. With a search each time, all would wait for it, and none be refused.
+        if self.now.mono >= self.retry_at {
+            self.cleaner.note_change();
+        }
         match self.create_segment(kind, reserve) {
             Ok(segment) => {
                 if kind == StreamKind::Foreground && reserve == Reserve::Puts {
