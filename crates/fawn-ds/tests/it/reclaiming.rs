@@ -19,6 +19,10 @@ fn put(key: u64, len: usize) -> TestWrite {
     TestWrite { key: format!("key-{key:012}").into_bytes(), value: Some(vec![key as u8; len]), expires_at_ms: 0 }
 }
 
+fn delete(key: u64) -> TestWrite {
+    TestWrite { value: None, ..put(key, 0) }
+}
+
 /// Appends, and fails with the state of the store if that is refused.
 fn write(node: &mut TestNode, writes: &[TestWrite]) {
     if let Err(error) = node.append(writes) {
@@ -284,6 +288,33 @@ fn attempt(node: &mut TestNode, one: TestWrite) -> bool {
         Err(EngineError::StoreFull) => false,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Cleaning may find no space for its copies, or nothing worth cleaning: writes are refused then. None waits for ever.
+#[test]
+fn a_full_store_of_any_size_refuses_what_it_has_no_space_for() {
+    for (segments, len) in (4..=26).flat_map(|segments| [(segments, 100), (segments, 2000), (segments, 14_000)]) {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = open(&disk, segments, 1_000_000);
+        let keys = fill(&mut node, len);
+        let mut deleted = 0;
+        for _ in 0..2 * keys {
+            deleted += u64::from(2 * deleted < keys && attempt(&mut node, delete(2 * deleted)));
+            attempt(&mut node, put(u64::MAX, len));
+        }
+    }
+}
+
+#[test]
+fn deletes_that_are_tried_again_do_not_put_off_cleaning() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, 8, 1_000_000);
+    fill(&mut node, 2000);
+    let mut next = 0;
+    for _ in 0..400 {
+        next += 2 * u64::from(attempt(&mut node, delete(next)));
+    }
+    assert!(node.engine.stats().moved_records > 0, "{:?}", node.engine);
 }
 
 /// All records of a full store are live: the padding of frames is no reason to copy them again and again.
