@@ -67,7 +67,10 @@ impl<D: Device> Engine<D> {
         if is_listing || (self.full && reserve == Reserve::Puts && self.now.mono < self.retry_at) {
             return Ok(());
         }
-        self.cleaner.note_change();
+        // Each delete tries again. With a search each time, all would wait for it, and none be refused.
+        if self.now.mono >= self.retry_at {
+            self.cleaner.note_change();
+        }
         match self.create_segment(kind, reserve) {
             Ok(segment) => {
                 if kind == StreamKind::Foreground && reserve == Reserve::Puts {
@@ -82,10 +85,14 @@ impl<D: Device> Engine<D> {
             }
             // The device refused before it wrote anything: the state of the disk is known.
             Err(error) if error.is_retryable() => {
-                if !core::mem::replace(&mut self.full, true) {
+                let was_full = core::mem::replace(&mut self.full, true);
+                if !was_full {
                     tracing::warn!(%error, "no space for another segment: refusing writes until there is space again");
                 }
-                self.retry_at = self.now.mono.plus_ms(RETRY_MS);
+                // Deletes do not wait for this time: repeated ones would put off cleaning, which does.
+                if !was_full || reserve == Reserve::Puts {
+                    self.retry_at = self.now.mono.plus_ms(RETRY_MS);
+                }
                 Ok(())
             }
             Err(error) => Err(self.poison(&error)),

@@ -89,6 +89,7 @@ pub(crate) struct AppendedRecord {
 pub(crate) struct Lengths {
     counts: [u32; Self::STEPS],
     total: u32,
+    total_bytes: u64,
     covering_bytes: u32,
 }
 
@@ -97,7 +98,7 @@ impl Lengths {
     const STEPS: usize = FIRST_READ_BYTES_MAX / Self::STEP_BYTES;
 
     fn new() -> Self {
-        Self { counts: [0; Self::STEPS], total: 0, covering_bytes: Self::STEP_BYTES as u32 }
+        Self { counts: [0; Self::STEPS], total: 0, total_bytes: 0, covering_bytes: Self::STEP_BYTES as u32 }
     }
 
     /// Counts a record. The estimate is updated at powers of two and at every 4,096th record.
@@ -105,6 +106,7 @@ impl Lengths {
         let step = (len_bytes.saturating_sub(1) / Self::STEP_BYTES).min(Self::STEPS - 1);
         self.counts[step] += 1;
         self.total += 1;
+        self.total_bytes += len_bytes as u64;
         if self.total.is_power_of_two() || self.total.is_multiple_of(4096) {
             self.covering_bytes = self.covering();
         }
@@ -358,11 +360,16 @@ impl Segment {
         self.shares.iter().map(|share| share.live_bytes).sum()
     }
 
-    /// Bytes of its frames that cleaning would not copy. The unused end of the segment does not count: records too long
+    /// Bytes that cleaning would not copy. The unused end of the segment does not count: records too long
     /// for it would leave such an end in the next segment too.
     pub(crate) fn dead_bytes(&self) -> u64 {
-        let frames = u64::from(self.end - crate::format::FRAMES_OFFSET);
-        frames.saturating_sub(self.live_bytes() + self.tombstone_bytes)
+        let used_bytes = match self.stream {
+            StreamKind::Foreground => u64::from(self.end - crate::format::FRAMES_OFFSET),
+            // Copies are written in frames as large as these: the padding of frames cannot be freed. If it counted, a full
+            // store would be cleaned for ever.
+            StreamKind::Survivors => self.lengths.total_bytes,
+        };
+        used_bytes.saturating_sub(self.live_bytes() + self.tombstone_bytes)
     }
 
     /// Start and end of the first read for a record at `offset`: whole pages that suffice for 99.9 % of the records.

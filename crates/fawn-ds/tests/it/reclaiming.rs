@@ -19,6 +19,10 @@ fn put(key: u64, len: usize) -> TestWrite {
     TestWrite { key: format!("key-{key:012}").into_bytes(), value: Some(vec![key as u8; len]), expires_at_ms: 0 }
 }
 
+fn delete(key: u64) -> TestWrite {
+    TestWrite { value: None, ..put(key, 0) }
+}
+
 /// Appends, and fails with the state of the store if that is refused.
 fn write(node: &mut TestNode, writes: &[TestWrite]) {
     if let Err(error) = node.append(writes) {
@@ -229,4 +233,103 @@ fn segments_that_are_kept_for_retransmission_are_not_cleaned() {
     node.engine.set_retain_floor(RANGE, version(80));
     (0..20).for_each(|_| turn(&mut node));
     assert!(node.engine.stats().segments_cleaned > 0, "{:?}", node.engine);
+}
+
+/// A copy in the survivors' stream counts as committed after any crash: cleaning waits for the mark.
+#[test]
+fn segments_whose_commit_is_not_durable_are_not_cleaned() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+    let append = |node: &mut TestNode, seq: u64| {
+        let key = if seq % 4 == 1 { seq } else { 0 };
+        let key = put(key, 0).key;
+        let record = RecordRef::put(version(seq), &key, &[1; 14_900]);
+        while let Err(error) = node.engine.append(RANGE, TestNode::hash(&key), &record) {
+            assert!(matches!(error, EngineError::Overloaded), "{error}");
+            submit(node);
+        }
+        submit(node);
+    };
+    // The last one begins a segment: later records need no new one, whose mark would tell of the commit.
+    (1..=61).for_each(|seq| append(&mut node, seq));
+    node.engine.commit(RANGE, version(61));
+    (62..=63).for_each(|seq| append(&mut node, seq));
+    (0..20).for_each(|_| submit(&mut node));
+    assert_eq!(node.engine.stats().cleaning_read_bytes, 0);
+    for _ in 0..20 {
+        turn(&mut node);
+        node.now = node.now.plus_ms(1000);
+    }
+    assert!(node.engine.stats().segments_cleaned > 0, "{:?}", node.engine);
+}
+
+/// An iteration without a commit; no time passes.
+fn submit(node: &mut TestNode) {
+    node.engine.submit(node.now);
+    node.engine.wait(node.now, &mut Vec::new());
+}
+
+/// Fills a store with values of this length; returns the number of keys.
+fn fill(node: &mut TestNode, len: usize) -> u64 {
+    let mut keys = 0;
+    while attempt(node, put(keys, len)) {
+        keys += 1;
+    }
+    keys
+}
+
+/// Whether the store takes the write. A write that waits for ever fails.
+fn attempt(node: &mut TestNode, one: TestWrite) -> bool {
+    let appended = node.append(&[one]);
+    turn(node);
+    match appended {
+        Ok(_) => true,
+        Err(EngineError::StoreFull) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Cleaning may find no space for its copies, or nothing worth cleaning: writes are refused then. None waits for ever.
+#[test]
+fn a_full_store_of_any_size_refuses_what_it_has_no_space_for() {
+    for (segments, len) in (4..=26).flat_map(|segments| [(segments, 100), (segments, 2000), (segments, 14_000)]) {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = open(&disk, segments, 1_000_000);
+        let keys = fill(&mut node, len);
+        let mut deleted = 0;
+        for _ in 0..2 * keys {
+            deleted += u64::from(2 * deleted < keys && attempt(&mut node, delete(2 * deleted)));
+            attempt(&mut node, put(u64::MAX, len));
+        }
+    }
+}
+
+#[test]
+fn deletes_that_are_tried_again_do_not_put_off_cleaning() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, 8, 1_000_000);
+    fill(&mut node, 2000);
+    let mut next = 0;
+    for _ in 0..400 {
+        next += 2 * u64::from(attempt(&mut node, delete(next)));
+    }
+    assert!(node.engine.stats().moved_records > 0, "{:?}", node.engine);
+}
+
+/// All records of a full store are live: the padding of frames is no reason to copy them again and again.
+#[test]
+fn the_cleaning_of_a_full_store_ends() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, 16, 1_000_000);
+    let keys = fill(&mut node, 100);
+    let mut moved = [0; 2];
+    for moved in &mut moved {
+        for _ in 0..2000 {
+            turn(&mut node);
+        }
+        *moved = node.engine.stats().moved_bytes;
+    }
+    assert_eq!(moved[0], moved[1], "{:?}", node.engine.stats());
+    assert!(!attempt(&mut node, put(keys, 100)));
 }

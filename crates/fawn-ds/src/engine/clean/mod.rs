@@ -54,7 +54,8 @@ impl Cleaner {
 
     /// Whether cleaning is expected to free space: writes need only wait for it.
     pub(crate) fn is_freeing(&self) -> bool {
-        self.victim.as_ref().is_some_and(|victim| !victim.lacks_space) || self.pace.is_due
+        // While there is a victim, no other is searched for.
+        self.victim.as_ref().map_or(self.pace.is_due, |victim| !victim.lacks_space)
     }
 
     /// Segments above the target at the last search for a victim.

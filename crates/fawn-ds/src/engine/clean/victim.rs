@@ -2,10 +2,10 @@
 use super::super::{Engine, InFlight};
 use super::WRITE_BYTES;
 use super::copy::Cleaned;
-use crate::error::EngineError;
 use crate::format::record::{self, PEEK_BYTES, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
+use crate::log::stream::NextSegment;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 
@@ -48,7 +48,7 @@ enum Pause {
     /// The pace allows no more now.
     OutOfCredit,
     /// The survivors' stream has no room.
-    NoRoom(EngineError),
+    NoRoom,
     /// Bytes of the victim are corrupt.
     Corrupt(String),
     End,
@@ -62,12 +62,13 @@ impl<D: Device> Engine<D> {
             return;
         }
         let pause = self.walk(&mut victim);
-        victim.lacks_space = matches!(pause, Pause::NoRoom(EngineError::StoreFull));
+        let has_no_next = matches!(self.streams[StreamKind::Survivors].next, NextSegment::None);
+        victim.lacks_space = matches!(pause, Pause::NoRoom) && self.full && has_no_next;
         match pause {
             Pause::End => return self.finish_victim(victim),
             Pause::Corrupt(detail) => return self.give_up_victim(victim, &detail),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
-            Pause::OutOfCredit | Pause::NoRoom(_) => {}
+            Pause::OutOfCredit | Pause::NoRoom => {}
         }
         self.cleaner.victim = Some(victim);
     }
@@ -128,7 +129,7 @@ impl<D: Device> Engine<D> {
             }
             Err(error) => return Err(Pause::Corrupt(error.to_string())),
         };
-        let cleaned = self.clean_record((victim.slot, victim.at), &stored).map_err(Pause::NoRoom)?;
+        let cleaned = self.clean_record((victim.slot, victim.at), &stored).map_err(|_| Pause::NoRoom)?;
         victim.stays += u64::from(cleaned == Cleaned::Stays);
         victim.at += stored.encoded_len as u32;
         self.cleaner.pace.spend(stored.encoded_len as u64);
