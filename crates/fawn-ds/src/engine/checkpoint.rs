@@ -500,6 +500,7 @@ impl<D: Device> Engine<D> {
             slot: segment.slot,
             sequence: segment.sequence,
             tombstone_bytes: segment.tombstone_bytes,
+            record_bytes: segment.lengths.total_bytes(),
             lengths: segment.lengths.counts().collect(),
             shares: shares.collect(),
             voids: voids.collect(),
@@ -515,7 +516,8 @@ impl<D: Device> Engine<D> {
             ..ShareImage::none(self.ranges[at].number)
         });
         let (lengths, voids) = (Vec::new(), Vec::new());
-        SegmentImage { slot, sequence, tombstone_bytes: 0, lengths, shares: shares.collect(), voids }
+        let (tombstone_bytes, record_bytes) = (0, 0);
+        SegmentImage { slot, sequence, tombstone_bytes, record_bytes, lengths, shares: shares.collect(), voids }
     }
 
     fn sync_checkpoint(&mut self) {

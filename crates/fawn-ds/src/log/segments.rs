@@ -112,13 +112,19 @@ impl Lengths {
         }
     }
 
+    /// Length of all counted records, bytes.
+    pub(crate) const fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
     /// The counted records by step, without empty steps.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (u32, u32)> {
         self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(step, &count)| (step as u32, count))
     }
 
     /// Takes counts that a checkpoint has.
-    pub(crate) fn load(&mut self, counts: impl Iterator<Item = (u32, u32)>) {
+    pub(crate) fn load(&mut self, counts: impl Iterator<Item = (u32, u32)>, total_bytes: u64) {
+        self.total_bytes = total_bytes;
         for (step, count) in counts {
             let counted = &mut self.counts[(step as usize).min(Self::STEPS - 1)];
             *counted = counted.saturating_add(count);

@@ -322,7 +322,7 @@ impl<D: Device> IndexBuilder<'_, D> {
         let segment = self.engine.segments.expect_mut(slot);
         (segment.end, segment.facts, segment.tombstone_bytes) = (seal.len, seal.facts, tombstone_bytes);
         (segment.sealed, segment.listed_sealed) = (true, true);
-        segment.lengths.load(image.lengths.iter().copied());
+        segment.lengths.load(image.lengths.iter().copied(), image.record_bytes);
         for void in &image.voids {
             if let Some(at) = place_of(void.number) {
                 segment.load_void(at, LogPosition(void.before), void.above);

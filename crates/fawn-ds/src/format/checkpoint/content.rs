@@ -126,6 +126,8 @@ pub struct SegmentImage {
     pub sequence: u64,
     /// Tombstones in it, bytes.
     pub tombstone_bytes: u64,
+    /// All records in it, bytes.
+    pub record_bytes: u64,
     /// Count of its records by length: steps of 256 B, without empty ones.
     pub lengths: Vec<(u32, u32)>,
     /// The ranges with records in it.
@@ -249,6 +251,7 @@ pub fn encode_segment(segment: &SegmentImage, out: &mut Vec<u8>) {
     out.extend_from_slice(&segment.slot.to_le_bytes());
     out.extend_from_slice(&segment.sequence.to_le_bytes());
     out.extend_from_slice(&segment.tombstone_bytes.to_le_bytes());
+    out.extend_from_slice(&segment.record_bytes.to_le_bytes());
     encode_count(segment.lengths.len(), out);
     for (step, count) in &segment.lengths {
         out.extend_from_slice(&step.to_le_bytes());
@@ -277,8 +280,9 @@ pub fn encode_segment(segment: &SegmentImage, out: &mut Vec<u8>) {
 /// # Errors
 /// The source's.
 pub fn decode_segment(source: &mut impl ContentSource) -> Result<SegmentImage, ContentError> {
-    let bytes = source.take(20)?;
-    let (slot, sequence, tombstone_bytes) = (u32_at(bytes, 0), u64_at(bytes, 4), u64_at(bytes, 12));
+    let bytes = source.take(28)?;
+    let (slot, sequence) = (u32_at(bytes, 0), u64_at(bytes, 4));
+    let (tombstone_bytes, record_bytes) = (u64_at(bytes, 12), u64_at(bytes, 20));
     let (mut lengths, mut shares, mut voids) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..decode_count(source)? {
         let bytes = source.take(8)?;
@@ -307,5 +311,5 @@ pub fn decode_segment(source: &mut impl ContentSource) -> Result<SegmentImage, C
             above: Version::from_u64(u64_at(bytes, 12)),
         });
     }
-    Ok(SegmentImage { slot, sequence, tombstone_bytes, lengths, shares, voids })
+    Ok(SegmentImage { slot, sequence, tombstone_bytes, record_bytes, lengths, shares, voids })
 }
