@@ -327,7 +327,7 @@ fn every_image_of_a_store_that_is_cleaned_has_all_that_was_acked() {
     classes.add(run_workload(run, 31, Loss::Power, 200, (false, false)));
     println!("{classes:?}");
     assert!(classes.images >= 2000 && classes.torn > 50, "{classes:?}");
-    assert!(classes.cleaned >= 12 && classes.tombstones >= 100 && classes.checkpoints >= 1000, "{classes:?}");
+    assert!(classes.cleaned >= 8 && classes.tombstones >= 100 && classes.checkpoints >= 1000, "{classes:?}");
 }
 
 #[test]
