@@ -1,6 +1,6 @@
 //! The engine's two clocks: a step of the wall clock stops no timer, and no reader's clock removes a record.
 use crate::support::{RANGE, TestNode, TestWrite, manifest_commits, small};
-use fawn_ds::internals::{EngineError, Lookup, Scan, ScanStep, View};
+use fawn_ds::internals::{EngineError, Lookup, Options, Scan, ScanStep, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, MonoMs, Now, TimeMs};
 
@@ -243,4 +243,22 @@ fn a_full_device_needs_no_clock() {
     run(&mut node, 61_000);
     node.append(&[write(b"a", 0)]).unwrap();
     node.settle();
+}
+
+/// A cached record that was removed as expired is gone for readers with an earlier clock too.
+#[test]
+fn a_removed_record_is_in_no_cache() {
+    let disk = SimDisk::new(SimOptions::default());
+    drop(expiring(&disk).engine.close().unwrap());
+    let options = Options { record_cache_bytes: Some(400 << 10), memory_bytes: 4 << 20, ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, START.plus_ms(10_000)).unwrap();
+    (0..4).for_each(|_| all_there(&mut node, 60));
+    assert!(node.engine.record_cache_stats().hits > 0);
+    let early = node.now.wall;
+    node.now = node.now.plus_ms(HOUR_MS);
+    node.turn();
+    let late = node.now.wall;
+    all_absent_at(&mut node, 60, late);
+    assert_eq!(node.engine.stats().expired, 60);
+    all_absent_at(&mut node, 60, early);
 }

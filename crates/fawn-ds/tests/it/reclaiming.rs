@@ -333,3 +333,38 @@ fn the_cleaning_of_a_full_store_ends() {
     assert_eq!(moved[0], moved[1], "{:?}", node.engine.stats());
     assert!(!attempt(&mut node, put(keys, 100)));
 }
+
+/// All records of the survivors are overwritten at once, in a commit that no mark covers: a crash undoes it, so the old
+/// versions must still be there.
+#[test]
+fn survivors_stay_until_the_commit_that_they_died_by_is_durable() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+    let (mut seq, mut keys) = (0, Vec::new());
+    while node.engine.stats().moved_records < 10 {
+        seq += 1;
+        let key = put(if seq % 4 == 1 { seq } else { 0 }, 0).key;
+        commit_in_chain(&mut node, &RecordRef::put(version(seq), &key, &[1; 14_900]));
+        keys.extend((seq % 4 == 1).then_some(key));
+        assert!(seq < 400, "{:?}", node.engine);
+    }
+    for key in &keys {
+        seq += 1;
+        let record = RecordRef::put(version(seq), key, b"short");
+        node.engine.append(RANGE, TestNode::hash(key), &record).unwrap();
+    }
+    (0..4).for_each(|_| submit(&mut node));
+    disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed: 1 });
+    let dropped = node.engine.stats().segments_dropped;
+    node.engine.commit(RANGE, version(seq));
+    (0..20).for_each(|_| submit(&mut node));
+    assert!(node.engine.stats().segments_dropped > dropped + 1, "{:?}", node.engine);
+    for image in disk.take_images() {
+        let mut node = TestNode::open_in_chain(&image.disk, small(Durability::Sync), Now::at(2_000_000)).unwrap();
+        for key in &keys {
+            let found = node.get(key, View::Committed).unwrap();
+            assert!(found.is_some(), "{} is lost after operation {}", String::from_utf8_lossy(key), image.op);
+        }
+    }
+}
