@@ -1,5 +1,5 @@
 //! Space reclamation on bad days: what keeps one segment must not keep all others.
-use crate::support::{RANGE, TestNode, TestWrite, frames, small};
+use crate::support::{RANGE, TestNode, TestWrite, frames, scanned, small};
 use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, View};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -85,7 +85,7 @@ fn slot_0(disk: &SimDisk) -> Option<String> {
 /// A store that has just begun to read a victim, in slot 0: key 0, which is live, and three dead records, the first of them
 /// corrupt.
 fn with_corrupt_victim(disk: &SimDisk) -> TestNode {
-    let mut node = TestNode::open(disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+    let mut node = TestNode::open(disk, scanned(Durability::Sync), Now::at(1_000_000)).unwrap();
     let reads = disk.counted(OpKind::Read);
     // In each segment a record that stays, then three that die; at first only live ones, until cleaning has its own space.
     for count in 0..256 {
@@ -367,4 +367,21 @@ fn survivors_stay_until_the_commit_that_they_died_by_is_durable() {
             assert!(found.is_some(), "{} is lost after operation {}", String::from_utf8_lossy(key), image.op);
         }
     }
+}
+
+/// A queue next to a key that is never written again: each entry is put, and deleted later.
+#[test]
+fn an_old_record_does_not_keep_the_tombstones_of_all_keys_deleted_since() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, 32, 1_000_000);
+    write(&mut node, &[put(u64::MAX, 100)]);
+    for first in (0..100_000).step_by(32) {
+        let puts: Vec<_> = (first..first + 32).map(|key| put(key, 100)).collect();
+        write(&mut node, &puts);
+        let deletes: Vec<_> = (first..first + 32).map(delete).collect();
+        write(&mut node, &deletes);
+    }
+    node.settle();
+    assert_eq!(node.engine.len(RANGE), 1);
+    assert!(node.get(&put(u64::MAX, 0).key, View::Committed).unwrap().is_some());
 }
