@@ -7,6 +7,7 @@ mod chained;
 mod chained_crash;
 mod check;
 mod checkpoint;
+mod checkpoint_compared;
 mod cleaning;
 mod clocks;
 mod copy;
