@@ -277,6 +277,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let range = &mut self.engine.ranges[at];
         range.progress.committed = range.progress.committed.max(version);
         match range.retain_floor {
+            // A checkpoint knows that these are not needed: their segments may be dropped.
+            Some(_) if version <= range.complete_above => {}
             Some(floor) => {
                 range.retain(Retained { version, pointer, len_bytes, sequence }, floor, retained_max, retained_max)
             }

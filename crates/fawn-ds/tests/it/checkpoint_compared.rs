@@ -33,8 +33,7 @@ pub(crate) fn spoil_checkpoints(disk: &SimDisk) {
 fn replayed(node: &mut TestNode, range: RangeId, after: Version) -> Option<Vec<Replayed>> {
     let (mut after, mut records) = (after, Vec::new());
     loop {
-        let visit =
-            |record: &RecordRef<'_>| records.push((record.version, record.key.to_vec(), record.value.to_vec()));
+        let visit = |record: &RecordRef<'_>| records.push((record.version, record.key.to_vec(), record.value.to_vec()));
         match node.engine.replay(range, after, 4000, visit).unwrap() {
             Replay::Records { through, .. } => after = through,
             Replay::UpToDate => return Some(records),
@@ -345,11 +344,8 @@ impl ComparedRun {
     }
 
     fn reopen(&mut self, step: u64) {
-        let elsewhere = TestNode::open_in_chain(
-            &SimDisk::new(SimOptions::default()),
-            small(Durability::Sync),
-            self.node.now,
-        );
+        let elsewhere =
+            TestNode::open_in_chain(&SimDisk::new(SimOptions::default()), small(Durability::Sync), self.node.now);
         let TestNode { engine, now, .. } = std::mem::replace(&mut self.node, elsewhere.unwrap());
         if self.rng.below(3) == 0 {
             let closed = engine.close();
@@ -489,12 +485,15 @@ fn put(node: &mut TestNode, range: RangeId, seq: u64, key: &[u8], value: &[u8]) 
 #[test]
 fn a_replay_after_a_checkpoint_begins_where_its_segments_still_are() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(5000)).unwrap();
+    let options = Options { space_amplification_max_percent: 10_000, ..small(Durability::Sync) };
+    let mut node = TestNode::open_in_chain(&disk, options.clone(), Now::at(5000)).unwrap();
     node.engine.add_range(CHAINED, KeyRange::ALL).unwrap();
     // Its commit is late, so each checkpoint begins at the first segment.
     put(&mut node, CHAINED, 1, b"late", b"value");
-    for seq in 1..=150 {
-        put(&mut node, PLAIN, seq, b"key", &[seq as u8; 1500]);
+    for seq in 1..=150_u64 {
+        // A key in 20 keeps its segment.
+        let key = if seq.is_multiple_of(20) { key_of(seq) } else { b"key".to_vec() };
+        put(&mut node, PLAIN, seq, &key, &[seq as u8; 1500]);
         run(&mut node, 2);
         node.engine.commit(PLAIN, version(seq));
         node.engine.set_retain_floor(PLAIN, version(seq));
@@ -503,13 +502,16 @@ fn a_replay_after_a_checkpoint_begins_where_its_segments_still_are() {
     assert!(node.engine.stats().checkpoints > 0);
     drop(node);
     disk.crash(1);
-    let mut node = TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(50_000)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options, Now::at(50_000)).unwrap();
     assert!(node.report.checkpoint_entries.is_some());
     node.engine.commit(PLAIN, node.engine.progress(PLAIN).appended);
     node.engine.commit(CHAINED, version(1));
     node.engine.clear(CHAINED, version(2)).unwrap();
+    node.engine.clear(PLAIN, version(151)).unwrap();
     run(&mut node, 20);
     node.engine.commit(CHAINED, version(2));
+    node.engine.set_retain_floor(CHAINED, version(2));
+    node.engine.commit(PLAIN, version(151));
     let segments = node.engine.log_report().segments;
     run(&mut node, 50);
     assert!(node.engine.log_report().segments < segments, "the first segments are dropped");
@@ -517,4 +519,5 @@ fn a_replay_after_a_checkpoint_begins_where_its_segments_still_are() {
     node.engine.set_retain_floor(PLAIN, version(5));
     assert!(node.engine.replay_floor(PLAIN) >= floor, "dropped records are not offered: {floor:?}");
     assert_eq!(replayed(&mut node, PLAIN, version(5)), None);
+    assert_eq!(replayed(&mut node, PLAIN, version(150)).map(|records| records.len()), Some(1));
 }
