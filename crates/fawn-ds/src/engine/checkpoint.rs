@@ -14,6 +14,7 @@ use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTE
 use crate::format::manifest::{CheckpointEntry, ManifestEdit};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{FRAMES_OFFSET, SegmentUuid, Watermark};
+use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::log::segments::Segment;
 use crate::manifest_file::CommitNumber;
@@ -329,6 +330,15 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Whether the checkpoint in progress has still to copy the index entry of this hash, which points to `pointer`.
+    pub(crate) fn will_copy(&self, at: usize, hash: KeyHash, pointer: Pointer) -> bool {
+        let Some(writer) = &self.checkpoints.writer else { return false };
+        let (slot, offset) = self.segments.slot_and_offset(pointer);
+        let segment = self.segments.expect(slot);
+        let is_before = Watermark { sequence: segment.sequence, offset } < writer.from[segment.stream];
+        is_before && matches!(writer.step, Step::Cells { .. }) && !writer.has_copied(at, hash)
+    }
+
     /// The index entry of this hash no longer points to `old`.
     #[inline]
     pub(crate) fn note_unindexed(&mut self, at: usize, hash: KeyHash, old: ReplacedRecord) {
@@ -508,13 +518,17 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Only the live records: an opening scans the segment.
+    /// The live records, and what the records do not say: by what they died, and which of them were found expired. An
+    /// opening scans the segment.
     fn image_of_partial(&self, partial: &PartialSegment) -> SegmentImage {
         let &PartialSegment { slot, sequence, ref live } = partial;
-        let shares = live.iter().map(|(&at, &(live_records, live_bytes))| ShareImage {
-            live_records,
-            live_bytes,
-            ..ShareImage::none(self.ranges[at].number)
+        let segment = self.segments.get(slot).filter(|segment| segment.sequence == sequence);
+        let shares = live.iter().map(|(&at, &(live_records, live_bytes))| {
+            let none = ShareImage::none(self.ranges[at].number);
+            let share = segment.and_then(|segment| segment.shares.iter().find(|share| share.range == at));
+            let (died_by, hides_below) =
+                share.map_or((none.died_by, none.hides_below), |share| (share.died_by, share.hides_below));
+            ShareImage { live_records, live_bytes, died_by, hides_below, ..none }
         });
         let (lengths, voids) = (Vec::new(), Vec::new());
         let (tombstone_bytes, record_bytes) = (0, 0);

@@ -277,6 +277,11 @@ impl<D: Device> Engine<D> {
         {
             return;
         }
+        // The log does not say that the record was removed. A checkpoint without the entry would not hide older copies of
+        // the key behind its position.
+        if self.will_copy(at, hash, hit.pointer) {
+            return;
+        }
         self.remove_expired(at, hash, ReplacedRecord { pointer: hit.pointer, len_bytes: hit.len_bytes }, hit.version);
     }
 

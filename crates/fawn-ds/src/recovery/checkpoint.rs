@@ -346,8 +346,8 @@ impl<D: Device> IndexBuilder<'_, D> {
         let Some(segment) = self.engine.segments.get_mut(image.slot).filter(is_listed) else { return };
         for share in &image.shares {
             let at = self.numbers.get(&share.number).copied().filter(|at| !voided.contains(at));
-            // Without live records the scan alone says whether the range has any there.
-            if let Some(at) = at.filter(|_| share.live_records > 0) {
+            // Otherwise the scan alone says whether the range has any records there.
+            if let Some(at) = at.filter(|_| *share != ShareImage::none(share.number)) {
                 segment.shares.push(share_of(at, share, false));
                 self.engine.ranges[at].segments.insert(image.sequence, image.slot);
             }

@@ -521,3 +521,68 @@ fn a_replay_after_a_checkpoint_begins_where_its_segments_still_are() {
     assert_eq!(replayed(&mut node, PLAIN, version(5)), None);
     assert_eq!(replayed(&mut node, PLAIN, version(150)).map(|records| records.len()), Some(1));
 }
+
+/// Keys whose entries fill several pieces, in a store where the fast keys of the test are alone in their segments.
+#[test]
+fn a_key_that_expires_while_a_checkpoint_is_written_does_not_show_its_older_value() {
+    let disk = SimDisk::new(SimOptions::default());
+    let options =
+        Options { space_amplification_max_percent: 0, checkpoint_log_bytes_min: 4 << 20, ..small(Durability::Sync) };
+    let mut node = TestNode::open_in_chain(&disk, options.clone(), Now::at(5000)).unwrap();
+    node.engine.add_range(CHAINED, KeyRange::ALL).unwrap();
+    let last = (0..10_000).map(key_of).max_by_key(|key| KeyHash::of(&SECRET, key).0).unwrap();
+    let mut seq = 0;
+    let mut write = |node: &mut TestNode, key: &[u8], value: &[u8], expires_at_ms: u64| {
+        seq += 1;
+        let record = RecordRef { expires_at_ms, ..RecordRef::put(version(seq), key, value) };
+        while let Err(error) = node.engine.append(PLAIN, KeyHash::of(&SECRET, key), &record) {
+            assert_eq!(error, EngineError::Overloaded);
+            run(node, 1);
+        }
+        if seq.is_multiple_of(32) {
+            run(node, 2);
+            let synced = node.engine.progress(PLAIN).synced;
+            node.engine.commit(PLAIN, synced);
+        }
+    };
+    // The older value is in the first segment, which a record that is not committed keeps before every checkpoint.
+    write(&mut node, &last, b"older", 0);
+    put(&mut node, CHAINED, 1, b"late", b"value");
+    for _ in 0..40 {
+        write(&mut node, b"filler", &[1; 2000], 0);
+    }
+    let expires_at_ms = 100_000_000;
+    write(&mut node, &last, b"newer", expires_at_ms);
+    for _ in 0..400 {
+        write(&mut node, b"filler", &[2; 2000], 0);
+    }
+    // Now the newer value moves to the survivors.
+    for key in 0..30_000 {
+        if key_of(key) != last {
+            write(&mut node, &key_of(key), b"", 0);
+        }
+    }
+    run(&mut node, 50);
+    assert!(node.engine.stats().moved_records > 0);
+    let files = || disk.names().into_iter().filter(|name| checkpoint::is_file_name(name)).count();
+    while files() == 0 {
+        write(&mut node, b"filler", &[3; 2000], 0);
+        run(&mut node, 1);
+    }
+    // The first pieces are written.
+    node.now = node.now.plus_ms(expires_at_ms);
+    node.engine.advance_clock(node.now);
+    assert_eq!(get(&mut node, PLAIN, &last, View::Committed), None);
+    assert_eq!(node.engine.stats().checkpoints, 0, "it is still being written");
+    run(&mut node, 100);
+    let synced = node.engine.progress(PLAIN).synced;
+    node.engine.commit(PLAIN, synced);
+    run(&mut node, 100);
+    assert_eq!(node.engine.stats().checkpoints, 1);
+    drop(node);
+    disk.crash(1);
+    let mut node = TestNode::open_in_chain(&disk, options, Now::at(5000)).unwrap();
+    assert!(node.report.checkpoint_entries.is_some());
+    node.now = node.now.plus_ms(2 * expires_at_ms);
+    assert_eq!(get(&mut node, PLAIN, &last, View::Committed), None);
+}
