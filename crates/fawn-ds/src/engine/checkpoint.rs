@@ -336,7 +336,7 @@ impl<D: Device> Engine<D> {
         let (slot, offset) = self.segments.slot_and_offset(pointer);
         let segment = self.segments.expect(slot);
         let is_before = Watermark { sequence: segment.sequence, offset } < writer.from[segment.stream];
-        is_before && matches!(writer.step, Step::Cells { .. }) && !writer.has_copied(at, hash)
+        is_before && matches!(writer.step, CheckpointStep::Cells { .. }) && !writer.has_copied(at, hash)
     }
 
     /// The index entry of this hash no longer points to `old`.
