@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// A record of a replay: its version, key and value.
 type Replayed = (Version, Vec<u8>, Vec<u8>);
 
-/// What a comparison may not expect to be the same.
+/// Differences that a comparison must allow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Counts {
     /// Live bytes and the number of keys are the same.
