@@ -166,6 +166,28 @@ fn a_short_a_missing_and_another_stores_checkpoint_are_passed_over() {
     assert_content(&mut node, &content);
 }
 
+#[test]
+fn pieces_in_another_order_are_refused() {
+    // Mostly empty cells: two bytes each.
+    let options = Options { index: IndexOptions::default(), ..options() };
+    let disk = SimDisk::new(SimOptions::default());
+    let mut content = Content::new();
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
+    write_some(&mut node, &mut content, &mut Rng::new(3), 4000);
+    drop(node.engine.close().unwrap());
+    let name = listed(&disk).pop().unwrap();
+    let mut bytes = disk.contents(&name).unwrap();
+    let first = checkpoint::HEADER_BYTES..checkpoint::HEADER_BYTES + checkpoint::PIECE_BYTES;
+    let (one, two) = bytes[first.start..].split_at_mut(checkpoint::PIECE_BYTES);
+    assert_eq!(one[8..12], two[8..12], "both are full");
+    one.swap_with_slice(&mut two[..checkpoint::PIECE_BYTES]);
+    disk.put(&name, &bytes);
+    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    let refused = &node.report.checkpoints_refused;
+    assert!(refused.len() == 1 && refused[0].1.contains("piece at byte 4096"), "{refused:?}");
+    assert_content(&mut node, &content);
+}
+
 /// The content of a checkpoint's pieces.
 fn content_of(bytes: &[u8], len_bytes: u64) -> Vec<u8> {
     let uuid = checkpoint::decode_header(bytes).unwrap().uuid;
