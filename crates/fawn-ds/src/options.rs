@@ -11,6 +11,9 @@ const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
 /// Bytes of log that an opening scans anyway, unless chosen otherwise: it takes tens of milliseconds.
 const CHECKPOINT_LOG_BYTES_MIN: u64 = 64 << 20;
 
+/// The members of a chain extrapolate its time between messages, so theirs differ by far less.
+const EXPIRY_MARGIN_MS: u64 = 60_000;
+
 /// Minimum memory for records between append and commit, in any budget, bytes.
 const PENDING_BYTES_MIN: usize = 64 << 10;
 
@@ -33,6 +36,9 @@ pub struct Options {
     pub space_amplification_max_percent: u64,
     /// Bytes of log behind a checkpoint before the next one, if ten times the image is less.
     pub checkpoint_log_bytes_min: u64,
+    /// Time after which cleaning takes an expired record of a chain for dead: longer than the chain's time may fall when
+    /// members fail.
+    pub expiry_margin_ms: u64,
     /// Starts every frame on a new page, for disks where rewriting a sector with unchanged content is unsafe.
     pub pad_frames: bool,
     /// Secret of the key hash. Required to create a store; must match an existing store's, if given.
@@ -61,6 +67,7 @@ impl Default for Options {
             capacity_bytes: None,
             space_amplification_max_percent: 140,
             checkpoint_log_bytes_min: CHECKPOINT_LOG_BYTES_MIN,
+            expiry_margin_ms: EXPIRY_MARGIN_MS,
             pad_frames: false,
             secret: None,
             secret_if_new: None,

@@ -7,7 +7,7 @@ use crate::index::{Index, IndexOptions, Pointer};
 use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::KeyName;
-use fawn_types::{Durability, KeyRange, MonoMs, RangeId, Version};
+use fawn_types::{Durability, KeyRange, MonoMs, RangeId, TimeMs, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The watermarks of a range, as versions.
@@ -169,6 +169,8 @@ pub(crate) struct RangeState {
     pub(crate) complete_above: Version,
     pub(crate) pending_clear: Option<Version>,
     pub(crate) cleared: Clears,
+    /// Its chain's time; `None`: the store's clock judges expiry.
+    pub(crate) chain_time: Option<TimeMs>,
     /// Its commit marks in the log. In a sole epoch there are none.
     pub(crate) marks: Marks,
     /// Its last sole epochs, as the manifest durably lists them.
@@ -206,6 +208,7 @@ impl RangeState {
             complete_above: Version::ZERO,
             pending_clear: None,
             cleared: Clears::default(),
+            chain_time: None,
             marks: Marks::default(),
             sole: None,
             in_open_frame: false,

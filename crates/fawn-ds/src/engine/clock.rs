@@ -3,7 +3,7 @@ use super::Engine;
 use super::segments::RETRY_MS;
 use crate::manifest_file::CLOCK_SPARES_BYTES;
 use fawn_flash::{Device, DeviceError};
-use fawn_types::{Now, TimeMs};
+use fawn_types::{Now, RangeId, TimeMs};
 
 impl<D: Device> Engine<D> {
     /// Advances the expiry clock to `now` and returns its time. Call it once an iteration, before expiry is evaluated.
@@ -12,6 +12,21 @@ impl<D: Device> Engine<D> {
         let time = self.clock.advance(now);
         self.manifest.note_clock(time, now.mono);
         time
+    }
+
+    /// Sets the time by which the chain of a range judges expiry. From the first call on, cleaning takes a record of the
+    /// range for expired only [`crate::Options::expiry_margin_ms`] later, and ignores the store's clock: it may be ahead
+    /// of the clock of the chain's head. An unknown range is ignored.
+    pub fn set_chain_time(&mut self, range: RangeId, time: TimeMs) {
+        if let Ok(at) = self.range_at(range) {
+            self.ranges[at].chain_time = Some(time);
+        }
+    }
+
+    /// Records of the range that expired by this time are dead to all members of its chain.
+    pub(crate) fn expired_by(&self, at: usize) -> TimeMs {
+        let margin_ms = self.options.expiry_margin_ms;
+        self.ranges[at].chain_time.map_or(self.clock.get(), |time| TimeMs(time.0.saturating_sub(margin_ms)))
     }
 
     /// Expiry time at the last [`Engine::advance_clock`].

@@ -368,3 +368,36 @@ fn survivors_stay_until_the_commit_that_they_died_by_is_durable() {
         }
     }
 }
+
+/// The store's clock may be ahead of the clock of the chain's head. A record that has expired by it is still there for
+/// clients, and cleaning keeps it.
+#[test]
+fn cleaning_judges_the_expiry_of_a_chains_records_by_the_chains_time() {
+    const SEGMENTS: u64 = 24;
+    let survivors_after = |chain_is_behind_ms: u64| {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = open(&disk, SEGMENTS, 1_000_000);
+        let expires_at_ms = node.now.wall.0 + 1_000;
+        let keys = SEGMENTS * SEGMENT_BYTES / 3 / 304;
+        let is_short_lived = |key: u64| key.is_multiple_of(8);
+        let expiring =
+            |key| TestWrite { expires_at_ms: if is_short_lived(key) { expires_at_ms } else { 0 }, ..put(key, 256) };
+        (0..keys).for_each(|key| write(&mut node, &[expiring(key)]));
+        node.now = Now { wall: fawn_types::TimeMs(expires_at_ms + 5_000), ..node.now.plus_ms(120_000) };
+        node.engine.advance_clock(node.now);
+        node.engine.set_chain_time(RANGE, fawn_types::TimeMs(expires_at_ms + 60_000 - chain_is_behind_ms));
+        let mut rng = fawn_types::random::SplitMix64::new(2);
+        for _ in 0..4 * SEGMENTS * SEGMENT_BYTES / 304 {
+            let key = rng.below(keys);
+            if !is_short_lived(key) {
+                write(&mut node, &[put(key, 256)]);
+            }
+        }
+        assert!(node.engine.stats().moved_records > 0, "{:?}", node.engine.stats());
+        (node.engine.len(RANGE), keys)
+    };
+    let (len, keys) = survivors_after(1);
+    assert_eq!(len, keys, "no record was taken for expired");
+    let (len, keys) = survivors_after(0);
+    assert!(len < keys, "{len} of {keys}: a minute later, cleaning drops them");
+}

@@ -17,6 +17,8 @@ use slab::Slab;
 /// Interval at which a cut is tried again, and rejected records are requested again, while the store has no space for
 /// them.
 pub(super) const SPACE_PAUSE_MS: u64 = 10;
+/// Time between two looks at the chains' times.
+const CHAIN_TIMES_MS: u64 = 1000;
 
 /// A `SendRecords` that waits for a device read.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +55,8 @@ pub(crate) struct MemberHost<D: Device> {
     is_slow: bool,
     /// The monotonic clock and the store's expiry time.
     pub(crate) now: Now,
+    /// When the engine is told the chains' times next.
+    chain_times_at: MonoMs,
 }
 
 impl<D: Device> MemberHost<D> {
@@ -75,6 +79,7 @@ impl<D: Device> MemberHost<D> {
             eager_sync: false,
             is_slow: false,
             now: Now::default(),
+            chain_times_at: MonoMs(0),
         }
     }
 
@@ -178,6 +183,7 @@ impl<D: Device> MemberHost<D> {
 
     /// Reports the log's progress to every member and executes their outputs.
     pub(crate) fn advance(&mut self, now: Now, links: &mut PeerLinks) {
+        self.note_chain_times(now);
         let is_poisoned = self.engine.poisoned().is_some();
         let (log_flushed, is_full) = (self.engine.watermarks().flushed, self.engine.is_full());
         for at in self.members.slots() {
@@ -214,6 +220,18 @@ impl<D: Device> MemberHost<D> {
             }
             replica.handle_progress(now, LogProgress { appended, flushed, synced });
             self.drain(at, links);
+        }
+    }
+
+    /// Tells the engine by which times the chains judge expiry, for cleaning.
+    fn note_chain_times(&mut self, now: Now) {
+        if now.mono < self.chain_times_at {
+            return;
+        }
+        self.chain_times_at = now.mono.plus_ms(CHAIN_TIMES_MS);
+        for at in self.members.slots() {
+            let member = &self.members[at];
+            self.engine.set_chain_time(member.id, member.replica.time());
         }
     }
 

@@ -119,6 +119,7 @@ impl<D: Device> MemberHost<D> {
         self.engine.set_retain_floor(range, Version::ZERO);
         let replica = replica_of(&self.engine, range, &self.config)
             .map_err(|cause| NodeError::Kept { what: format!("the promise for {range:?}"), cause })?;
+        self.engine.set_chain_time(range, replica.time());
         let mut completions = self.recover_completions(range)?;
         self.engine.set_needed_from(range, completions.oldest_open());
         self.members.push(HostedMember::new(replica, completions));

@@ -431,6 +431,8 @@ fn options(map: &ClusterMap) -> Options {
         secret: Some(map.secret),
         index: IndexOptions { entries_min: 64, page_entries: 4 },
         checkpoint_log_bytes_min: 64 << 10,
+        // Runs last seconds, so records would never be cleaned as expired.
+        expiry_margin_ms: 500,
         ..Options::default()
     }
 }

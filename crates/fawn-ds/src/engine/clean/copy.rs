@@ -63,7 +63,7 @@ impl<D: Device> Engine<D> {
         let record = &stored.record;
         let hash = KeyHash::of(&self.secret, record.key);
         let pointer = self.segments.pointer(slot, offset);
-        let is_expired = record.expires_at_ms != 0 && self.clock.get().0 >= record.expires_at_ms;
+        let is_expired = record.expires_at_ms != 0 && self.expired_by(at).0 >= record.expires_at_ms;
         let is_current = self.ranges[at].index.candidates(hash).any(|found| found == pointer);
         if !is_current && !is_expired && self.overlay.is_empty() {
             return Ok(Cleaned::Gone);
