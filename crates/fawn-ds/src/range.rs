@@ -182,6 +182,8 @@ pub(crate) struct RangeState {
     /// Segments with records of the range's history: slots by sequence number.
     pub(crate) segments: BTreeMap<u64, u32>,
     pub(crate) lowest_puts: LowestPuts,
+    /// The same of segments with puts that are not live.
+    pub(crate) lowest_dead_puts: LowestPuts,
     /// Segments without live records that this range keeps: slots by reason and sequence number.
     pub(crate) held: BTreeMap<(KeepReason, u64), u32>,
     /// One of those reasons may have ended.
@@ -215,6 +217,7 @@ impl RangeState {
             open_facts: NumberFacts::none(number),
             segments: BTreeMap::new(),
             lowest_puts: LowestPuts::default(),
+            lowest_dead_puts: LowestPuts::default(),
             held: BTreeMap::new(),
             is_released: false,
             shows_hidden: false,
@@ -288,6 +291,7 @@ impl RangeState {
         self.sole = None;
         self.segments.clear();
         self.lowest_puts.clear();
+        self.lowest_dead_puts.clear();
         self.held.clear();
         self.cleared = Clears::default();
     }

@@ -494,6 +494,7 @@ impl<D: Device> Engine<D> {
             let (records, bytes) = died_since.get(&(segment.slot, share.range)).copied().unwrap_or_default();
             ShareImage {
                 number: number_of(share.range),
+                puts: share.puts,
                 live_records: share.live_records + records,
                 live_bytes: share.live_bytes + bytes,
                 newest: share.newest,

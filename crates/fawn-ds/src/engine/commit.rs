@@ -118,9 +118,12 @@ impl<D: Device> Engine<D> {
         let end = self.appended_end();
         let (slot, _) = self.segments.slot_and_offset(old.pointer);
         let segment = self.segments.expect_mut(slot);
-        segment.remove_live(at, old.len_bytes, by, end);
+        let is_first = segment.remove_live(at, old.len_bytes, by, end);
         if segment.is_dead() {
             self.drops.examine.push((slot, segment.sequence));
+        }
+        if is_first {
+            self.note_dead_puts(at, slot);
         }
     }
 
@@ -146,6 +149,7 @@ impl<D: Device> Engine<D> {
                 self.segments.expect_mut(slot).add_live(at, pending.len_bytes);
             }
         }
+        self.note_all_dead_puts(at);
         self.examine_range(at);
     }
 

@@ -91,6 +91,30 @@ impl<D: Device> Engine<D> {
         let range = &mut self.ranges[at];
         range.segments.insert(sequence, slot);
         range.lowest_puts.set(sequence, lowest_put);
+        self.note_dead_puts(at, slot);
+    }
+
+    /// The range's puts in the segment, live or not, have changed.
+    pub(crate) fn note_dead_puts(&mut self, at: usize, slot: u32) {
+        let segment = self.segments.expect(slot);
+        let lowest = segment.share(at).map_or(Version::from_u64(u64::MAX), RangeShare::lowest_dead_put);
+        self.ranges[at].lowest_dead_puts.set(segment.sequence, lowest);
+    }
+
+    /// As [`Engine::note_dead_puts`], for all segments of the range.
+    pub(crate) fn note_all_dead_puts(&mut self, at: usize) {
+        let slots: Vec<u32> = self.ranges[at].segments.values().copied().collect();
+        slots.into_iter().for_each(|slot| self.note_dead_puts(at, slot));
+    }
+
+    /// Whether another segment may have a put that a record of this version hides: one of this version or a lower one.
+    ///
+    /// A live put is no older version of a deleted key, unless the delete itself still waits for its verification.
+    pub(crate) fn hides_elsewhere(&self, at: usize, sequence: u64, version: Version) -> bool {
+        let range = &self.ranges[at];
+        let has_unconfirmed = self.overlay.unconfirmed(at, 0, None).next().is_some();
+        let puts = if has_unconfirmed { &range.lowest_puts } else { &range.lowest_dead_puts };
+        puts.has_elsewhere(sequence, version)
     }
 
     /// Invalidates the range's records above `after` that lie before `end`, after a rollback record was appended or read.
@@ -234,7 +258,7 @@ impl<D: Device> Engine<D> {
             live_records: share.live_records,
             newest: share.newest,
             died_by: share.died_by,
-            hides_puts: hides_below > Version::ZERO && range.lowest_puts.has_elsewhere(sequence, hides_below),
+            hides_puts: hides_below > Version::ZERO && self.hides_elsewhere(share.range, sequence, hides_below),
             hides_rolled_back: share.rolls_back && self.has_foreground_before(share.range, sequence),
             keeps_results: range.keeps_results_in(sequence),
             committed: range.progress.committed,
@@ -262,6 +286,7 @@ impl<D: Device> Engine<D> {
             let range = &mut self.ranges[share.range];
             range.segments.remove(&segment.sequence);
             range.lowest_puts.remove(segment.sequence);
+            range.lowest_dead_puts.remove(segment.sequence);
             range.shows_hidden = true;
             self.release_held(share.range);
         }

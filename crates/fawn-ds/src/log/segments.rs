@@ -18,6 +18,8 @@ pub(crate) const FIRST_READ_BYTES_MAX: usize = 16 << 10;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RangeShare {
     pub(crate) range: usize,
+    /// Puts, live or not.
+    pub(crate) puts: u64,
     pub(crate) live_records: u64,
     pub(crate) live_bytes: u64,
     /// Newest version of its records, without rolled-back ones.
@@ -38,6 +40,7 @@ impl RangeShare {
     const fn none(range: usize) -> Self {
         Self {
             range,
+            puts: 0,
             live_records: 0,
             live_bytes: 0,
             newest: Version::ZERO,
@@ -49,10 +52,17 @@ impl RangeShare {
         }
     }
 
+    /// At most the lowest version of a put that is not live: newer records of its key may hide it. `u64::MAX` if all are
+    /// live.
+    pub(crate) fn lowest_dead_put(&self) -> Version {
+        if self.puts > self.live_records { self.lowest_put } else { Version::from_u64(u64::MAX) }
+    }
+
     /// Counts a record. Returns whether the lowest version of its puts has fallen.
     #[inline(always)]
     fn enter(&mut self, version: Version, kind: RecordKind) -> bool {
         self.newest = self.newest.max(version);
+        self.puts += u64::from(kind == RecordKind::Put);
         match kind {
             RecordKind::Put if version < self.lowest_put => {
                 self.lowest_put = version;
@@ -233,6 +243,11 @@ impl Segment {
         ManifestEdit::SealSegment { slot: self.slot, seal }
     }
 
+    /// The range's part of the segment, if it has records there.
+    pub(crate) fn share(&self, range: usize) -> Option<&RangeShare> {
+        self.shares.iter().find(|share| share.range == range)
+    }
+
     #[inline]
     fn share_mut(&mut self, range: usize) -> &mut RangeShare {
         let at = self.shares.iter().position(|share| share.range == range).unwrap_or_else(|| {
@@ -279,15 +294,16 @@ impl Segment {
     }
 
     /// One of its records was replaced or removed by the commit of `by`, appended to the foreground before `log_end`.
-    pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, by: Version, log_end: LogPosition) {
+    /// Returns whether all puts of the range in it were live.
+    pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, by: Version, log_end: LogPosition) -> bool {
         self.note_death(StreamKind::Foreground, log_end);
-        self.count_death(range, bytes, by);
+        self.count_death(range, bytes, by)
     }
 
-    /// One of its records was copied to the survivors' stream before `log_end`.
-    pub(crate) fn move_live(&mut self, range: usize, bytes: u32, log_end: LogPosition) {
+    /// One of its records was copied to the survivors' stream before `log_end`. Returns as [`Segment::remove_live`].
+    pub(crate) fn move_live(&mut self, range: usize, bytes: u32, log_end: LogPosition) -> bool {
         self.note_death(StreamKind::Survivors, log_end);
-        self.count_death(range, bytes, Version::ZERO);
+        self.count_death(range, bytes, Version::ZERO)
     }
 
     /// The record that one of its own died by lies in this stream, before `log_end`.
@@ -295,7 +311,7 @@ impl Segment {
         self.died_at[stream] = self.died_at[stream].max(log_end);
     }
 
-    fn count_death(&mut self, range: usize, bytes: u32, by: Version) {
+    fn count_death(&mut self, range: usize, bytes: u32, by: Version) -> bool {
         let Some(share) = self.shares.iter_mut().find(|share| share.range == range) else {
             unreachable!("{}: a record of range {range} died that was never counted", self.name)
         };
@@ -304,6 +320,7 @@ impl Segment {
         share.live_records -= 1;
         share.live_bytes -= bytes;
         share.died_by = share.died_by.max(by);
+        share.puts == share.live_records + 1
     }
 
     /// All its records of the range were removed by the commit of a clear, appended before `log_end`.
@@ -366,16 +383,16 @@ impl Segment {
         self.shares.iter().map(|share| share.live_bytes).sum()
     }
 
-    /// Bytes that cleaning would not copy. The unused end of the segment does not count: records too long
+    /// Bytes that cleaning would not copy, with tombstones of this length. The unused end of the segment does not count: records too long
     /// for it would leave such an end in the next segment too.
-    pub(crate) fn dead_bytes(&self) -> u64 {
+    pub(crate) fn dead_bytes(&self, tombstone_bytes: u64) -> u64 {
         let used_bytes = match self.stream {
             StreamKind::Foreground => u64::from(self.end - crate::format::FRAMES_OFFSET),
             // Copies are written in frames as large as these: the padding of frames cannot be freed. If it counted, a full
             // store would be cleaned for ever.
             StreamKind::Survivors => self.lengths.total_bytes,
         };
-        used_bytes.saturating_sub(self.live_bytes() + self.tombstone_bytes)
+        used_bytes.saturating_sub(self.live_bytes() + tombstone_bytes)
     }
 
     /// Start and end of the first read for a record at `offset`: whole pages that suffice for 99.9 % of the records.

@@ -356,9 +356,20 @@ impl<D: Device> IndexBuilder<'_, D> {
 }
 
 fn share_of(at: usize, image: &ShareImage, is_voided: bool) -> RangeShare {
-    let &ShareImage { newest, died_by, lowest_put, hides_below, clears, rolls_back, .. } = image;
+    let &ShareImage { puts, newest, died_by, lowest_put, hides_below, clears, rolls_back, .. } = image;
     let (live_records, live_bytes) = if is_voided { (0, 0) } else { (image.live_records, image.live_bytes) };
-    RangeShare { range: at, live_records, live_bytes, newest, died_by, lowest_put, hides_below, clears, rolls_back }
+    RangeShare {
+        range: at,
+        puts,
+        live_records,
+        live_bytes,
+        newest,
+        died_by,
+        lowest_put,
+        hides_below,
+        clears,
+        rolls_back,
+    }
 }
 
 fn retained_of(&RecordImage { version, pointer, len_bytes, sequence }: &RecordImage) -> Retained {

@@ -360,6 +360,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
                 range.complete_above = range.progress.committed;
             }
         }
+        (0..self.engine.ranges.len()).for_each(|at| self.engine.note_all_dead_puts(at));
         Ok(self.strays.into_values().collect())
     }
 

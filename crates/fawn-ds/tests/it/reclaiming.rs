@@ -401,3 +401,20 @@ fn cleaning_judges_the_expiry_of_a_chains_records_by_the_chains_time() {
     let (len, keys) = survivors_after(0);
     assert!(len < keys, "{len} of {keys}: a minute later, cleaning drops them");
 }
+
+/// A queue next to a key that is never written again: each entry is put, and deleted later.
+#[test]
+fn an_old_record_does_not_keep_the_tombstones_of_all_keys_deleted_since() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, 32, 1_000_000);
+    write(&mut node, &[put(u64::MAX, 100)]);
+    for first in (0..100_000).step_by(32) {
+        let puts: Vec<_> = (first..first + 32).map(|key| put(key, 100)).collect();
+        write(&mut node, &puts);
+        let deletes: Vec<_> = (first..first + 32).map(delete).collect();
+        write(&mut node, &deletes);
+    }
+    node.settle();
+    assert_eq!(node.engine.len(RANGE), 1);
+    assert!(node.get(&put(u64::MAX, 0).key, View::Committed).unwrap().is_some());
+}

@@ -110,7 +110,7 @@ impl<D: Device> Engine<D> {
     /// Copies a tombstone if another segment has a put that it hides.
     fn copy_tombstone(&mut self, at: usize, slot: u32, version: Version, key: &[u8]) -> Result<Cleaned, EngineError> {
         let sequence = self.segments.expect(slot).sequence;
-        if self.ranges[at].lowest_puts.has_elsewhere(sequence, version) {
+        if self.hides_elsewhere(at, sequence, version) {
             let number = self.ranges[at].number;
             self.append_survivor(at, number, &RecordRef::bare(RecordKind::Tombstone, version, key))?;
             self.stats.moved_tombstones += 1;
@@ -134,6 +134,10 @@ impl<D: Device> Engine<D> {
         segment.lengths.add(len);
         segment.tombstone_bytes += if record.kind == RecordKind::Tombstone { len as u64 } else { 0 };
         self.enter_segment(at, slot, record.version, record.kind);
+        // Until the index entry moves, newer records may have to hide the copy.
+        if self.segments.expect(slot).share(at).is_some_and(|share| share.puts == share.live_records + 1) {
+            self.note_dead_puts(at, slot);
+        }
         Ok((pointer, len as u32))
     }
 }

@@ -114,8 +114,13 @@ impl<D: Device> Engine<D> {
         self.note_unindexed(at, KeyHash(name.hash), original);
         let copied_to = self.segments.slot_and_offset(copy.pointer).0;
         self.segments.expect_mut(copied_to).add_live(at, copy.len_bytes);
-        let end = self.survivors_end();
-        self.segments.expect_mut(slot_of(self, original.pointer)).move_live(at, original.len_bytes, end);
+        if self.segments.expect(copied_to).share(at).is_some_and(|share| share.puts == share.live_records) {
+            self.note_dead_puts(at, copied_to);
+        }
+        let (end, copied_from) = (self.survivors_end(), slot_of(self, original.pointer));
+        if self.segments.expect_mut(copied_from).move_live(at, original.len_bytes, end) {
+            self.note_dead_puts(at, copied_from);
+        }
         self.stats.moved_records += 1;
         self.stats.moved_bytes += u64::from(copy.len_bytes);
     }

@@ -5,7 +5,7 @@ use super::super::segments::RETRY_MS;
 use super::victim::Victim;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::log::LogPosition;
-use crate::log::segments::Segment;
+use crate::log::segments::{RangeShare, Segment};
 use crate::log::stream::NextSegment;
 use fawn_flash::Device;
 use fawn_types::{MonoMs, Version};
@@ -20,6 +20,8 @@ const FULL_DEAD_BYTES_MIN: u64 = 512;
 const CREDIT_BYTES_MAX: u64 = 1 << 20;
 /// Credit besides that for writes, bytes per ms: an idle store pays off its debt with it.
 const BYTES_PER_MS: u64 = 16 << 10;
+/// Share of the log, one in so many, that tombstones may take before the puts that they hide are cleaned away.
+const TOMBSTONES_SHARE_MAX: u64 = 20;
 /// Time between two searches for a victim if the last one found none, ms.
 const SEARCH_MS: u64 = 1000;
 
@@ -28,6 +30,8 @@ pub(super) struct Pace {
     /// A segment was sealed or dropped since the last search for a victim.
     pub(super) is_due: bool,
     search_at: MonoMs,
+    /// The last victim was the one with the oldest hidden puts.
+    was_oldest: bool,
     /// Segments above the target at the last search.
     pub(super) debt: u64,
     /// Bytes of victims that may be cleaned now.
@@ -53,11 +57,11 @@ impl Pace {
 /// Of six such formulas, simulated at 70 % live, this one copies least: 1.82 × the writes for uniform keys and 1.76 × for
 /// Zipf 0.99. Dead bytes alone: 2.19 and 2.37; with the segment's age as in log-structured file systems: 1.84 and 1.86
 /// (`cargo run --release -p fawn-ds --example victim_choice`).
-fn merit(segment: &Segment, log_end: LogPosition) -> u64 {
-    let kept = segment.live_bytes() + segment.tombstone_bytes;
+fn merit(segment: &Segment, tombstone_bytes: u64, log_end: LogPosition) -> u64 {
+    let kept = segment.live_bytes() + tombstone_bytes;
     let quiet = log_end.0.saturating_sub(segment.died_at[StreamKind::Foreground].0) + 1;
     // Scaled by 2¹⁰, so that integers keep the order.
-    segment.dead_bytes() * 1024 / (kept + 1) * quiet.isqrt()
+    segment.dead_bytes(tombstone_bytes) * 1024 / (kept + 1) * quiet.isqrt()
 }
 
 impl<D: Device> Engine<D> {
@@ -84,17 +88,52 @@ impl<D: Device> Engine<D> {
         if debt == 0 {
             return false;
         }
-        let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment));
-        let end = self.appended_end();
-        let best = candidates.max_by_key(|segment| merit(segment, end));
-        let Some(slot) = best.map(|segment| segment.slot) else { return false };
+        let Some(slot) = self.best_victim() else { return false };
         let segment = self.segments.expect_mut(slot);
         segment.pins += 1;
         self.cleaner.victim = Some(Victim::new(slot, segment.end));
         true
     }
 
-    /// Segments above the target: what the live records may take, and what leaves a reserve of the capacity.
+    /// The segment with the highest merit; but every other one, while tombstones take much space, that with the oldest
+    /// puts that they hide: once these are gone, the tombstones are.
+    fn best_victim(&mut self) -> Option<u32> {
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
+        let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
+        if !core::mem::take(&mut self.cleaner.pace.was_oldest) && self.tombstones_take_much() {
+            self.cleaner.pace.was_oldest = true;
+            let hidden = |segment: &Segment| segment.shares.iter().map(RangeShare::lowest_dead_put).min();
+            let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, 1));
+            let oldest = candidates.filter_map(|segment| Some((hidden(segment)?, segment.slot))).min();
+            if let Some((lowest, slot)) = oldest
+                && lowest < Version::from_u64(u64::MAX)
+            {
+                return Some(slot);
+            }
+        }
+        let end = self.appended_end();
+        let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, dead_bytes_min));
+        let best = candidates.max_by_key(|segment| merit(segment, self.kept_tombstone_bytes(segment), end));
+        best.map(|segment| segment.slot)
+    }
+
+    fn tombstones_take_much(&self) -> bool {
+        let (mut tombstone_bytes, mut bytes) = (0, 0);
+        for segment in self.segments.iter() {
+            tombstone_bytes += segment.tombstone_bytes;
+            bytes += u64::from(segment.end);
+        }
+        tombstone_bytes * TOMBSTONES_SHARE_MAX > bytes
+    }
+
+    /// Tombstones of the segment that cleaning may have to copy, bytes.
+    fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
+        let is_hiding = |share: &RangeShare| self.hides_elsewhere(share.range, segment.sequence, share.hides_below);
+        if segment.shares.iter().any(is_hiding) { segment.tombstone_bytes } else { 0 }
+    }
+
+    /// Segments above the target: the space that live records may take, and what leaves a reserve of the capacity.
     fn space_debt(&self) -> u64 {
         let segment_bytes = u64::from(self.options.segment_bytes);
         let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
@@ -110,11 +149,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether nothing but live records and tombstones keeps the segment for long, and enough of it is dead.
-    fn is_candidate(&self, segment: &Segment) -> bool {
-        let segment_bytes = u64::from(self.options.segment_bytes);
-        // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
-        let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
-        let is_worthwhile = segment.dead_bytes() >= dead_bytes_min;
+    fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64) -> bool {
+        let is_worthwhile = segment.dead_bytes(self.kept_tombstone_bytes(segment)) >= dead_bytes_min;
         if !segment.sealed || segment.is_cleaned || !is_worthwhile {
             return false;
         }

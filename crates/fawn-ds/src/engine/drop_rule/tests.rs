@@ -287,6 +287,18 @@ impl DropRuleStore {
         self.survivors.iter_mut().chain(&mut self.segments)
     }
 
+    /// Whether a record of the segment with this sequence number is current for its key, or pending.
+    fn is_live(&self, record: &ModelRecord, sequence: u64) -> bool {
+        let range = &self.ranges[record.range];
+        let is_pending = !record.is_void && record.version > range.committed;
+        let is_current = |key: usize| range.index[key] == Some(record.version) && range.places[key] == sequence;
+        matches!(record.kind, Kind::Put(key) if is_current(key) || is_pending)
+    }
+
+    fn is_dead_put(&self, record: &ModelRecord, sequence: u64) -> bool {
+        matches!(record.kind, Kind::Put(_)) && !self.is_live(record, sequence)
+    }
+
     /// Copies the needed records of the first segment that nothing but them keeps.
     fn clean(&mut self) -> bool {
         let can_clean = |segment: &&ModelSegment| {
@@ -313,7 +325,7 @@ impl DropRuleStore {
                     Kind::Delete(_) => self.all().any(|other| {
                         let is_hidden = |found: &ModelRecord| {
                             found.range == record.range
-                                && matches!(found.kind, Kind::Put(_))
+                                && self.is_dead_put(found, other.sequence)
                                 && found.version <= record.version
                         };
                         other.sequence != victim.sequence && other.records.iter().any(is_hidden)
@@ -493,17 +505,12 @@ impl DropRuleStore {
         if records.is_empty() {
             return None;
         }
-        let is_live = |record: &&ModelRecord| {
-            let is_pending = !record.is_void && record.version > range.committed;
-            let is_current =
-                |key: usize| range.index[key] == Some(record.version) && range.places[key] == segment.sequence;
-            matches!(record.kind, Kind::Put(key) if is_current(key) || is_pending)
-        };
+        let is_live = |record: &&ModelRecord| self.is_live(record, segment.sequence);
         let newest = records.iter().filter(|record| !record.is_void && record.kind != Kind::Rollback);
         let newest = newest.map(|record| record.version).max().unwrap_or(0);
         let (base, durable) = (range.sole.map_or(0, |sole| sole.base), self.durably_committed(at));
         let others = || self.all().filter(|other| other.sequence != segment.sequence);
-        let is_hidden = |record: &ModelRecord| {
+        let is_hidden = |record: &ModelRecord, sequence: u64| {
             let hides = |other: &ModelRecord| {
                 let hides = match other.kind {
                     Kind::Delete(_) => !segment.is_cleaned,
@@ -512,7 +519,7 @@ impl DropRuleStore {
                 };
                 hides && other.version >= record.version
             };
-            matches!(record.kind, Kind::Put(_)) && records.iter().any(hides)
+            self.is_dead_put(record, sequence) && records.iter().any(hides)
         };
         let rolls_back = records.iter().any(|record| record.kind == Kind::Rollback);
         let mut earlier = others().filter(|other| other.sequence < segment.sequence && !segment.is_survivors());
@@ -520,7 +527,7 @@ impl DropRuleStore {
             live_records: records.iter().filter(is_live).count() as u64,
             newest: Version::from_u64(newest),
             died_by: Version::from_u64(segment.died_by[at]),
-            hides_puts: others().any(|other| of_range(other).iter().any(is_hidden)),
+            hides_puts: others().any(|other| of_range(other).iter().any(|record| is_hidden(record, other.sequence))),
             hides_rolled_back: rolls_back && earlier.any(|other| !of_range(other).is_empty()),
             keeps_results: false,
             committed: Version::from_u64(range.committed),

@@ -70,6 +70,8 @@ pub struct RangeImage {
 pub struct ShareImage {
     /// Local number of the range.
     pub number: RangeNumber,
+    /// Its puts, live or not.
+    pub puts: u64,
     /// Entries of the image that point to the segment.
     pub live_records: u64,
     /// Length of their records, bytes.
@@ -94,6 +96,7 @@ impl ShareImage {
     pub const fn none(number: RangeNumber) -> Self {
         Self {
             number,
+            puts: 0,
             live_records: 0,
             live_bytes: 0,
             newest: Version::ZERO,
@@ -261,6 +264,7 @@ pub fn encode_segment(segment: &SegmentImage, out: &mut Vec<u8>) {
     for share in &segment.shares {
         out.extend_from_slice(&share.number.0.to_le_bytes());
         out.extend_from_slice(&u32::from(share.rolls_back).to_le_bytes());
+        out.extend_from_slice(&share.puts.to_le_bytes());
         out.extend_from_slice(&share.live_records.to_le_bytes());
         out.extend_from_slice(&share.live_bytes.to_le_bytes());
         for version in [share.newest, share.died_by, share.lowest_put, share.hides_below, share.clears] {
@@ -289,18 +293,19 @@ pub fn decode_segment(source: &mut impl ContentSource) -> Result<SegmentImage, C
         lengths.push((u32_at(bytes, 0), u32_at(bytes, 4)));
     }
     for _ in 0..decode_count(source)? {
-        let bytes = source.take(64)?;
+        let bytes = source.take(72)?;
         let version = |at| Version::from_u64(u64_at(bytes, at));
         shares.push(ShareImage {
             number: RangeNumber(u32_at(bytes, 0)),
             rolls_back: u32_at(bytes, 4) != 0,
-            live_records: u64_at(bytes, 8),
-            live_bytes: u64_at(bytes, 16),
-            newest: version(24),
-            died_by: version(32),
-            lowest_put: version(40),
-            hides_below: version(48),
-            clears: version(56),
+            puts: u64_at(bytes, 8),
+            live_records: u64_at(bytes, 16),
+            live_bytes: u64_at(bytes, 24),
+            newest: version(32),
+            died_by: version(40),
+            lowest_put: version(48),
+            hides_below: version(56),
+            clears: version(64),
         });
     }
     for _ in 0..decode_count(source)? {
