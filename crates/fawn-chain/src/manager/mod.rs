@@ -23,6 +23,7 @@ use crate::map::{ChainState, ClusterMap, RangeEntry, encode_map};
 use crate::message::{Body, Frame, Header, MemberReport};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use fawn_types::{BootId, BootOrder, Durability, Epoch, MemberId, MonoMs, Now, RangeId, Version};
 use health::HealthTable;
 use hold_off::HoldOffOptions;
@@ -258,10 +259,7 @@ impl<C: Consensus> Manager<C> {
             Body::PromisedAbove(entry) if entry.range == range => self.handle_promised_above(epoch, entry),
             Body::Equal { base } => self.handle_equal(from, boot, range, epoch, *base),
             Body::CannotAlign => self.handle_cannot_align(from, boot, range, epoch),
-            Body::CaughtUp { .. } if self.map.range(range).is_some_and(|entry| entry.epoch == epoch) => {
-                self.note_boot(from, boot);
-                self.health.note_caught_up(range, from, boot);
-            }
+            Body::CaughtUp { .. } => self.handle_caught_up((from, boot), range, epoch),
             _ => {}
         }
         // A new boot may change every chain, any other frame the one that it is about, and a heartbeat none. After a
@@ -354,6 +352,19 @@ impl<C: Consensus> Manager<C> {
         }
         if entry.epoch > Epoch::default() {
             self.send_entry(to, entry);
+        }
+    }
+
+    fn handle_caught_up(&mut self, (from, boot): (MemberId, BootId), range: RangeId, epoch: Epoch) {
+        match self.map.range(range).map(|entry| entry.epoch.cmp(&epoch)) {
+            Some(Ordering::Equal) => {
+                self.note_boot(from, boot);
+                self.health.note_caught_up(range, from, boot);
+            }
+            // The announcement of the present epoch was lost. A member that lacks nothing of an earlier one sends no
+            // other frame, and would wait for ever.
+            Some(Ordering::Greater) => self.handle_entry_wanted(from, range),
+            Some(Ordering::Less) | None => {}
         }
     }
 

@@ -258,6 +258,30 @@ fn a_hold_off_counts_the_time_in_which_the_member_keeps_up() {
     assert!(!chain.entry().is_active(), "it kept up throughout");
 }
 
+/// A member that lacks nothing of an epoch hears of the next one from the manager alone. Its reports fetch an
+/// announcement that was lost.
+#[test]
+fn a_member_that_catches_up_with_a_former_epoch_receives_the_present_one() {
+    let mut chain = Scripted::serving(4, Durability::Sync);
+    let node = chain.chain[1];
+    chain.say(node, Body::CannotSend { to: member(0) });
+    chain.settle(Version::ZERO);
+    let former = chain.epoch();
+    chain.next_epoch();
+    chain.settle(Version::ZERO);
+    chain.outputs.clear();
+    chain.say_in(node, former, Body::CaughtUp { last: Version::ZERO });
+    let entries: Vec<_> = chain
+        .outputs
+        .iter()
+        .filter_map(|output| match output {
+            ManagerOutput::Send { to, frame: Frame { body: Body::Entry(entry), .. } } => Some((*to, entry.epoch)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(entries, [(member(node), chain.epoch())]);
+}
+
 #[test]
 fn a_slow_member_is_not_promoted() {
     let mut chain = Scripted::serving(4, Durability::Sync);
