@@ -8,22 +8,22 @@
 //!
 //! Live counts must fit the copied entries. They are copied last, and a record that died after its cell was copied
 //! counts as live there.
+mod image;
+mod position;
+
 use super::{Engine, InFlight};
-use crate::format::checkpoint::content::{self, RangeImage, RecordImage, SegmentImage, ShareImage, VoidImage};
+use crate::format::checkpoint::content;
 use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTES, PIECE_CONTENT_BYTES};
 use crate::format::manifest::{CheckpointEntry, ManifestEdit};
 use crate::format::segment::{PerStream, StreamKind};
-use crate::format::{FRAMES_OFFSET, SegmentUuid, Watermark};
+use crate::format::{SegmentUuid, Watermark};
 use crate::index::Pointer;
 use crate::log::LogPosition;
-use crate::log::segments::Segment;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::ReplacedRecord;
-use crate::range::Retained;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass};
-use fawn_types::{KeyHash, MonoMs, Version};
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
+use fawn_types::{KeyHash, MonoMs};
+use image::{DiedSince, PartialSegment};
 
 /// The log behind the last checkpoint may be this many times as long as the next image.
 const LOG_PER_IMAGE: u64 = 10;
@@ -37,19 +37,6 @@ const ALLOCATE_BYTES: u64 = 1 << 20;
 const RETRY_MS: u64 = 10_000;
 /// Checkpoints kept: if the newest turns out corrupt, the one before still serves.
 const KEPT: usize = 2;
-
-/// Entries whose records died after their cells were copied: count and bytes.
-type DiedSince = HashMap<(u32, usize), (u64, u64), FxBuildHasher>;
-
-/// A segment that is in the image up to an offset only: its live records there when the checkpoint began, and those that
-/// died before their cells were copied.
-#[derive(Debug)]
-struct PartialSegment {
-    slot: u32,
-    sequence: u64,
-    /// By range: records, bytes.
-    live: HashMap<usize, (u64, u64), FxBuildHasher>,
-}
 
 /// Step of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -212,78 +199,6 @@ impl<D: Device> Engine<D> {
         self.continue_checkpoint();
     }
 
-    /// The segment in which the survivors' position lies, and its live records: all of them lie before it, since an entry
-    /// moves to a copy when that is flushed.
-    fn partial_segment(&self, from: Watermark) -> Option<PartialSegment> {
-        let Watermark { sequence, offset } = from;
-        let segment = self.segments.iter().find(|segment| segment.sequence == sequence)?;
-        let live = segment.shares.iter().map(|share| (share.range, (share.live_records, share.live_bytes)));
-        let is_partial = segment.stream == StreamKind::Survivors && offset > FRAMES_OFFSET;
-        is_partial.then(|| PartialSegment { slot: segment.slot, sequence, live: live.collect() })
-    }
-
-    /// The position at which a checkpoint can begin now.
-    fn checkpoint_position(&self) -> PerStream<Watermark> {
-        let mut from = PerStream::from_fn(|kind| {
-            let stream = &self.streams[kind];
-            let flushed = self.flushed_end(kind);
-            match kind {
-                StreamKind::Foreground => {
-                    let begun = stream.window.active().map_or(flushed.sequence, |chunk| chunk.sequence);
-                    Watermark { sequence: begun.min(flushed.sequence), offset: 0 }
-                }
-                // Copies that are not flushed have not moved their index entries yet.
-                StreamKind::Survivors => flushed,
-            }
-        });
-        let sequence_of = |pointer| self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
-        let pending = self.ranges.iter().filter_map(|range| range.pending.front()).map(|pending| pending.pointer);
-        let unconfirmed = self.overlay.all_unconfirmed().map(|written| written.pointer);
-        let unsettled = pending.chain(unconfirmed).map(sequence_of).min().unwrap_or(u64::MAX);
-        let begun = &mut from[StreamKind::Foreground].sequence;
-        *begun = unsettled.min(*begun);
-        while let Some(lower) = self.hiding_position(&from) {
-            from = lower;
-        }
-        from
-    }
-
-    /// End of the stream's flushed records: the end of a full segment is not the start of the next.
-    fn flushed_end(&self, kind: StreamKind) -> Watermark {
-        let (segment_bytes, flushed) = (self.options.segment_bytes, self.streams[kind].flush.flushed);
-        match flushed.offset(segment_bytes) {
-            0 => Watermark { sequence: flushed.sequence(segment_bytes).saturating_sub(1), offset: segment_bytes },
-            offset => Watermark { sequence: flushed.sequence(segment_bytes), offset },
-        }
-    }
-
-    /// A lower position, if a segment before this one hides puts that lie behind it.
-    fn hiding_position(&self, from: &PerStream<Watermark>) -> Option<PerStream<Watermark>> {
-        let start_of = |segment: &Segment| Watermark { sequence: segment.sequence, offset: 0 };
-        let is_scanned = |segment: &Segment| start_of(segment) >= from[segment.stream];
-        let mut lowest = vec![Version::from_u64(u64::MAX); self.ranges.len()];
-        for share in self.segments.iter().filter(|segment| is_scanned(segment)).flat_map(|segment| &segment.shares) {
-            lowest[share.range] = lowest[share.range].min(share.lowest_put);
-        }
-        let mut lower = *from;
-        for segment in self.segments.iter().filter(|segment| !is_scanned(segment)) {
-            // Versions grow in a range's own history, so only its transferred records can be hidden by earlier ones.
-            let is_hiding = segment.shares.iter().any(|share| {
-                share.hides_below >= lowest[share.range] || lowest[share.range] <= self.range_base(share.range)
-            });
-            if is_hiding {
-                lower[segment.stream] = lower[segment.stream].min(start_of(segment));
-            }
-        }
-        (lower != *from).then_some(lower)
-    }
-
-    /// Version up to which the range's records were transferred.
-    fn range_base(&self, at: usize) -> Version {
-        let listed = self.manifest.state().ranges.get(&self.range_ids[at]);
-        listed.and_then(|listed| listed.beginning).map_or(Version::ZERO, |beginning| beginning.base)
-    }
-
     fn write_checkpoint_header(&mut self) {
         let Some(writer) = &self.checkpoints.writer else { return };
         let header = CheckpointHeader { uuid: writer.uuid, store: self.store, from: writer.from };
@@ -431,108 +346,6 @@ impl<D: Device> Engine<D> {
         if is_written {
             self.sync_checkpoint();
         }
-    }
-
-    /// Encodes the next cell, or what follows the last one. Returns the next step.
-    fn encode_next_cell(&self, (at, cursor): (usize, u64), writer: &mut CheckpointWriter) -> CheckpointStep {
-        let Some(range) = writer.order.get(at).map(|&place| &self.ranges[place]) else {
-            self.encode_state(writer);
-            return CheckpointStep::Content;
-        };
-        if cursor == 0 {
-            content::encode_range_start(range.number, range.index.pages(), &mut writer.content);
-        }
-        let cell = range.index.cell(cursor);
-        content::encode_cell(&cell, &mut writer.content);
-        match cell.next {
-            Some(cursor) => CheckpointStep::Cells { at, cursor },
-            None => CheckpointStep::Cells { at: at + 1, cursor: 0 },
-        }
-    }
-
-    /// Encodes the state of ranges and segments behind the last cell.
-    fn encode_state(&self, writer: &mut CheckpointWriter) {
-        let segment_bytes = self.options.segment_bytes;
-        writer.ends = PerStream::from_fn(|kind| self.streams[kind].appended_end(segment_bytes));
-        let from = writer.from;
-        for &at in &writer.order {
-            let range = &self.ranges[at];
-            let first_scanned = from[StreamKind::Foreground].sequence;
-            let in_image = |kept: &&Retained| kept.sequence < first_scanned;
-            let image_of = |&Retained { version, pointer, len_bytes, sequence }: &Retained| RecordImage {
-                version,
-                pointer,
-                len_bytes,
-                sequence,
-            };
-            let image = RangeImage {
-                number: range.number,
-                committed: range.progress.committed,
-                cleared: range.cleared.committed,
-                complete_above: range.complete_above,
-                retained: range.retained.iter().filter(in_image).map(image_of).collect(),
-                copied_results: range.copied_results.iter().filter(in_image).map(image_of).collect(),
-            };
-            content::encode_range(&image, &mut writer.content);
-        }
-        let is_whole = |segment: &&Segment| segment.sequence < from[segment.stream].sequence;
-        let whole: Vec<_> = self.segments.iter().filter(is_whole).collect();
-        content::encode_count(whole.len(), &mut writer.content);
-        for segment in whole {
-            let image = self.image_of_segment(segment, &writer.died_since);
-            content::encode_segment(&image, &mut writer.content);
-        }
-        let partial = writer.partial.iter().map(|partial| self.image_of_partial(partial));
-        let partial: Vec<_> = partial.collect();
-        content::encode_count(partial.len(), &mut writer.content);
-        partial.iter().for_each(|image| content::encode_segment(image, &mut writer.content));
-    }
-
-    fn image_of_segment(&self, segment: &Segment, died_since: &DiedSince) -> SegmentImage {
-        let number_of = |at: usize| self.ranges[at].number;
-        let shares = segment.shares.iter().map(|share| {
-            let (records, bytes) = died_since.get(&(segment.slot, share.range)).copied().unwrap_or_default();
-            ShareImage {
-                number: number_of(share.range),
-                puts: share.puts,
-                live_records: share.live_records + records,
-                live_bytes: share.live_bytes + bytes,
-                newest: share.newest,
-                died_by: share.died_by,
-                lowest_put: share.lowest_put,
-                hides_below: share.hides_below,
-                clears: share.clears,
-                rolls_back: share.rolls_back,
-            }
-        });
-        let voids =
-            segment.voids().map(|(at, before, above)| VoidImage { number: number_of(at), before: before.0, above });
-        SegmentImage {
-            slot: segment.slot,
-            sequence: segment.sequence,
-            tombstone_bytes: segment.tombstone_bytes,
-            record_bytes: segment.lengths.total_bytes(),
-            lengths: segment.lengths.counts().collect(),
-            shares: shares.collect(),
-            voids: voids.collect(),
-        }
-    }
-
-    /// The live records, and what the records do not say: by what they died, and which of them were found expired. An
-    /// opening scans the segment.
-    fn image_of_partial(&self, partial: &PartialSegment) -> SegmentImage {
-        let &PartialSegment { slot, sequence, ref live } = partial;
-        let segment = self.segments.get(slot).filter(|segment| segment.sequence == sequence);
-        let shares = live.iter().map(|(&at, &(live_records, live_bytes))| {
-            let none = ShareImage::none(self.ranges[at].number);
-            let share = segment.and_then(|segment| segment.shares.iter().find(|share| share.range == at));
-            let (died_by, hides_below) =
-                share.map_or((none.died_by, none.hides_below), |share| (share.died_by, share.hides_below));
-            ShareImage { live_records, live_bytes, died_by, hides_below, ..none }
-        });
-        let (lengths, voids) = (Vec::new(), Vec::new());
-        let (tombstone_bytes, record_bytes) = (0, 0);
-        SegmentImage { slot, sequence, tombstone_bytes, record_bytes, lengths, shares: shares.collect(), voids }
     }
 
     fn sync_checkpoint(&mut self) {

@@ -1,0 +1,83 @@
+//! The position at which a checkpoint begins: all records of each stream before it are settled, and none of them hides a
+//! put behind it.
+use super::image::PartialSegment;
+use crate::engine::Engine;
+use crate::format::segment::{PerStream, StreamKind};
+use crate::format::{FRAMES_OFFSET, Watermark};
+use crate::log::segments::Segment;
+use fawn_flash::Device;
+use fawn_types::Version;
+
+impl<D: Device> Engine<D> {
+    /// The segment in which the survivors' position lies, and its live records: all of them lie before it, since an entry
+    /// moves to a copy when that is flushed.
+    pub(super) fn partial_segment(&self, from: Watermark) -> Option<PartialSegment> {
+        let Watermark { sequence, offset } = from;
+        let segment = self.segments.iter().find(|segment| segment.sequence == sequence)?;
+        let live = segment.shares.iter().map(|share| (share.range, (share.live_records, share.live_bytes)));
+        let is_partial = segment.stream == StreamKind::Survivors && offset > FRAMES_OFFSET;
+        is_partial.then(|| PartialSegment { slot: segment.slot, sequence, live: live.collect() })
+    }
+
+    /// The position at which a checkpoint can begin now.
+    pub(super) fn checkpoint_position(&self) -> PerStream<Watermark> {
+        let mut from = PerStream::from_fn(|kind| {
+            let stream = &self.streams[kind];
+            let flushed = self.flushed_end(kind);
+            match kind {
+                StreamKind::Foreground => {
+                    let begun = stream.window.active().map_or(flushed.sequence, |chunk| chunk.sequence);
+                    Watermark { sequence: begun.min(flushed.sequence), offset: 0 }
+                }
+                // Copies that are not flushed have not moved their index entries yet.
+                StreamKind::Survivors => flushed,
+            }
+        });
+        let sequence_of = |pointer| self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
+        let pending = self.ranges.iter().filter_map(|range| range.pending.front()).map(|pending| pending.pointer);
+        let unconfirmed = self.overlay.all_unconfirmed().map(|written| written.pointer);
+        let unsettled = pending.chain(unconfirmed).map(sequence_of).min().unwrap_or(u64::MAX);
+        let begun = &mut from[StreamKind::Foreground].sequence;
+        *begun = unsettled.min(*begun);
+        while let Some(lower) = self.hiding_position(&from) {
+            from = lower;
+        }
+        from
+    }
+
+    /// End of the stream's flushed records: the end of a full segment is not the start of the next.
+    fn flushed_end(&self, kind: StreamKind) -> Watermark {
+        let (segment_bytes, flushed) = (self.options.segment_bytes, self.streams[kind].flush.flushed);
+        match flushed.offset(segment_bytes) {
+            0 => Watermark { sequence: flushed.sequence(segment_bytes).saturating_sub(1), offset: segment_bytes },
+            offset => Watermark { sequence: flushed.sequence(segment_bytes), offset },
+        }
+    }
+
+    /// A lower position, if a segment before this one hides puts that lie behind it.
+    fn hiding_position(&self, from: &PerStream<Watermark>) -> Option<PerStream<Watermark>> {
+        let start_of = |segment: &Segment| Watermark { sequence: segment.sequence, offset: 0 };
+        let is_scanned = |segment: &Segment| start_of(segment) >= from[segment.stream];
+        let mut lowest = vec![Version::from_u64(u64::MAX); self.ranges.len()];
+        for share in self.segments.iter().filter(|segment| is_scanned(segment)).flat_map(|segment| &segment.shares) {
+            lowest[share.range] = lowest[share.range].min(share.lowest_put);
+        }
+        let mut lower = *from;
+        for segment in self.segments.iter().filter(|segment| !is_scanned(segment)) {
+            // Versions grow in a range's own history, so only its transferred records can be hidden by earlier ones.
+            let is_hiding = segment.shares.iter().any(|share| {
+                share.hides_below >= lowest[share.range] || lowest[share.range] <= self.range_base(share.range)
+            });
+            if is_hiding {
+                lower[segment.stream] = lower[segment.stream].min(start_of(segment));
+            }
+        }
+        (lower != *from).then_some(lower)
+    }
+
+    /// Version up to which the range's records were transferred.
+    fn range_base(&self, at: usize) -> Version {
+        let listed = self.manifest.state().ranges.get(&self.range_ids[at]);
+        listed.and_then(|listed| listed.beginning).map_or(Version::ZERO, |beginning| beginning.base)
+    }
+}
