@@ -119,6 +119,28 @@ fn a_syncing_member_reports_only_once_it_has_what_the_tail_has_committed() {
     assert!(!reports(203, version(4, 5)));
 }
 
+/// A new epoch begins before the timer for reports ends, again and again.
+#[test]
+fn a_syncing_member_reports_in_epochs_that_are_shorter_than_its_timer() {
+    let mut syncing = aligning(3, member(3), base());
+    syncing.handle_entry(Now::at(3), &entry(ChainState::Active));
+    drain(&mut syncing);
+    let epoch_ms = ReplicaOptions::default().retransmit_ms * 2 / 5;
+    let mut reports_in = |number: u32| {
+        let (epoch, at) = (Epoch::new(number).unwrap(), u64::from(number) * epoch_ms);
+        let mut next = entry(ChainState::Active);
+        next.epoch = epoch;
+        syncing.handle_entry(Now::at(at), &next);
+        let header = Header { from: member(2), boot: BOOT, range: RANGE, epoch };
+        let body = Body::Watermark { sent: base(), upstream: base(), time: TimeMs(3), assigned: base() };
+        let _ = syncing.handle_frame(Now::at(at + 1), &Frame { header, body });
+        syncing.handle_timeout(Now::at(at + epoch_ms - 1));
+        let is_report = |output: &ReplicaOutput| matches!(output, ReplicaOutput::SendManager { frame: Frame { body: Body::CaughtUp { .. }, header } } if header.epoch == epoch);
+        drain(&mut syncing).iter().any(is_report)
+    };
+    assert!((5..15).filter(|&number| reports_in(number)).count() >= 3);
+}
+
 /// A serving head with version 4.1, which its successor has received.
 fn head_with_a_record(synced: Version) -> Replica {
     let mut head = serving(1, Role::Head);
