@@ -2,13 +2,13 @@
 //!
 //! Reads only. A state that an open repairs (torn ends, orphans) is a note; one that it refuses is damage.
 use crate::format::checkpoint;
-use crate::format::manifest::{self, CheckpointEntry, DecodedManifest, ManifestVerdict, SegmentEntry};
+use crate::format::manifest::{self, DecodedManifest, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
 use crate::format::scan::{OTHER_RECORDS, ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
 use crate::format::segment::{self, HEADER_BYTES, PerStream, RecordFacts, SegmentHeader, StreamKind};
 use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame};
+use crate::recovery::checkpoint::verify_pieces;
 use crate::recovery::io::Io;
-use crate::recovery::sequential::SequentialRead;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use std::collections::BTreeMap;
@@ -269,42 +269,10 @@ fn check_end(segment: &CheckedSegment<'_>, known: &SyncedLog, generation: u32, r
 fn check_checkpoints<D: Device>(device: &mut D, decoded: &DecodedManifest, report: &mut CheckReport) {
     for entry in &decoded.state.checkpoints {
         let name = checkpoint::file_name(entry.uuid);
-        if let Err((offset, detail)) = check_checkpoint(device, &name, entry, decoded.header.store) {
+        if let Err((offset, detail)) = verify_pieces(device, entry, decoded.header.store) {
             let detail = format!("{detail}; openings read more of the log until the next checkpoint");
             report.add(Severity::Note, &name, offset, detail);
         }
-    }
-}
-
-fn check_checkpoint<D: Device>(
-    device: &mut D,
-    name: &str,
-    entry: &CheckpointEntry,
-    store: StoreUuid,
-) -> Result<(), (u64, String)> {
-    let file = device.open(name).map_err(|error| (0, error.to_string()))?;
-    let (start, end) = (checkpoint::HEADER_BYTES as u64, entry.len_bytes.max(checkpoint::HEADER_BYTES as u64));
-    let mut head = SequentialRead::new(file, (0, start), 1, IoClass::Verification);
-    let header = head.next(device).map(|bytes| checkpoint::decode_header(&bytes));
-    let mut reads = SequentialRead::new(file, (start, end), 1, IoClass::Verification);
-    let (mut at, mut corrupt_at) = (start, None);
-    while let Some(bytes) = reads.next(device) {
-        for piece in bytes.chunks(checkpoint::PIECE_BYTES) {
-            if corrupt_at.is_none() && checkpoint::decode_piece(entry.uuid, at, piece).is_none() {
-                corrupt_at = Some(at);
-            }
-            at += piece.len() as u64;
-        }
-    }
-    device.close(file);
-    match (header, corrupt_at) {
-        (None, _) => Err((0, "it is empty".to_owned())),
-        (Some(Err(error)), _) => Err((0, error.to_string())),
-        (Some(Ok(header)), _) if header.uuid != entry.uuid || header.store != store => {
-            Err((0, "it is another checkpoint than the manifest lists".to_owned()))
-        }
-        (_, Some(at)) => Err((at, "corrupt content".to_owned())),
-        _ => Ok(()),
     }
 }
 

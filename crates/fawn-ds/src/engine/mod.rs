@@ -291,7 +291,8 @@ impl<D: Device> Engine<D> {
             budget_bytes: self.options.memory_bytes,
             index_bytes: self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum(),
             overlay_bytes: (self.overlay.resident_bytes() + pending) as u64,
-            buffer_bytes: (window_bytes + self.pool.resident_bytes() + self.read_bytes_in_flight) as u64,
+            buffer_bytes: (window_bytes + self.pool.resident_bytes() + self.read_bytes_in_flight) as u64
+                + self.checkpoints.resident_bytes() as u64,
             cache_bytes: self.cache.resident_bytes() as u64,
             record_cache_bytes: self.records.resident_bytes() as u64,
         }

@@ -149,6 +149,7 @@ impl<D: Device> Engine<D> {
         self.last_sequence = sequence;
         let file = self.device.create(&name)?;
         if let Err(error) = self.device.allocate(file, 0, segment_bytes) {
+            self.yield_checkpoint_space();
             self.device.close(file);
             // If the unlink fails too, recovery removes the empty file as an orphan.
             let unlinked = self.device.unlink(&name);

@@ -10,16 +10,16 @@ use crate::engine::Engine;
 use crate::format::checkpoint::content::{
     self, ContentError, ContentSource, RangeImage, RecordImage, SegmentImage, ShareImage,
 };
-use crate::format::checkpoint::{self, HEADER_BYTES, PIECE_BYTES};
+use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTES};
 use crate::format::manifest::CheckpointEntry;
 use crate::format::segment::{PerStream, StreamKind};
-use crate::format::{RangeNumber, SegmentUuid, Watermark};
+use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use crate::index::{Index, Pointer};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment, SegmentTable};
 use crate::range::Retained;
 use core::cmp::Ordering;
-use fawn_flash::{AlignedBuf, Device, IoClass};
+use fawn_flash::{AlignedBuf, Device, FileId, IoClass};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
@@ -35,6 +35,7 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, ContentError> {
 /// Pieces of a checkpoint's file, read ahead and verified one by one.
 struct PieceSource<'d, D: Device> {
     device: &'d mut D,
+    file: FileId,
     reads: SequentialRead,
     uuid: SegmentUuid,
     /// Offset of the next piece in the file; `raw` begins there, from `raw_at` on.
@@ -45,7 +46,35 @@ struct PieceSource<'d, D: Device> {
     taken: usize,
 }
 
-impl<D: Device> PieceSource<'_, D> {
+impl<'d, D: Device> PieceSource<'d, D> {
+    /// Opens a listed checkpoint's file and verifies its header.
+    fn open(
+        device: &'d mut D,
+        &CheckpointEntry { uuid, len_bytes }: &CheckpointEntry,
+        store: StoreUuid,
+        class: IoClass,
+    ) -> Result<(CheckpointHeader, Self), ContentError> {
+        let file = device.open(&checkpoint::file_name(uuid)).map_err(|error| ContentError(error.to_string()))?;
+        let offset = HEADER_BYTES as u64;
+        let bytes = SequentialRead::new(file, (0, offset), 1, class).next(device);
+        let reads = SequentialRead::new(file, (offset, len_bytes.max(offset)), READS_IN_FLIGHT, class);
+        let source = Self { device, file, reads, uuid, offset, raw: None, raw_at: 0, content: Vec::new(), taken: 0 };
+        let header = bytes.map(|bytes| checkpoint::decode_header(&bytes));
+        let refused = match header {
+            Some(Ok(header)) if header.uuid == uuid && header.store == store => return Ok((header, source)),
+            Some(Ok(_)) => "the file is another checkpoint than the manifest lists".to_owned(),
+            Some(Err(error)) => error.to_string(),
+            None => "it has no header".to_owned(),
+        };
+        source.close();
+        refuse(refused)
+    }
+
+    fn close(mut self) {
+        self.reads.end(self.device);
+        self.device.close(self.file);
+    }
+
     fn read_piece(&mut self) -> Result<(), ContentError> {
         if self.raw.as_ref().is_none_or(|raw| self.raw_at >= raw.len()) {
             self.raw = self.reads.next(self.device);
@@ -92,40 +121,42 @@ pub(super) struct CheckpointImage {
     partial: Vec<SegmentImage>,
 }
 
-/// Reads a checkpoint.
-fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<CheckpointImage, ContentError> {
-    let name = checkpoint::file_name(entry.uuid);
-    let file = engine.device.open(&name).map_err(|error| ContentError(error.to_string()))?;
-    let image = load_file(engine, entry, file);
-    engine.device.close(file);
-    image
+/// Verifies a listed checkpoint's header, and the checksums of its pieces.
+///
+/// # Errors
+/// The first offset that is corrupt, and how.
+pub(crate) fn verify_pieces<D: Device>(
+    device: &mut D,
+    entry: &CheckpointEntry,
+    store: StoreUuid,
+) -> Result<(), (u64, String)> {
+    let opened = PieceSource::open(device, entry, store, IoClass::Verification);
+    let (_, mut source) = opened.map_err(|error| (0, error.to_string()))?;
+    let mut verified = Ok(());
+    while source.offset < entry.len_bytes && verified.is_ok() {
+        verified = source.read_piece().map_err(|error| (source.offset, error.to_string()));
+        source.taken = source.content.len();
+    }
+    source.close();
+    verified
 }
 
-fn load_file<D: Device>(
-    engine: &mut Engine<D>,
-    CheckpointEntry { uuid, len_bytes }: CheckpointEntry,
-    file: fawn_flash::FileId,
-) -> Result<CheckpointImage, ContentError> {
-    let mut head = SequentialRead::new(file, (0, HEADER_BYTES as u64), 1, IoClass::Recovery);
-    let Some(bytes) = head.next(&mut engine.device) else { return refuse("it has no header") };
-    let header = checkpoint::decode_header(&bytes).map_err(|error| ContentError(error.to_string()))?;
-    if header.uuid != uuid || header.store != engine.store {
-        return refuse("the file is another checkpoint than the manifest lists");
-    }
-    let reads = SequentialRead::new(file, (HEADER_BYTES as u64, len_bytes), READS_IN_FLIGHT, IoClass::Recovery);
-    let Engine { device, segments, options, manifest, .. } = engine;
+/// Reads a checkpoint.
+fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<CheckpointImage, ContentError> {
+    let Engine { device, segments, options, manifest, store, .. } = engine;
+    let (header, mut source) = PieceSource::open(device, &entry, *store, IoClass::Recovery)?;
     let seal_of = |slot| manifest.state().segments.get(&slot).and_then(|entry| entry.seal.as_ref());
     let mut before = segments.iter().filter(|segment| segment.sequence < header.from[segment.stream].sequence);
-    if before.any(|segment| seal_of(segment.slot).is_none()) {
-        return refuse("a segment that lies before it is not sealed");
-    }
-    let offset = HEADER_BYTES as u64;
-    let mut source = PieceSource { device, reads, uuid, offset, raw: None, raw_at: 0, content: Vec::new(), taken: 0 };
-    let slots = ends_in_image(segments, &header.from);
-    let image = read_content(&mut source, header.from, len_bytes, &slots, segments, options.index);
-    source.reads.end(source.device);
+    let image = if before.any(|segment| seal_of(segment.slot).is_none()) {
+        refuse("a segment that lies before it is not sealed")
+    } else {
+        let slots = ends_in_image(segments, &header.from);
+        read_content(&mut source, header.from, entry.len_bytes, &slots, segments, options.index)
+    };
+    let is_at_end = source.offset == entry.len_bytes && source.taken == source.content.len();
+    source.close();
     let image = image?;
-    if source.offset != len_bytes || source.taken != source.content.len() {
+    if !is_at_end {
         return refuse("it has bytes behind its content");
     }
     image.verify(segments)?;
@@ -337,9 +368,7 @@ impl<D: Device> IndexBuilder<'_, D> {
             range.lowest_puts.set(sequence, share.lowest_put);
         }
     }
-}
 
-impl<D: Device> IndexBuilder<'_, D> {
     /// Takes the live records of a segment that is scanned for the rest.
     fn take_partial(&mut self, image: &SegmentImage, voided: &[usize]) {
         let is_listed = |segment: &&mut Segment| segment.sequence == image.sequence;

@@ -2,7 +2,7 @@
 //!
 //! `read` and `index_build` change nothing on disk, `validate` refuses corruption, and only then `begin` writes.
 mod begin;
-mod checkpoint;
+pub(crate) mod checkpoint;
 mod conflicts;
 mod create;
 mod index_build;

@@ -86,8 +86,12 @@ struct CheckpointWriter {
 pub(crate) struct Checkpoints {
     /// Bytes of log frames since the last checkpoint began.
     pub(crate) log_bytes: u64,
+    /// Below this, none is due: the indexes need not be looked at.
+    due_bytes: u64,
     writer: Option<Box<CheckpointWriter>>,
     retry_at: MonoMs,
+    /// The device had no space for the last one: that was logged.
+    was_refused: bool,
     /// Checkpoints begun in this opening.
     begun: u64,
     /// Files to unlink once a commit is durable.
@@ -105,6 +109,11 @@ impl Checkpoints {
         self.writer.as_ref().is_some_and(|writer| writer.step == CheckpointStep::Log)
     }
 
+    /// Memory of content that is not written yet, bytes.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.writer.as_ref().map_or(0, |writer| writer.content.capacity())
+    }
+
     /// Whether a checkpoint is being written.
     pub(crate) fn has_work(&self) -> bool {
         self.writer.is_some()
@@ -117,18 +126,21 @@ impl<D: Device> Engine<D> {
         if self.poisoned.is_some() || self.options.read_only {
             return;
         }
-        if self.checkpoints.writer.is_none() {
-            if self.checkpoints.log_bytes >= self.log_bytes_max() && self.now.mono >= self.checkpoints.retry_at {
-                self.begin_checkpoint();
-            }
-            return;
+        if self.checkpoints.writer.is_some() {
+            self.continue_checkpoint();
+        } else if self.is_checkpoint_due() {
+            self.begin_checkpoint();
         }
-        self.continue_checkpoint();
     }
 
-    /// Bytes of log frames after which a checkpoint is due.
-    fn log_bytes_max(&self) -> u64 {
-        (LOG_PER_IMAGE * self.image_bytes()).max(self.options.checkpoint_log_bytes_min)
+    fn is_checkpoint_due(&mut self) -> bool {
+        let Checkpoints { log_bytes, due_bytes, retry_at, .. } = self.checkpoints;
+        if log_bytes < due_bytes || self.now.mono < retry_at {
+            return false;
+        }
+        let due_bytes = (LOG_PER_IMAGE * self.image_bytes()).max(self.options.checkpoint_log_bytes_min);
+        self.checkpoints.due_bytes = due_bytes;
+        log_bytes >= due_bytes
     }
 
     fn image_bytes(&self) -> u64 {
@@ -230,10 +242,18 @@ impl<D: Device> Engine<D> {
     fn checkpoint_refused(&mut self, error: &DeviceError) {
         self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
         if error.is_retryable() {
-            tracing::warn!(%error, "no checkpoint is written: openings scan more of the log");
+            if !core::mem::replace(&mut self.checkpoints.was_refused, true) {
+                tracing::warn!(%error, "no checkpoint is written: openings scan more of the log");
+            }
         } else {
             self.poison(error);
         }
+    }
+
+    /// Leaves the space of a full device to the log: without a segment for survivors, cleaning would free none.
+    pub(crate) fn yield_checkpoint_space(&mut self) {
+        self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
+        self.give_up_checkpoint();
     }
 
     /// Gives up the checkpoint in progress, because a range's records were invalidated as a whole.
@@ -294,6 +314,7 @@ impl<D: Device> Engine<D> {
             CheckpointStep::Listing(number) => {
                 if self.manifest.is_durable(number) {
                     self.checkpoints.writer = None;
+                    self.checkpoints.was_refused = false;
                     self.stats.checkpoints += 1;
                 }
             }

@@ -39,7 +39,8 @@ impl<D: Device> Engine<D> {
         let unsettled = pending.chain(unconfirmed).map(sequence_of).min().unwrap_or(u64::MAX);
         let begun = &mut from[StreamKind::Foreground].sequence;
         *begun = unsettled.min(*begun);
-        while let Some(lower) = self.hiding_position(&from) {
+        let in_flight = from[StreamKind::Survivors];
+        while let Some(lower) = self.hiding_position(&from, in_flight) {
             from = lower;
         }
         from
@@ -54,12 +55,15 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// A lower position, if a segment before this one hides puts that lie behind it.
-    fn hiding_position(&self, from: &PerStream<Watermark>) -> Option<PerStream<Watermark>> {
+    /// A lower position, if a segment before this one hides puts that lie behind it. Survivors from `in_flight` on are
+    /// current: nothing hides them.
+    fn hiding_position(&self, from: &PerStream<Watermark>, in_flight: Watermark) -> Option<PerStream<Watermark>> {
         let start_of = |segment: &Segment| Watermark { sequence: segment.sequence, offset: 0 };
         let is_scanned = |segment: &Segment| start_of(segment) >= from[segment.stream];
+        let is_current = |segment: &Segment| segment.stream == StreamKind::Survivors && start_of(segment) >= in_flight;
         let mut lowest = vec![Version::from_u64(u64::MAX); self.ranges.len()];
-        for share in self.segments.iter().filter(|segment| is_scanned(segment)).flat_map(|segment| &segment.shares) {
+        let may_be_hidden = self.segments.iter().filter(|segment| is_scanned(segment) && !is_current(segment));
+        for share in may_be_hidden.flat_map(|segment| &segment.shares) {
             lowest[share.range] = lowest[share.range].min(share.lowest_put);
         }
         let mut lower = *from;
