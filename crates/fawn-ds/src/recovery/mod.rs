@@ -1,4 +1,4 @@
-//! Open: reads the manifest, scans the segments in log order, validates their ends and builds the engine.
+//! Open: reads the manifest and the newest checkpoint, scans the segments behind it, validates their ends and builds the engine.
 //!
 //! `read` and `index_build` change nothing on disk, `validate` refuses corruption, and only then `begin` writes.
 mod begin;
