@@ -101,7 +101,8 @@ fn simulate(seed: u64, durability: Durability, bug: Bug) -> (usize, usize) {
             cluster.restart(id);
         }
     }
-    for _ in 0..40 {
+    // A member that was left out twice has to keep up for 20 s before it is promoted, three times 40 s.
+    for _ in 0..120 {
         cluster.run(500);
         if cluster.healed() {
             break;
