@@ -30,7 +30,8 @@ pub struct Options {
     pub durability: Durability,
     /// Maximum value length, bytes. A record without its result is also limited to a quarter of a segment.
     pub value_bytes_max: u32,
-    /// Maximum bytes of segments; `None`: the whole device.
+    /// Maximum bytes of segments; `None`: the whole device. With less than six segments, a store that is full may stay
+    /// so: what is left of them has no space for copies.
     pub capacity_bytes: Option<u64>,
     /// Bytes of segments for 100 bytes of live records, beyond which cleaning begins.
     pub space_amplification_max_percent: u64,

@@ -273,10 +273,12 @@ impl<D: Device> Engine<D> {
         let Some(last) = window.active() else { return Err(EngineError::Overloaded) };
         let (slot, sequence, end) = (last.slot, last.sequence, last.end());
         let base = end - end % page;
-        let mut buf = self.pool.take(bytes);
         // The page in which the last frame ends is rewritten with the next frame, so it is copied whole, with that
-        // frame's header. A frame that ends within a page was submitted, and its header encoded, when it was closed.
-        assert!(end.is_multiple_of(page) || flush.started == flush.frames.len(), "carried without its header");
+        // frame's header, which is encoded when the frame is submitted.
+        if !end.is_multiple_of(page) && flush.started < flush.frames.len() {
+            return Err(EngineError::Overloaded);
+        }
+        let mut buf = self.pool.take(bytes);
         let carried = (end - base) as usize;
         buf[..carried].copy_from_slice(&last.buf[(base - last.base) as usize..last.len]);
         window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });

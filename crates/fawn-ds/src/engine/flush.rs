@@ -72,7 +72,10 @@ impl<D: Device> Engine<D> {
             && flush.frames.back().is_none_or(|last| !shares_block(last, open.slot, open.offset))
     }
 
-    /// Closes the open frame. Padded to a page if `pad` is set or the frame is large.
+    /// Closes the open frame. A frame of the foreground is padded to a page if `pad` is set or the frame is large.
+    ///
+    /// No client waits for survivors, so their frames may wait for a shared block. Padded, copies would take more space
+    /// than the originals, and cleaning of a full store would free nothing.
     pub(crate) fn close_frame(&mut self, kind: StreamKind, pad: bool) {
         let stream = &mut self.streams[kind];
         let Some(open) = stream.flush.open.take() else { return };
@@ -85,7 +88,7 @@ impl<D: Device> Engine<D> {
         let unpadded = chunk.end();
         let large = unpadded - open.offset >= PAD_FRAME_BYTES_MIN;
         let mut end = unpadded;
-        if pad || large || self.options.pad_frames {
+        if (kind == StreamKind::Foreground && (pad || large)) || self.options.pad_frames {
             end = unpadded.next_multiple_of(PAGE_BYTES as u32).min(segment_bytes);
             let padding_bytes = (end - unpadded) as usize;
             chunk.spare()[..padding_bytes].fill(0);

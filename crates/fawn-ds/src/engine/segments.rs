@@ -127,16 +127,19 @@ impl<D: Device> Engine<D> {
 
     /// Creates a segment's file with all its space; nothing is durable yet.
     ///
-    /// Deletes may use the space reserved for cleaning, up to its last segment: they free more than they take.
+    /// Deletes may use the space reserved for cleaning: they free more than they take. Its last segment only if cleaning
+    /// can go on without it.
     pub(crate) fn create_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         let full = || DeviceError::Full { dir: "this store".to_owned() };
-        let usable = self.capacity_segments().map(|capacity| match (kind, reserve) {
-            (StreamKind::Foreground, Reserve::Puts) => capacity - reserved_segments(capacity),
-            (StreamKind::Foreground, _) => capacity - reserved_segments(capacity).min(1),
-            (StreamKind::Survivors, _) => capacity,
-        });
-        if usable.is_some_and(|usable| self.taken_segments() >= usable) {
+        let reserved = self.capacity_segments().map_or(0, reserved_segments);
+        let kept_back = match (kind, reserve) {
+            (StreamKind::Foreground, Reserve::Puts) => reserved,
+            (StreamKind::Foreground, _) if self.can_clean_without_another() => 0,
+            (StreamKind::Foreground, _) => reserved.min(1),
+            (StreamKind::Survivors, _) => 0,
+        };
+        if self.capacity_segments().is_some_and(|capacity| self.taken_segments() + kept_back >= capacity) {
             return Err(full());
         }
         // A segment that is being dropped has left its slot: the manifest gets its drop before the next listing.

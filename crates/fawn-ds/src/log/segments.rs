@@ -127,6 +127,12 @@ impl Lengths {
         self.total_bytes
     }
 
+    /// At least the length of the longest record, bytes; `None` if it is longer than all steps but the last.
+    pub(crate) fn longest_bytes_max(&self) -> Option<u32> {
+        let step = self.counts.iter().rposition(|count| *count > 0).unwrap_or(0);
+        (step + 1 < Self::STEPS).then_some(((step + 1) * Self::STEP_BYTES) as u32)
+    }
+
     /// The counted records by step, without empty steps.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (u32, u32)> {
         self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(step, &count)| (step as u32, count))

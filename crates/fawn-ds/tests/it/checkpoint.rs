@@ -51,7 +51,9 @@ fn assert_content(node: &mut TestNode, content: &Content) {
 fn closed_store(seed: u64) -> (SimDisk, Content) {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
     let (mut content, mut rng) = (Content::new(), Rng::new(seed));
-    let mut node = open(&disk);
+    // Each is a store of its own, with other UUIDs.
+    let options = Options { number_if_new: seed as u32, ..options() };
+    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
     for _ in 0..4 {
         write_some(&mut node, &mut content, &mut rng, 300);
     }

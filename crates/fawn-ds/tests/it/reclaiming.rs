@@ -418,3 +418,44 @@ fn an_old_record_does_not_keep_the_tombstones_of_all_keys_deleted_since() {
     assert_eq!(node.engine.len(RANGE), 1);
     assert!(node.get(&put(u64::MAX, 0).key, View::Committed).unwrap().is_some());
 }
+
+/// The time after which a full store must have taken a delete, or a write into the space of deleted keys, ms.
+const SPACE_BACK_MS: u64 = 30_000;
+
+/// Deletes or writes these keys; fails if that takes long.
+fn repeat(node: &mut TestNode, keys: &[u64], context: &str, write: impl Fn(u64) -> TestWrite) {
+    let since = node.now;
+    for key in keys {
+        while !attempt(node, write(*key)) {
+            let waited_ms = node.now.mono.ms_since(since.mono);
+            assert!(waited_ms < SPACE_BACK_MS, "{context}: it stays full: {:?}", node.engine);
+        }
+    }
+}
+
+/// Cleaning of a nearly live segment may need as much space as it frees. It must not take the last space that segments
+/// with more dead records need.
+#[test]
+fn a_full_store_of_any_size_has_space_again_after_deletes() {
+    for (segments, len) in (6..=40).flat_map(|segments| [300, 2000, 5000, 14_000].map(|len| (segments, len))) {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = open(&disk, segments, 1_000_000);
+        let mut count = fill(&mut node, len);
+        let mut left: Vec<u64> = (0..count).collect();
+        for round in 0..3 {
+            let context = format!("{segments} segments, values of {len} bytes, round {round}");
+            let doomed: Vec<u64> = left.iter().copied().step_by(2).collect();
+            let kept = left.iter().copied().skip(1).step_by(2).collect();
+            // The newest first: the oldest segments stay live for long.
+            repeat(&mut node, &doomed.into_iter().rev().collect::<Vec<_>>(), &context, delete);
+            left = kept;
+            let added: Vec<u64> = (count..count + left.len() as u64 / 2).collect();
+            repeat(&mut node, &added, &context, |key| put(key, len));
+            count += added.len() as u64;
+            left.extend(added);
+        }
+        for key in left {
+            assert!(node.get(&put(key, 0).key, View::Committed).unwrap().is_some(), "{segments}, {len}: key {key}");
+        }
+    }
+}

@@ -132,6 +132,7 @@ impl TestNode {
             match result {
                 Err(EngineError::Overloaded) => {
                     self.turn();
+                    self.now = self.now.plus_ms(1); // The engine may wait before it asks the device for space again.
                 }
                 Ok(()) => return Ok(*versions.last().unwrap()),
                 Err(error) => {

@@ -10,8 +10,11 @@ use std::time::Duration;
 
 /// Minimum budget of a shard: a segment's buffers, an index and some cache.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
-/// Minimum number of segments: while one is dropped another takes the writes.
-const SEGMENTS_MIN: u64 = 2;
+/// Minimum number of segments: a full store of fewer may have no space to clean any.
+const SEGMENTS_MIN: u64 = 8;
+/// Number of segments that a capacity is divided into, unless that makes them larger than the default.
+const SEGMENTS_WANTED: u64 = 16;
+const SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
@@ -81,7 +84,8 @@ impl Settings {
     fn with_defaults(given: SettingFlags, file: SettingFlags) -> Self {
         let local = |port| Endpoint::At(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let seconds = |count| TimeSpan(Duration::from_secs(count));
-        let segment = given.segment.or(file.segment).unwrap_or(Size(64 << 20));
+        let (capacity, shards) = (given.capacity.or(file.capacity), given.shards.or(file.shards));
+        let segment = given.segment.or(file.segment).unwrap_or_else(|| segment_for(capacity, shards));
         let value_bytes_max = (limits::VALUE_BYTES_MAX as u64).min(segment.0 / limits::RECORD_SEGMENT_SHARE as u64);
         Self {
             dir: given.dir.or(file.dir).unwrap_or_else(|| PathBuf::from("fawn-data")),
@@ -89,9 +93,9 @@ impl Settings {
             memcached: given.memcached.or(file.memcached).unwrap_or_else(|| local(11212)),
             admin: given.admin.or(file.admin).unwrap_or_else(|| local(8380)),
             memory: given.memory.or(file.memory).unwrap_or_else(memory::default_budget),
-            shards: given.shards.or(file.shards),
+            shards,
             durability: given.durability.or(file.durability).unwrap_or(DurabilityMode::Sync),
-            capacity: given.capacity.or(file.capacity),
+            capacity,
             space_amplification_max: given
                 .space_amplification_max
                 .or(file.space_amplification_max)
@@ -151,7 +155,6 @@ impl Settings {
             let memory = self.memory;
             return refuse(format!("memory = {memory}: expected at least {least}{}", of_each(shards)));
         }
-        // A store without space for a segment cannot start, and a store with one segment never gets space back.
         let least = Size(SEGMENTS_MIN * self.segment.0 * u64::from(shards));
         match self.capacity {
             Some(capacity) if capacity < least => refuse(format!(
@@ -219,6 +222,17 @@ pub(crate) fn refuse<T>(message: impl ToString) -> Result<T, Failure> {
 }
 
 /// Suffix of an error text for a bound that grows with the shards.
+/// The size of a segment if none is given: a small store still needs several.
+fn segment_for(capacity: Option<Size>, shards: Option<ShardCount>) -> Size {
+    let shards = match shards {
+        Some(ShardCount::Number(shards)) => shards,
+        Some(ShardCount::Auto) => cores(),
+        None => 1,
+    };
+    let part = capacity.map_or(u64::MAX, |capacity| capacity.0 / (SEGMENTS_WANTED * u64::from(shards.max(1))));
+    Size(1 << part.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_DEFAULT).ilog2())
+}
+
 fn of_each(shards: u16) -> String {
     if shards > 1 { format!(" for {shards} shards") } else { String::new() }
 }
@@ -284,8 +298,8 @@ mod tests {
             ("memory = '63M'\nshards = 4", "at least 64M for 4 shards"),
             ("segment = '3M'", "power of two"),
             ("segment = '1M'\nvalue-max = '512K'", "a quarter of a segment (256K)"),
-            ("capacity = '100M'", "at least 2 segments, 128M, or a smaller segment"),
-            ("capacity = '2M'\nsegment = '1M'\nshards = 2", "4M for 2 shards"),
+            ("capacity = '100M'\nsegment = '64M'", "at least 8 segments, 512M, or a smaller segment"),
+            ("capacity = '15M'\nsegment = '1M'\nshards = 2", "16M for 2 shards"),
             ("space-amplification-max = '1.04'", "1.05 to 100"),
             ("space-amplification-max = '101'", "1.05 to 100"),
             ("stall-timeout = '0s'", "expected more"),
@@ -295,6 +309,17 @@ mod tests {
         }
         let allowed = file::parse("f", "resp = '0.0.0.0:6380'\nallow-public = true").expect("valid");
         assert!(Settings::resolve(SettingFlags::default(), allowed).is_ok());
+    }
+
+    #[test]
+    fn segments_are_as_small_as_the_capacity_of_a_shard_needs() {
+        for (text, expected) in [("", "64M"), ("capacity = '2G'", "64M"), ("capacity = '1023M'", "32M")]
+            .into_iter()
+            .chain([("capacity = '100M'", "4M"), ("capacity = '100M'\nshards = 2", "2M"), ("capacity = '600K'", "64K")])
+        {
+            let settings = resolve(file::parse("f", text).expect("valid"));
+            assert_eq!(settings.segment.to_string(), expected, "{text}");
+        }
     }
 
     /// Each setting once, with a value that differs from its default, in the order of `to_toml`.

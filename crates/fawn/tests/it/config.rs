@@ -26,7 +26,7 @@ fn mistakes_are_refused_with_what_to_do() {
         (&["serve", "--config", file][..], "1: unknown key `max-conections`, did you mean `max-connections`?"),
         (&["config", "check", "--config", "/nowhere/fawn.toml"], "give the path of a readable TOML file"),
         (&["serve", "--resp", "0.0.0.0:0"], "--allow-public"),
-        (&["serve", "--capacity", "64M"], "expected at least 2 segments, 128M"),
+        (&["serve", "--capacity", "500K"], "expected at least 8 segments, 512K"),
         (&["serve", "--memory", "lots"], "expected a number with K, M, G or T"),
         (&["serve", "--memroy", "1G"], "--memory"),
     ] {

@@ -54,8 +54,7 @@ impl Cleaner {
 
     /// Whether cleaning is expected to free space: writes need only wait for it.
     pub(crate) fn is_freeing(&self) -> bool {
-        // While there is a victim, no other is searched for.
-        self.victim.as_ref().map_or(self.pace.is_due, |victim| !victim.lacks_space)
+        self.victim.is_some() || self.pace.is_due
     }
 
     /// Segments above the target at the last search for a victim.

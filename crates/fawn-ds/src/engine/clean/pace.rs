@@ -2,12 +2,16 @@
 use super::super::Engine;
 use super::super::drop_rule::{RangeFacts, SegmentFacts, keep_reason};
 use super::super::segments::RETRY_MS;
+use super::WRITE_BYTES;
 use super::victim::Victim;
+use crate::format::FRAMES_OFFSET;
+use crate::format::frame::HEADER_BYTES;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment};
 use crate::log::stream::NextSegment;
 use fawn_flash::Device;
+use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{MonoMs, Version};
 
 /// Segments that a store may have in any case: the active and the next one of each stream.
@@ -51,6 +55,29 @@ impl Pace {
     }
 }
 
+/// Space for copies: the rest of the active segment, and whole segments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SurvivorsRoom {
+    active_bytes: u64,
+    pub(super) segments: u64,
+}
+
+impl SurvivorsRoom {
+    /// Whether copies of this length in all fit. At the end of each segment but the last, nearly a whole record may be
+    /// left unused.
+    fn fits(self, bytes: u64, longest_bytes: u64, segment_bytes: u64) -> bool {
+        let whole_bytes = segment_bytes - u64::from(FRAMES_OFFSET);
+        let room = match self.segments.checked_sub(1) {
+            None => self.active_bytes,
+            Some(others) => {
+                let active_bytes = self.active_bytes.saturating_sub(longest_bytes);
+                active_bytes + others * (whole_bytes - longest_bytes) + whole_bytes
+            }
+        };
+        bytes <= room
+    }
+}
+
 /// A victim's merit: the bytes that are freed for each byte copied, times the square root of the log's length since a
 /// record of it last died. A segment whose records still die is cheaper later.
 ///
@@ -88,7 +115,8 @@ impl<D: Device> Engine<D> {
         if debt == 0 {
             return false;
         }
-        let Some(slot) = self.best_victim() else { return false };
+        let room = self.survivors_room();
+        let Some(slot) = self.best_victim(room) else { return false };
         let segment = self.segments.expect_mut(slot);
         segment.pins += 1;
         self.cleaner.victim = Some(Victim::new(slot, segment.end));
@@ -97,14 +125,14 @@ impl<D: Device> Engine<D> {
 
     /// The segment with the highest merit; but every other one, while tombstones take much space, that with the oldest
     /// puts that they hide: once these are gone, the tombstones are.
-    fn best_victim(&mut self) -> Option<u32> {
+    fn best_victim(&mut self, room: SurvivorsRoom) -> Option<u32> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
         let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
         if !core::mem::take(&mut self.cleaner.pace.was_oldest) && self.tombstones_take_much() {
             self.cleaner.pace.was_oldest = true;
             let hidden = |segment: &Segment| segment.shares.iter().map(RangeShare::lowest_dead_put).min();
-            let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, 1));
+            let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, 1, room));
             let oldest = candidates.filter_map(|segment| Some((hidden(segment)?, segment.slot))).min();
             if let Some((lowest, slot)) = oldest
                 && lowest < Version::from_u64(u64::MAX)
@@ -113,7 +141,7 @@ impl<D: Device> Engine<D> {
             }
         }
         let end = self.appended_end();
-        let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, dead_bytes_min));
+        let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, dead_bytes_min, room));
         let best = candidates.max_by_key(|segment| merit(segment, self.kept_tombstone_bytes(segment), end));
         best.map(|segment| segment.slot)
     }
@@ -148,10 +176,42 @@ impl<D: Device> Engine<D> {
         self.taken_segments().saturating_sub(target)
     }
 
-    /// Whether nothing but live records and tombstones keeps the segment for long, and enough of it is dead.
-    fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64) -> bool {
-        let is_worthwhile = segment.dead_bytes(self.kept_tombstone_bytes(segment)) >= dead_bytes_min;
+    /// Space that the survivors' stream may take.
+    pub(super) fn survivors_room(&self) -> SurvivorsRoom {
+        let segment_bytes = self.options.segment_bytes;
+        let stream = &self.streams[StreamKind::Survivors];
+        let active = stream.window.active().map_or(0, |chunk| segment_bytes - chunk.end());
+        let left = match self.capacity_segments() {
+            Some(capacity) => capacity.saturating_sub(self.taken_segments()),
+            None if self.full => 0,
+            None => u64::MAX / (2 * u64::from(segment_bytes)),
+        };
+        let prepared = u64::from(!matches!(stream.next, NextSegment::None));
+        SurvivorsRoom { active_bytes: u64::from(active), segments: left + prepared }
+    }
+
+    /// At least the length of copies in frames.
+    fn with_frames(&self, record_bytes: u64) -> u64 {
+        let padding_bytes = if self.options.pad_frames { PAGE_BYTES } else { 0 };
+        // A frame ends with a write, and with a chunk of the window.
+        let frame_bytes = (self.options.chunk_bytes() / 2).min(WRITE_BYTES as usize);
+        let frames = record_bytes / frame_bytes as u64 + 3;
+        record_bytes + frames * (HEADER_BYTES + padding_bytes) as u64
+    }
+
+    /// Whether nothing but live records and tombstones keeps the segment for long, enough of it is dead, and what
+    /// cleaning copies of it fits.
+    fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom) -> bool {
+        let tombstone_bytes = self.kept_tombstone_bytes(segment);
+        let is_worthwhile = segment.dead_bytes(tombstone_bytes) >= dead_bytes_min;
         if !segment.sealed || segment.is_cleaned || !is_worthwhile {
+            return false;
+        }
+        // A victim that is copied only in part frees nothing, and leaves no space for the next one.
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
+        let copied_bytes = self.with_frames(segment.live_bytes() + tombstone_bytes);
+        if !room.fits(copied_bytes, longest_bytes, segment_bytes) {
             return false;
         }
         let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();
@@ -188,11 +248,21 @@ impl<D: Device> Engine<D> {
     /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.
     pub(crate) fn needs_survivors_next(&self) -> bool {
         let survivors = &self.streams[StreamKind::Survivors];
-        self.segments.len() as u64 >= CLEANED_SEGMENTS_MIN && matches!(survivors.next, NextSegment::None)
+        let is_large = self.segments.len() as u64 >= CLEANED_SEGMENTS_MIN;
+        is_large && matches!(survivors.next, NextSegment::None)
+    }
+
+    /// Whether the foreground's active segment, once it is sealed, can be cleaned into the survivors' active one.
+    pub(crate) fn can_clean_without_another(&self) -> bool {
+        let Some(active) = self.streams[StreamKind::Foreground].window.active() else { return false };
+        let segment = self.segments.expect(active.slot);
+        let copied_bytes = self.with_frames(segment.live_bytes() + segment.tombstone_bytes);
+        let is_idle = self.cleaner.victim.is_none() && self.cleaner.moves.is_empty();
+        is_idle && copied_bytes <= self.survivors_room().active_bytes
     }
 }
 
 /// Segments that only survivors may use: cleaning fills one, and frees more than one with it.
 pub(crate) fn reserved_segments(capacity: u64) -> u64 {
-    3.min(capacity / 8)
+    3.min(capacity / 4)
 }

@@ -5,7 +5,6 @@ use super::copy::Cleaned;
 use crate::format::record::{self, PEEK_BYTES, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
-use crate::log::stream::NextSegment;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 
@@ -27,17 +26,15 @@ pub(super) struct Victim {
     is_reading: bool,
     /// Records that had to stay.
     stays: u64,
-    /// The survivors' stream has no space: the victim waits for it.
-    pub(super) lacks_space: bool,
-    /// The rest of it cannot be read: it ends once the copies so far are moved to.
+    /// The rest of it is left where it is: cleaning ends once the copies so far are moved to.
     is_given_up: bool,
 }
 
 impl Victim {
     pub(super) const fn new(slot: u32, end: u32) -> Self {
         let at = FRAMES_OFFSET;
-        let (chunk, is_reading, stays, lacks_space, is_given_up) = (None, false, 0, false, false);
-        Self { slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, lacks_space, is_given_up }
+        let (chunk, is_reading, stays, is_given_up) = (None, false, 0, false);
+        Self { slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, is_given_up }
     }
 }
 
@@ -61,12 +58,11 @@ impl<D: Device> Engine<D> {
             self.cleaner.victim = Some(victim);
             return;
         }
-        let pause = self.walk(&mut victim);
-        let has_no_next = matches!(self.streams[StreamKind::Survivors].next, NextSegment::None);
-        victim.lacks_space = matches!(pause, Pause::NoRoom) && self.full && has_no_next;
-        match pause {
+        match self.walk(&mut victim) {
             Pause::End => return self.finish_victim(victim),
-            Pause::Corrupt(detail) => return self.give_up_victim(victim, &detail),
+            Pause::Corrupt(detail) => return self.give_up_corrupt(victim, &detail),
+            // Its records were more than expected, or the device lost space since. Another victim may still fit.
+            Pause::NoRoom if self.full && self.survivors_room().segments == 0 => return self.give_up_victim(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
             Pause::OutOfCredit | Pause::NoRoom => {}
         }
@@ -177,7 +173,7 @@ impl<D: Device> Engine<D> {
                 self.cleaner.victim = Some(victim);
             }
             (Ok(_), None) => unreachable!("a read brings its buffer back"),
-            (Err(error), _) => self.give_up_victim(victim, &error.to_string()),
+            (Err(error), _) => self.give_up_corrupt(victim, &error.to_string()),
         }
     }
 
@@ -203,11 +199,16 @@ impl<D: Device> Engine<D> {
     }
 
     /// Leaves the rest of a segment that cannot be read. It stays, with all that was not copied, until the next open.
-    fn give_up_victim(&mut self, mut victim: Victim, detail: &str) {
+    fn give_up_corrupt(&mut self, victim: Victim, detail: &str) {
         let segment = self.segments.expect_mut(victim.slot);
         segment.is_cleaned = true;
         tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment cannot be cleaned: it stays");
         self.stats.cleaning_failed += 1;
+        self.give_up_victim(victim);
+    }
+
+    /// Leaves the rest of the victim where it is.
+    fn give_up_victim(&mut self, mut victim: Victim) {
         victim.is_given_up = true;
         (victim.records_end, victim.frame_end, victim.end) = (victim.at, victim.at, victim.at);
         // Without its pin the segment could be dropped and its slot used again, while copies are written. A newer record
