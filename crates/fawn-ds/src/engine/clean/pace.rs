@@ -266,3 +266,19 @@ impl<D: Device> Engine<D> {
 pub(crate) fn reserved_segments(capacity: u64) -> u64 {
     3.min(capacity / 4)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_fit_if_each_segment_but_the_last_may_lack_a_record() {
+        let (segment_bytes, whole_bytes) = (64 << 10, 60 << 10);
+        let fits =
+            |active_bytes, segments, bytes| SurvivorsRoom { active_bytes, segments }.fits(bytes, 4_000, segment_bytes);
+        assert!(fits(5_000, 0, 5_000) && !fits(5_000, 0, 5_001), "no end of a segment is passed");
+        assert!(fits(5_000, 1, whole_bytes + 1_000) && !fits(5_000, 1, whole_bytes + 1_001));
+        assert!(fits(3_000, 1, whole_bytes) && !fits(3_000, 1, whole_bytes + 1), "no record may fit into the first");
+        assert!(fits(0, 2, 2 * whole_bytes - 4_000) && !fits(0, 2, 2 * whole_bytes - 3_999));
+    }
+}
