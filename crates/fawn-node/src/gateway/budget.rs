@@ -294,7 +294,8 @@ impl Budget {
         self.usage.ready_bytes = self.usage.ready_bytes + usage.ready_bytes - before.ready_bytes;
         self.usage.reserved_bytes = self.usage.reserved_bytes + usage.reserved_bytes - before.reserved_bytes;
         self.is_due |= usage.sum() < before.sum();
-        session.grants.is_short &= usage.sum() > 0;
+        // A short reply that was granted more is like any other: it may be the one that exceeds the limit.
+        session.grants.is_short &= usage.sum() > 0 && (before.sum() == 0 || usage.sum() <= before.sum());
         let short_bytes = if session.grants.is_short { usage.sum() } else { 0 };
         self.short_bytes += short_bytes;
         self.short_bytes -= std::mem::replace(&mut session.grants.short_bytes, short_bytes);
@@ -464,6 +465,23 @@ mod tests {
         let (mut budget, mut lone) = (Budget::new(8 * bytes_max), session(1));
         let slots = [0, 0].map(|bytes| lone.replies.reserve(bytes));
         assert!(budget.grant(&mut lone, slots[1], bytes_max + 1));
+    }
+
+    /// A read at another shard begins with a short grant and asks for more once the length of its value is known.
+    #[test]
+    fn a_short_reply_that_grows_may_be_the_one_that_exceeds_the_limit() {
+        let mut budget = Budget::new(8_000);
+        let (mut unread, mut short, mut next) = (session(1), session(2), session(3));
+        let slot = unread.replies.reserve(0);
+        assert!(budget.grant(&mut unread, slot, 9_000));
+        let slot = short.replies.reserve(0);
+        assert!(budget.grant(&mut short, slot, 1_000), "an eighth is for short replies");
+        let unread_slot = unread.replies.next_slot();
+        unread.replies.set_reserved(unread_slot, 7_000);
+        budget.update(&mut unread);
+        assert!(budget.grant(&mut short, slot, 30_000), "no other exceeds the limit");
+        let slot = next.replies.reserve(0);
+        assert!(!budget.grant(&mut next, slot, 2_000), "one does");
     }
 
     #[test]
