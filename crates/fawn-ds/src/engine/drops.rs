@@ -296,7 +296,7 @@ impl<D: Device> Engine<D> {
 
     /// Unlinks segments whose removal from the manifest is durable.
     pub(crate) fn unlink_dropped(&mut self) {
-        let mut i = 0;
+        let (mut i, before) = (0, self.drops.dropping.len());
         while i < self.drops.dropping.len() {
             if !self.manifest.is_durable(self.drops.dropping[i].edit_end) {
                 i += 1;
@@ -315,6 +315,9 @@ impl<D: Device> Engine<D> {
             self.cleaner.note_change();
             // Space was freed: a full device is tried again at once.
             self.retry_at = MonoMs(0);
+        }
+        if self.drops.dropping.len() < before {
+            self.measure_device();
         }
     }
 }

@@ -176,6 +176,8 @@ pub struct Engine<D: Device> {
     pub(crate) poison_reported: bool,
     pub(crate) full: bool,
     pub(crate) space_back: bool,
+    /// Segments that the device has space for, those of the store included.
+    pub(crate) device_segments: u64,
     /// Time of the next allocation attempt on a full device.
     pub(crate) retry_at: MonoMs,
     /// Events of blocking calls, reported by the next poll.

@@ -122,7 +122,7 @@ impl<D: Device> Engine<D> {
     /// Whether deletes have taken space that is reserved for cleaning.
     fn is_in_reserve(&self) -> bool {
         let capacity = self.capacity_segments();
-        capacity.is_some_and(|capacity| self.taken_segments() > capacity - reserved_segments(capacity))
+        self.taken_segments() > capacity - reserved_segments(capacity)
     }
 
     /// Creates a segment's file with all its space; nothing is durable yet.
@@ -132,14 +132,16 @@ impl<D: Device> Engine<D> {
     pub(crate) fn create_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         let full = || DeviceError::Full { dir: "this store".to_owned() };
-        let reserved = self.capacity_segments().map_or(0, reserved_segments);
+        self.measure_device();
+        let capacity = self.capacity_segments();
+        let reserved = reserved_segments(capacity);
         let kept_back = match (kind, reserve) {
             (StreamKind::Foreground, Reserve::Puts) => reserved,
             (StreamKind::Foreground, _) if self.can_clean_without_another() => 0,
             (StreamKind::Foreground, _) => reserved.min(1),
             (StreamKind::Survivors, _) => 0,
         };
-        if self.capacity_segments().is_some_and(|capacity| self.taken_segments() + kept_back >= capacity) {
+        if self.taken_segments() + kept_back >= capacity {
             return Err(full());
         }
         // A segment that is being dropped has left its slot: the manifest gets its drop before the next listing.

@@ -162,6 +162,7 @@ impl<D: Device> Engine<D> {
             poison_reported: false,
             full: false,
             space_back: false,
+            device_segments: u64::MAX,
             retry_at: MonoMs(0),
             held_events: Vec::new(),
             polls: 0,

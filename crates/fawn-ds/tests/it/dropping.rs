@@ -394,7 +394,7 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
     for seed in 0..6 {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
-        disk.set_capacity_bytes(Some((5 + seed % 3) * (64 << 10)));
+        disk.set_capacity_bytes(Some((8 + seed % 3) * (64 << 10)));
         let mut puts = 0_u64;
         let mut seq = 0;
         let mut write = |node: &mut TestNode, key: u64, is_put: bool| {
@@ -433,6 +433,13 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
             node.now = node.now.plus_ms(200);
         }
         assert!(deleted > 64, "seed {seed}: {deleted} deletes");
+        let since = node.now;
+        while deleted < puts / 2 {
+            deleted += u64::from(write(&mut node, deleted, false).is_ok());
+            node.turn();
+            node.now = node.now.plus_ms(20);
+            assert!(node.now.mono.ms_since(since.mono) < 60_000, "seed {seed}: {:?}", node.engine);
+        }
         assert_eq!(write(&mut node, 99_999, true), Ok(()), "seed {seed}: {:?}", node.engine.segments_kept());
     }
 }

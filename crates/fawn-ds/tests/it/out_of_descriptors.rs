@@ -56,7 +56,7 @@ fn a_segment_that_cannot_be_created_is_tried_again() {
 fn a_full_device_is_tried_again_as_soon_as_a_segment_is_dropped() {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
-    disk.set_capacity_bytes(Some(5 * (64 << 10)));
+    disk.set_capacity_bytes(Some(16 * (64 << 10)));
     let mut keys = 0;
     while node.append(&[put(keys)]).is_ok() {
         keys += 1;

@@ -433,29 +433,47 @@ fn repeat(node: &mut TestNode, keys: &[u64], context: &str, write: impl Fn(u64) 
     }
 }
 
+/// Fills a store, deletes and writes three times.
+fn fill_and_delete(node: &mut TestNode, len: usize, context: &str) {
+    let mut count = fill(node, len);
+    let mut left: Vec<u64> = (0..count).collect();
+    for round in 0..3 {
+        let context = format!("{context}, values of {len} bytes, round {round}");
+        // The newest first: the oldest segments stay live for long.
+        let doomed: Vec<u64> = left.iter().copied().step_by(2).collect();
+        repeat(node, &doomed.into_iter().rev().collect::<Vec<_>>(), &context, delete);
+        left = left.into_iter().skip(1).step_by(2).collect();
+        let added: Vec<u64> = (count..count + left.len() as u64 / 2).collect();
+        repeat(node, &added, &context, |key| put(key, len));
+        count += added.len() as u64;
+        left.extend(added);
+    }
+    for key in left {
+        assert!(node.get(&put(key, 0).key, View::Committed).unwrap().is_some(), "{context}, {len}: key {key}");
+    }
+}
+
+const LENS: [usize; 4] = [300, 2000, 5000, 14_000];
+
 /// Cleaning of a nearly live segment may need as much space as it frees. It must not take the last space that segments
 /// with more dead records need.
 #[test]
 fn a_full_store_of_any_size_has_space_again_after_deletes() {
-    for (segments, len) in (6..=40).flat_map(|segments| [300, 2000, 5000, 14_000].map(|len| (segments, len))) {
+    for (segments, len) in (6..=40).flat_map(|segments| LENS.map(|len| (segments, len))) {
         let disk = SimDisk::new(SimOptions::instant(1));
         let mut node = open(&disk, segments, 1_000_000);
-        let mut count = fill(&mut node, len);
-        let mut left: Vec<u64> = (0..count).collect();
-        for round in 0..3 {
-            let context = format!("{segments} segments, values of {len} bytes, round {round}");
-            let doomed: Vec<u64> = left.iter().copied().step_by(2).collect();
-            let kept = left.iter().copied().skip(1).step_by(2).collect();
-            // The newest first: the oldest segments stay live for long.
-            repeat(&mut node, &doomed.into_iter().rev().collect::<Vec<_>>(), &context, delete);
-            left = kept;
-            let added: Vec<u64> = (count..count + left.len() as u64 / 2).collect();
-            repeat(&mut node, &added, &context, |key| put(key, len));
-            count += added.len() as u64;
-            left.extend(added);
-        }
-        for key in left {
-            assert!(node.get(&put(key, 0).key, View::Committed).unwrap().is_some(), "{segments}, {len}: key {key}");
-        }
+        fill_and_delete(&mut node, len, &format!("{segments} segments"));
+    }
+}
+
+/// A store without a capacity keeps its reserve on the device. Its manifest and its checkpoints take space as well.
+#[test]
+fn a_full_device_of_any_size_has_space_again_after_deletes() {
+    for (segments, len) in (6..=40).flat_map(|segments| LENS.map(|len| (segments, len))) {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        // The manifest, and two checkpoints of two allocations each.
+        disk.set_capacity_bytes(Some(segments * SEGMENT_BYTES + (100 << 10) + 4 * (64 << 10)));
+        let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+        fill_and_delete(&mut node, len, &format!("a device for {segments} segments"));
     }
 }

@@ -11,6 +11,7 @@
 mod image;
 mod position;
 
+use super::clean::{CLEANED_SEGMENTS_MIN, reserved_segments};
 use super::{Engine, InFlight};
 use crate::format::checkpoint::content;
 use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTES, PIECE_CONTENT_BYTES};
@@ -32,7 +33,7 @@ const CLOSE_SHARE: u64 = 16;
 /// Pieces in flight.
 const PIECES_IN_FLIGHT_MAX: u32 = 4;
 /// Step of the file's allocation, bytes.
-const ALLOCATE_BYTES: u64 = 1 << 20;
+const ALLOCATE_BYTES_MAX: u64 = 1 << 20;
 /// Time after a refusal before the next checkpoint begins.
 const RETRY_MS: u64 = 10_000;
 /// Checkpoints kept: if the newest turns out corrupt, the one before still serves.
@@ -175,6 +176,9 @@ impl<D: Device> Engine<D> {
             self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
             return;
         }
+        if !self.has_checkpoint_space() {
+            return self.checkpoint_refused(&DeviceError::Full { dir: "this store".to_owned() });
+        }
         self.checkpoints.begun += 1;
         // Segments count up from 1: no segment has this number.
         let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, u64::MAX - self.checkpoints.begun);
@@ -211,6 +215,21 @@ impl<D: Device> Engine<D> {
         self.continue_checkpoint();
     }
 
+    /// Whether an image leaves the log its reserve, and segments enough to be cleaned.
+    fn has_checkpoint_space(&mut self) -> bool {
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let Ok(free_bytes) = self.device.free_bytes() else { return true };
+        let image_bytes = self.image_bytes() + self.checkpoint_allocation_bytes();
+        let free = free_bytes.saturating_sub(image_bytes) / segment_bytes;
+        let is_large = self.taken_segments() + free >= CLEANED_SEGMENTS_MIN;
+        is_large && free >= reserved_segments(self.capacity_segments())
+    }
+
+    /// Space that is allocated at once; what is left of it at the end stays.
+    fn checkpoint_allocation_bytes(&self) -> u64 {
+        ALLOCATE_BYTES_MAX.min(u64::from(self.options.segment_bytes)).max(PIECE_BYTES as u64)
+    }
+
     fn write_checkpoint_header(&mut self) {
         let Some(writer) = &self.checkpoints.writer else { return };
         let header = CheckpointHeader { uuid: writer.uuid, store: self.store, from: writer.from };
@@ -222,15 +241,16 @@ impl<D: Device> Engine<D> {
 
     /// Writes the next bytes of the file, unless the device has no space for them.
     fn write_checkpoint(&mut self, buf: AlignedBuf, len: usize) {
+        let allocation_bytes = self.checkpoint_allocation_bytes();
         let Some(writer) = &mut self.checkpoints.writer else { return };
         let (file, offset) = (writer.file, writer.offset);
         if offset + len as u64 > writer.allocated {
-            if let Err(error) = self.device.allocate(file, writer.allocated, ALLOCATE_BYTES) {
+            if let Err(error) = self.device.allocate(file, writer.allocated, allocation_bytes) {
                 writer.is_given_up = true;
                 self.pool.give(buf);
                 return self.checkpoint_refused(&error);
             }
-            writer.allocated += ALLOCATE_BYTES;
+            writer.allocated += allocation_bytes;
         }
         writer.offset += len as u64;
         writer.in_flight += 1;

@@ -17,7 +17,9 @@ use fawn_types::{MonoMs, Version};
 /// Segments that a store may have in any case: the active and the next one of each stream.
 const SEGMENTS_MIN: u64 = 4;
 /// Segments from which a store keeps one ready for cleaning. A smaller store could not spare it.
-const CLEANED_SEGMENTS_MIN: u64 = 8;
+pub(crate) const CLEANED_SEGMENTS_MIN: u64 = 8;
+/// Segments that copies of one segment take at most, with the unused end of each.
+const SEGMENTS_OF_COPIES_MAX: u64 = 3;
 /// Dead bytes below which cleaning would free nothing: copies take headers of frames.
 const FULL_DEAD_BYTES_MIN: u64 = 512;
 /// Credit that may be saved up, bytes: bounds the cleaning of one step.
@@ -67,7 +69,7 @@ impl SurvivorsRoom {
     /// left unused.
     fn fits(self, bytes: u64, longest_bytes: u64, segment_bytes: u64) -> bool {
         let whole_bytes = segment_bytes - u64::from(FRAMES_OFFSET);
-        let room = match self.segments.checked_sub(1) {
+        let room = match self.segments.min(SEGMENTS_OF_COPIES_MAX).checked_sub(1) {
             None => self.active_bytes,
             Some(others) => {
                 let active_bytes = self.active_bytes.saturating_sub(longest_bytes);
@@ -167,13 +169,11 @@ impl<D: Device> Engine<D> {
         let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
         let allowed_bytes = live_bytes.saturating_mul(self.options.space_amplification_max_percent) / 100;
         let by_live = allowed_bytes / segment_bytes + SEGMENTS_MIN;
-        let by_capacity = self.capacity_segments().map(|capacity| {
-            // Cleaning is due before the last segment is taken, so that writes seldom wait for it.
-            let free = (capacity / 64).clamp(1, 8);
-            capacity.saturating_sub(reserved_segments(capacity) + free)
-        });
-        let target = by_capacity.map_or(by_live, |by_capacity| by_live.min(by_capacity));
-        self.taken_segments().saturating_sub(target)
+        let capacity = self.capacity_segments();
+        // Cleaning is due before the last segment is taken, so that writes seldom wait for it.
+        let free = (capacity / 64).clamp(1, 8);
+        let by_capacity = capacity.saturating_sub(reserved_segments(capacity) + free);
+        self.taken_segments().saturating_sub(by_live.min(by_capacity))
     }
 
     /// Space that the survivors' stream may take.
@@ -181,11 +181,7 @@ impl<D: Device> Engine<D> {
         let segment_bytes = self.options.segment_bytes;
         let stream = &self.streams[StreamKind::Survivors];
         let active = stream.window.active().map_or(0, |chunk| segment_bytes - chunk.end());
-        let left = match self.capacity_segments() {
-            Some(capacity) => capacity.saturating_sub(self.taken_segments()),
-            None if self.full => 0,
-            None => u64::MAX / (2 * u64::from(segment_bytes)),
-        };
+        let left = self.capacity_segments().saturating_sub(self.taken_segments());
         let prepared = u64::from(!matches!(stream.next, NextSegment::None));
         SurvivorsRoom { active_bytes: u64::from(active), segments: left + prepared }
     }
@@ -234,9 +230,19 @@ impl<D: Device> Engine<D> {
         unconfirmed.any(|written| self.segments.slot_and_offset(written.pointer).0 == slot)
     }
 
-    /// Segments that the capacity allows.
-    pub(crate) fn capacity_segments(&self) -> Option<u64> {
-        Some(self.options.capacity_bytes? / u64::from(self.options.segment_bytes))
+    /// Segments that the capacity allows, and the device as it was last measured.
+    pub(crate) fn capacity_segments(&self) -> u64 {
+        let capacity_bytes = self.options.capacity_bytes.unwrap_or(u64::MAX);
+        (capacity_bytes / u64::from(self.options.segment_bytes)).min(self.device_segments)
+    }
+
+    /// Measures the device: the store's segments and those that it has space for. The reserve for cleaning is kept on a
+    /// device that others fill as well.
+    pub(crate) fn measure_device(&mut self) {
+        // Without an answer, the last one holds.
+        if let Ok(free_bytes) = self.device.free_bytes() {
+            self.device_segments = self.taken_segments() + free_bytes / u64::from(self.options.segment_bytes);
+        }
     }
 
     /// Segments with a file, prepared ones included.
