@@ -477,3 +477,46 @@ fn a_full_device_of_any_size_has_space_again_after_deletes() {
         fill_and_delete(&mut node, len, &format!("a device for {segments} segments"));
     }
 }
+
+#[test]
+fn a_store_opens_on_a_full_device_and_has_space_again_after_deletes() {
+    for (segments, len) in (8..=40).step_by(4).flat_map(|segments| LENS.map(|len| (segments, len))) {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        disk.set_capacity_bytes(Some(segments * SEGMENT_BYTES + (100 << 10) + 4 * (64 << 10)));
+        let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
+        let count = fill(&mut node, len);
+        let context = format!("a device for {segments} segments, values of {len} bytes");
+        // As often as a supervisor starts it again, with a few deletes each time.
+        let mut keys = (0..count).rev();
+        for opening in 0..12 {
+            disk.kill(opening);
+            node = TestNode::open(&disk, small(Durability::Sync), Now::at(2_000_000 + opening * 10_000))
+                .unwrap_or_else(|error| panic!("{context}, opening {opening}: {error}"));
+            let doomed: Vec<u64> = keys.by_ref().take(count as usize / 20 + 1).collect();
+            repeat(&mut node, &doomed, &format!("{context}, opening {opening}"), delete);
+        }
+        let left: Vec<u64> = keys.rev().collect();
+        repeat(&mut node, &(count..count + left.len() as u64 / 4).collect::<Vec<_>>(), &context, |key| put(key, len));
+        for key in left {
+            assert!(node.get(&put(key, 0).key, View::Committed).unwrap().is_some(), "{context}: key {key}");
+        }
+    }
+}
+
+/// A store that is nearly full takes overwrites for ever: each replaced record is space for another. In a smaller store
+/// the active segments are too large a part of the space.
+#[test]
+fn a_nearly_full_store_takes_overwrites() {
+    for (segments, len) in (16..=40).step_by(8).flat_map(|segments| LENS.map(|len| (segments, len))) {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = open(&disk, segments, 1_000_000);
+        let count = fill(&mut node, len);
+        let context = format!("{segments} segments, values of {len} bytes");
+        let doomed: Vec<u64> = (0..count).step_by(10).collect();
+        repeat(&mut node, &doomed, &context, delete);
+        let mut rng = fawn_types::random::SplitMix64::new(segments);
+        for key in (0..3 * count).map(|_| rng.below(count)).filter(|key| key % 10 > 0) {
+            repeat(&mut node, &[key], &context, |key| put(key, len));
+        }
+    }
+}
