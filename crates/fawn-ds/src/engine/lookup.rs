@@ -267,12 +267,12 @@ impl<D: Device> Engine<D> {
         damage.map_or(Ok(LookupStep::Absent), Err)
     }
 
-    /// A record that has expired by the store's own clock acts as a tombstone: it leaves the index, and its segment
-    /// hides older records of the key.
+    /// A record that is dead to all members of its chain acts as a tombstone: it leaves the index, and its segment hides
+    /// older records of the key.
     fn expire(&mut self, at: usize, hash: KeyHash, hit: &Hit, key: &[u8]) {
         // The caller's clock may be wrong. It decides only the caller's reply; a removal from the index affects all
         // clients.
-        if !is_expired(hit, self.clock.get())
+        if !is_expired(hit, self.expired_by(at))
             || self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident).is_some()
         {
             return;
@@ -280,6 +280,10 @@ impl<D: Device> Engine<D> {
         // The log does not say that the record was removed. A checkpoint without the entry would not hide older copies of
         // the key behind its position.
         if self.will_copy(at, hash, hit.pointer) {
+            return;
+        }
+        // Its copy may be in flight as that of a live record, and would not hide them.
+        if self.cleaner.is_victim(self.segments.slot_and_offset(hit.pointer).0) {
             return;
         }
         self.remove_expired(at, hash, ReplacedRecord { pointer: hit.pointer, len_bytes: hit.len_bytes }, hit.version);

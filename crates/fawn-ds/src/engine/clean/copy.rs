@@ -65,7 +65,11 @@ impl<D: Device> Engine<D> {
         let pointer = self.segments.pointer(slot, offset);
         let is_expired = record.expires_at_ms != 0 && self.expired_by(at).0 >= record.expires_at_ms;
         let is_current = self.ranges[at].index.candidates(hash).any(|found| found == pointer);
-        if !is_current && !is_expired && self.overlay.is_empty() {
+        // A lookup may have removed it when it expired. Expiry cannot be judged again: a chain's time may fall.
+        let hides_below = self.segments.expect(slot).share(at).map_or(Version::ZERO, |share| share.hides_below);
+        let was_removed = !is_current && record.expires_at_ms != 0 && record.version <= hides_below;
+        let is_tombstone = is_expired || was_removed;
+        if !is_current && !is_tombstone && self.overlay.is_empty() {
             return Ok(Cleaned::Gone);
         }
         let name = self.name_of(hash.0, record.key);
@@ -76,7 +80,7 @@ impl<D: Device> Engine<D> {
         }
         let is_unsettled = entry.is_some();
         let original = ReplacedRecord { pointer, len_bytes: stored.encoded_len as u32 };
-        if is_expired && !(is_current && is_unsettled) {
+        if is_tombstone && !(is_current && is_unsettled) {
             // The record may hide older puts of its key, as a tombstone of its version does.
             let cleaned = self.copy_tombstone(at, slot, record.version, record.key)?;
             if is_current {

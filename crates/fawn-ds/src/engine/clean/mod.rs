@@ -52,6 +52,11 @@ impl Cleaner {
         self.victim.is_some()
     }
 
+    /// Whether this segment is being cleaned.
+    pub(crate) fn is_victim(&self, slot: u32) -> bool {
+        self.victim.as_ref().is_some_and(|victim| victim.slot == slot)
+    }
+
     /// Whether cleaning is expected to free space: writes need only wait for it.
     pub(crate) fn is_freeing(&self) -> bool {
         self.victim.is_some() || self.pace.is_due

@@ -13,7 +13,7 @@ const READ_BYTES: u32 = 256 << 10;
 
 #[derive(Debug)]
 pub(super) struct Victim {
-    slot: u32,
+    pub(super) slot: u32,
     /// Offset of the next record or frame.
     at: u32,
     /// Ends of the current frame's records, and of the frame.
