@@ -558,7 +558,7 @@ fn an_expired_record_hides_older_ones_until_they_are_gone() {
                         assert!(!is_instant || found == expected, "seed {seed}, key {key}: {found:?}, {expected:?}");
                     }
                     _ => {
-                        let expires_at_ms = [0, node.now.wall.0 + 1 + rng.below(600)][rng.below(2) as usize];
+                        let expires_at_ms = [0, node.now.wall.0 + 1 + rng.below(2_000)][rng.below(2) as usize];
                         let byte = rng.below(256) as u8;
                         let value = Some(vec![byte; 100 + rng.below(1_200) as usize]);
                         node.append(&[TestWrite { value, expires_at_ms, ..put(key, 0) }]).unwrap();
@@ -566,7 +566,7 @@ fn an_expired_record_hides_older_ones_until_they_are_gone() {
                     }
                 }
                 turn(&mut node);
-                if rng.below(100) == 0 {
+                if rng.below(4) == 0 {
                     let lag_ms = rng.below(400);
                     node.engine.set_chain_time(RANGE, fawn_types::TimeMs(node.now.wall.0.saturating_sub(lag_ms)));
                 }
@@ -578,4 +578,39 @@ fn an_expired_record_hides_older_ones_until_they_are_gone() {
         }
         assert!(cleaned > 20, "seed {seed}: {cleaned} segments were cleaned");
     }
+}
+
+/// A chain's time may fall when its head fails: a lookup has removed the record by a time that cleaning does not have.
+#[test]
+fn a_record_that_a_lookup_removed_hides_older_ones_although_the_chains_time_falls() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = || Options { capacity_bytes: Some(24 * SEGMENT_BYTES), ..scanned(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options(), Now::at(1_000_000)).unwrap();
+    // The old value lies among records that stay, the expiring one among those that are overwritten.
+    (0..160).for_each(|key| write(&mut node, &[put(key, 256)]));
+    let old = slot_0(&disk).unwrap();
+    (1_000..1_040).for_each(|key| write(&mut node, &[put(key, 256)]));
+    let expires_at_ms = node.now.wall.0 + 1_000;
+    write(&mut node, &[TestWrite { expires_at_ms, ..put(0, 256) }]);
+    let segments =
+        |disk: &SimDisk| disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect::<Vec<_>>();
+    let expiring = segments(&disk).pop().unwrap();
+    assert_ne!(expiring, old);
+    node.now = node.now.plus_ms(100_000);
+    node.engine.advance_clock(node.now);
+    node.engine.set_chain_time(RANGE, fawn_types::TimeMs(expires_at_ms + 60_000));
+    assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap(), None);
+    assert_eq!(node.engine.len(RANGE), 199, "the lookup has removed it");
+    node.engine.set_chain_time(RANGE, fawn_types::TimeMs(expires_at_ms + 30_000));
+    let mut rng = fawn_types::random::SplitMix64::new(1);
+    while segments(&disk).contains(&expiring) {
+        write(&mut node, &[put(1_000 + rng.below(400), 256)]);
+        assert!(node.engine.stats().appended_records < 100_000, "{:?}", node.engine);
+    }
+    assert!(segments(&disk).contains(&old), "the old value is still there");
+    node.settle();
+    let now = node.now;
+    disk.kill(1);
+    let mut node = TestNode::open(&disk, options(), now).unwrap();
+    assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap(), None);
 }
