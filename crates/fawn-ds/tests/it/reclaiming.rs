@@ -521,8 +521,8 @@ fn a_nearly_full_store_takes_overwrites() {
     }
 }
 
-/// Expiry is noticed by lookups and by cleaning, by times of their own. What an opening finds is the same in any case: a
-/// record that expired still hides the older ones of its key.
+/// Lookups and cleaning notice expiry, each at another time. An opening finds the same in any case: a record that expired
+/// still hides the older ones of its key.
 #[test]
 fn an_expired_record_hides_older_ones_until_they_are_gone() {
     for seed in 0..24 {
