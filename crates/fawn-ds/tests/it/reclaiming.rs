@@ -558,7 +558,8 @@ fn an_expired_record_hides_older_ones_until_they_are_gone() {
                         assert!(!is_instant || found == expected, "seed {seed}, key {key}: {found:?}, {expected:?}");
                     }
                     _ => {
-                        let expires_at_ms = [0, node.now.wall.0 + 1 + rng.below(2_000)][rng.below(2) as usize];
+                        let lives_ms = [1 + rng.below(2_000), 100_000_000][rng.below(2) as usize];
+                        let expires_at_ms = [0, node.now.wall.0 + lives_ms][rng.below(2) as usize];
                         let byte = rng.below(256) as u8;
                         let value = Some(vec![byte; 100 + rng.below(1_200) as usize]);
                         node.append(&[TestWrite { value, expires_at_ms, ..put(key, 0) }]).unwrap();
