@@ -1,6 +1,6 @@
 //! Segment lifecycle: prepared ahead of need, switched to, sealed in the manifest, dropped when dead.
 use super::append::Reserve;
-use super::clean::reserved_segments;
+use super::clean::{only_reserve_left, reserved_segments};
 use super::{Engine, Event, InFlight};
 use crate::error::EngineError;
 use crate::format::manifest::ManifestEdit;
@@ -131,7 +131,6 @@ impl<D: Device> Engine<D> {
     /// can go on without it.
     pub(crate) fn create_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
-        let full = || DeviceError::Full { dir: "this store".to_owned() };
         self.measure_device();
         let capacity = self.capacity_segments();
         let reserved = reserved_segments(capacity);
@@ -142,11 +141,11 @@ impl<D: Device> Engine<D> {
             (StreamKind::Survivors, _) => 0,
         };
         if self.taken_segments() + kept_back >= capacity {
-            return Err(full());
+            return Err(only_reserve_left());
         }
         // A segment that is being dropped has left its slot: the manifest gets its drop before the next listing.
         let is_prepared = |slot| self.streams.iter().any(|stream| stream.next.slot() == Some(slot));
-        let slot = self.segments.free_slot(is_prepared).ok_or_else(full)?;
+        let slot = self.segments.free_slot(is_prepared).ok_or_else(only_reserve_left)?;
         let sequence = self.last_sequence + 1;
         let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, sequence);
         let name = segment::file_name(slot, uuid);

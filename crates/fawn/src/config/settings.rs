@@ -221,7 +221,6 @@ pub(crate) fn refuse<T>(message: impl ToString) -> Result<T, Failure> {
     Err(Failure::new(Exit::Usage, message))
 }
 
-/// Suffix of an error text for a bound that grows with the shards.
 /// The size of a segment if none is given: a small store still needs several.
 fn segment_for(capacity: Option<Size>, shards: Option<ShardCount>) -> Size {
     let shards = match shards {
@@ -233,6 +232,7 @@ fn segment_for(capacity: Option<Size>, shards: Option<ShardCount>) -> Size {
     Size(1 << part.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_DEFAULT).ilog2())
 }
 
+/// Suffix of an error text for a bound that grows with the shards.
 fn of_each(shards: u16) -> String {
     if shards > 1 { format!(" for {shards} shards") } else { String::new() }
 }

@@ -11,7 +11,7 @@
 mod image;
 mod position;
 
-use super::clean::{CLEANED_SEGMENTS_MIN, reserved_segments};
+use super::clean::{CLEANED_SEGMENTS_MIN, only_reserve_left, reserved_segments};
 use super::{Engine, InFlight};
 use crate::format::checkpoint::content;
 use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTES, PIECE_CONTENT_BYTES};
@@ -177,7 +177,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         if !self.has_checkpoint_space() {
-            return self.checkpoint_refused(&DeviceError::Full { dir: "this store".to_owned() });
+            return self.checkpoint_refused(&only_reserve_left());
         }
         self.checkpoints.begun += 1;
         // Segments count up from 1: no segment has this number.

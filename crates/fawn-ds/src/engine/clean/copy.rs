@@ -65,12 +65,14 @@ impl<D: Device> Engine<D> {
         let pointer = self.segments.pointer(slot, offset);
         let is_expired = record.expires_at_ms != 0 && self.expired_by(at).0 >= record.expires_at_ms;
         let is_current = self.ranges[at].index.candidates(hash).any(|found| found == pointer);
-        // A lookup may have removed it when it expired. The chain's time may have fallen since, but by less than the
-        // margin. A record that lives on may have been moved, and must not be hidden by a tombstone of its own version.
+        // A lookup may have removed it when it expired. If the index has no record of this hash, there is no copy that a
+        // tombstone of the same version could hide. Otherwise only an expired record can have been removed: the chain's
+        // time may have fallen since, but by less than the margin.
         let hides_below = self.segments.expect(slot).share(at).map_or(Version::ZERO, |share| share.hides_below);
         let time = self.ranges[at].chain_time.unwrap_or(self.clock.get());
-        let may_have_expired = record.expires_at_ms != 0 && time.0 >= record.expires_at_ms;
-        let was_removed = !is_current && may_have_expired && record.version <= hides_below;
+        let may_hide = !is_current && record.expires_at_ms != 0 && record.version <= hides_below;
+        let is_unindexed = || self.ranges[at].index.candidates(hash).next().is_none();
+        let was_removed = may_hide && (time.0 >= record.expires_at_ms || is_unindexed());
         let is_tombstone = is_expired || was_removed;
         if !is_current && !is_tombstone && self.overlay.is_empty() {
             return Ok(Cleaned::Gone);

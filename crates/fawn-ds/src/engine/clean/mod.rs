@@ -19,7 +19,7 @@ use crate::overlay::{KeyName, OverlayBase, ReplacedRecord};
 use fawn_flash::Device;
 use fawn_types::KeyHash;
 use pace::Pace;
-pub(super) use pace::{CLEANED_SEGMENTS_MIN, reserved_segments};
+pub(super) use pace::{CLEANED_SEGMENTS_MIN, only_reserve_left, reserved_segments};
 use std::collections::VecDeque;
 use victim::Victim;
 

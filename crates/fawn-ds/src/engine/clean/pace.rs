@@ -10,8 +10,8 @@ use crate::format::segment::{PerStream, StreamKind};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment};
 use crate::log::stream::NextSegment;
-use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{Device, DeviceError};
 use fawn_types::{MonoMs, Version};
 
 /// Segments that a store may have in any case: the active and the next one of each stream.
@@ -271,6 +271,11 @@ impl<D: Device> Engine<D> {
 /// Segments that only survivors may use: cleaning fills one, and frees more than one with it.
 pub(crate) fn reserved_segments(capacity: u64) -> u64 {
     3.min(capacity / 4)
+}
+
+/// Refusal of space that only survivors may use.
+pub(crate) fn only_reserve_left() -> DeviceError {
+    DeviceError::Full { dir: "this store, except for what cleaning needs".to_owned() }
 }
 
 #[cfg(test)]
