@@ -141,6 +141,11 @@ impl<D: Device> Engine<D> {
             (StreamKind::Survivors, _) => 0,
         };
         if self.taken_segments() + kept_back >= capacity {
+            // Puts can wait for cleaning. Cleaning, and deletes that make it worthwhile, cannot wait for a checkpoint.
+            let is_last_resort = kind == StreamKind::Survivors || reserve != Reserve::Puts;
+            if is_last_resort && capacity == self.device_segments {
+                self.yield_checkpoint_space();
+            }
             return Err(only_reserve_left());
         }
         // A segment that is being dropped has left its slot: the manifest gets its drop before the next listing.

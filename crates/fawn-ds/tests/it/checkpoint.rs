@@ -276,6 +276,48 @@ fn a_full_device_has_no_checkpoint_and_goes_on() {
     assert_content(&mut node, &content);
 }
 
+/// The space of a checkpoint in progress is the last of the device: the log needs it more.
+#[test]
+fn an_unfinished_checkpoint_gives_its_space_to_the_log() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk);
+    let mut key = 0;
+    let mut put = |node: &mut TestNode| {
+        key += 1;
+        let key = format!("k{key:06}").into_bytes();
+        let appended = node.append(&[TestWrite { key, value: Some(vec![1; 500]), expires_at_ms: 0 }]);
+        node.turn();
+        node.now = node.now.plus_ms(5);
+        appended.is_ok()
+    };
+    while node.engine.log_report().segments < 12 || files(&disk).len() == listed(&disk).len() {
+        assert!(put(&mut node));
+    }
+    let unfinished = files(&disk).into_iter().find(|name| !listed(&disk).contains(name)).unwrap();
+    disk.hang(OpKind::Write);
+    disk.hang(OpKind::Sync);
+    node.turn();
+    disk.end_faults(OpKind::Write);
+    disk.end_faults(OpKind::Sync);
+    assert!(disk.hung() > 0, "the checkpoint is being written");
+    // Others fill the device.
+    let segment_bytes = u64::from(options().segment_bytes);
+    disk.set_capacity_bytes(Some((node.engine.log_report().segments + 5) * segment_bytes));
+    for deleted in 1..2_000 {
+        // Some of both are refused.
+        put(&mut node);
+        let key = format!("k{deleted:06}").into_bytes();
+        let _ = node.append(&[TestWrite { key, value: None, expires_at_ms: 0 }]);
+        node.turn();
+    }
+    disk.release_hung();
+    for _ in 0..20 {
+        node.turn();
+    }
+    assert_eq!(node.engine.poisoned(), None);
+    assert!(!files(&disk).contains(&unfinished), "{:?}, {:?}", node.engine.log_report(), node.engine.stats());
+}
+
 #[test]
 fn nothing_is_written_for_a_store_that_changes_little() {
     let (disk, content) = closed_store(40);

@@ -615,3 +615,60 @@ fn a_record_that_a_lookup_removed_hides_older_ones_although_the_chains_time_fall
     let mut node = TestNode::open(&disk, options(), now).unwrap();
     assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap(), None);
 }
+
+/// Names of the segments with bytes of this key.
+fn holders(disk: &SimDisk, key: u64) -> Vec<String> {
+    let key = put(key, 0).key;
+    let holds = |name: &String| disk.contents(name).unwrap().windows(key.len()).any(|found| found == key);
+    disk.names().into_iter().filter(|name| name.starts_with("segment-")).filter(holds).collect()
+}
+
+/// A kill between the copies of a survivors' segment and its drop: the segment is cleaned again, and has records whose
+/// copies live. They have no tombstone, whatever else the segment hides.
+#[test]
+fn a_segment_that_is_cleaned_twice_does_not_hide_its_copies() {
+    const LATE: u64 = 500;
+    let options = || Options { capacity_bytes: Some(24 * SEGMENT_BYTES), ..scanned(Durability::Sync) };
+    let mut cleaned_twice = 0;
+    for killed_after_turns in 0..4 {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = TestNode::open(&disk, options(), Now::at(1_000_000)).unwrap();
+        // The deleted value lies among records that stay. Its tombstone has a higher version than the late record.
+        (0..160).for_each(|key| write(&mut node, &[put(key, 256)]));
+        (1_000..1_040).for_each(|key| write(&mut node, &[put(key, 256)]));
+        write(&mut node, &[TestWrite { expires_at_ms: 100_000_000_000, ..put(LATE, 256) }]);
+        write(&mut node, &[delete(0)]);
+        let first = holders(&disk, LATE).pop().unwrap();
+        let mut rng = fawn_types::random::SplitMix64::new(1);
+        let mut overwrite = |node: &mut TestNode| {
+            write(node, &[put(1_000 + rng.below(400), 256)]);
+            assert!(node.engine.stats().appended_records < 100_000, "{:?}", node.engine);
+        };
+        while disk.names().contains(&first) {
+            overwrite(&mut node);
+        }
+        let survivors = holders(&disk, LATE).pop().unwrap();
+        let mut moved = 0;
+        while moved == node.engine.stats().moved_records || holders(&disk, LATE).len() < 2 {
+            moved = node.engine.stats().moved_records;
+            overwrite(&mut node);
+        }
+        (0..killed_after_turns).for_each(|_| turn(&mut node));
+        let now = node.now;
+        disk.kill(1);
+        let mut node = TestNode::open(&disk, options(), now).unwrap();
+        if holders(&disk, LATE).len() == 2 {
+            cleaned_twice += 1;
+            while disk.names().contains(&survivors) {
+                overwrite(&mut node);
+            }
+        }
+        node.settle();
+        let now = node.now;
+        disk.kill(1);
+        let mut node = TestNode::open(&disk, options(), now).unwrap();
+        assert!(node.get(&put(LATE, 0).key, View::Committed).unwrap().is_some(), "killed after {killed_after_turns}");
+        assert!(node.get(&put(0, 0).key, View::Committed).unwrap().is_none(), "killed after {killed_after_turns}");
+    }
+    assert!(cleaned_twice > 0);
+}
