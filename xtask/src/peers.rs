@@ -21,7 +21,7 @@ const PEERS: [TestPeer; 7] = [
 ];
 
 /// Python packages of the client sessions. Versions are exact: a new release must not fail the gate.
-const PYTHON_PACKAGES: [&str; 2] = ["redis==5.2.1", "pymemcache==4.0.0"];
+const PYTHON_PACKAGES: [&str; 3] = ["redis==5.2.1", "pymemcache==4.0.0", "xxhash==4.1.0"];
 
 /// Installs missing peers.
 pub(crate) fn install() -> Result<(), String> {

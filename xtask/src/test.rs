@@ -67,6 +67,13 @@ fn server_steps() -> Vec<Step<'static>> {
         script("bad input to serve --shards 2", "bad_input.py", &["serve", "--shards", "2"]),
         ("several shards with real clients".to_owned(), Box::new(several_shards)),
         script("kill -9 of serve --shards 3", "kill.py", &["30", &seed, "serve", "--shards", "3"]),
+        script("format page, serve", "written_files.py", &[&seed, "kept", "serve"]),
+        script(
+            "format page, kill -9 of serve --shards 2",
+            "written_files.py",
+            &[&seed, "killed", "serve", "--shards", "2"],
+        ),
+        script("format page, kill -9 of demo", "written_files.py", &[&seed, "killed", "demo"]),
         script("io_uring refused", "refused.py", &[]),
     ];
     for words in [&["demo"][..], &["serve", "--shards", "3"]] {

@@ -148,17 +148,20 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     pub(super) fn record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
         let record = &stored.record;
         let number = stored.envelope.number;
-        let Some(&at) = self.numbers.get(&number) else {
-            self.strays.entry(number).or_insert(Stray { number, slot, offset, records: 0 }).records += 1;
-            return;
-        };
         let pointer = self.engine.segments.pointer(slot, offset);
         let segment = self.engine.segments.expect_mut(slot);
-        segment.lengths.add(stored.encoded_len);
+        // As while it was written: of every local number, and without the records that no lookup reads.
+        if !matches!(record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
+            segment.lengths.add(stored.encoded_len);
+        }
         if record.kind == RecordKind::Tombstone {
             segment.tombstone_bytes += stored.encoded_len as u64;
         }
         let stream = segment.stream;
+        let Some(&at) = self.numbers.get(&number) else {
+            self.strays.entry(number).or_insert(Stray { number, slot, offset, records: 0 }).records += 1;
+            return;
+        };
         if !self.tentative[at].is_whole() {
             return;
         }
