@@ -4,9 +4,11 @@
 //! or ends as `kill -9` does. `opening DIR open KEYS` opens it, reads 10,000 random ones, and prints the times.
 use fawn_ds::{Durability, Store};
 use std::error::Error;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const VALUE_BYTES: usize = 256;
+/// The store is at rest if nothing has changed for so long.
+const CALM: Duration = Duration::from_secs(1);
 /// Writes per batch.
 const BATCH: usize = 128;
 
@@ -33,7 +35,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             (0..10_000).map(|_| store.get((next(&mut state) % keys).to_le_bytes())).collect::<Result<Vec<_>, _>>()?;
         let read = begun.elapsed();
         let found = found.iter().flatten().count();
+        let live = store.stats()?.live_bytes;
         println!("opened in {opened:?}, 10,000 lookups in {read:?}, {found} found; {} keys", store.len()?);
+        // Confirming the overwritten keys lowers the live bytes.
+        let mut last = (live, Instant::now());
+        while last.1.elapsed() < CALM {
+            let live = store.stats()?.live_bytes;
+            last = if live == last.0 { last } else { (live, Instant::now()) };
+        }
+        println!("live bytes {live}, {} after {:?}", last.0, last.1 - begun);
         std::process::exit(0);
     }
     let count: u64 = args.get(3).ok_or("COUNT")?.parse()?;

@@ -2,6 +2,7 @@
 use crate::format::record::RESULT_HEADER_BYTES_MAX;
 use crate::index::IndexOptions;
 use crate::range::Retained;
+use crate::recovery::deferred::DEFERRED_BYTES;
 use fawn_flash::buffer::{HUGE_BUF_BYTES, PAGE_BYTES};
 use fawn_types::{Durability, HashSecret, limits};
 
@@ -95,6 +96,12 @@ impl Options {
     /// Maximum memory of records between append and commit, bytes; beyond that, appends return `Overloaded`.
     pub(crate) fn pending_bytes_max(&self) -> usize {
         ((self.memory_bytes / 8) as usize).max(PENDING_BYTES_MIN)
+    }
+
+    /// Maximum keys whose old versions an opening leaves to be confirmed later: a quarter of the budget, taken from the
+    /// caches.
+    pub(crate) fn deferred_keys_max(&self) -> usize {
+        ((self.memory_bytes / 4) as usize).max(PENDING_BYTES_MIN) / DEFERRED_BYTES
     }
 
     /// Maximum memory of keys whose old versions are unreadable or corrupt, bytes, taken from the page cache.

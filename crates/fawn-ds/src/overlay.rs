@@ -2,6 +2,9 @@
 //!
 //! A commit moves the index only once the key's old version is confirmed to be its own. Until then the overlay answers
 //! lookups of the key. Keys are identified by 128 bits of keyed hash, so that entries need not store them.
+//!
+//! An opening *defers* that confirmation: it leaves the newest record of each overwritten key here, in a third of an entry's
+//! memory, and the engine confirms these records while it serves.
 use crate::index::Pointer;
 use fawn_types::Version;
 use hashbrown::HashTable;
@@ -21,6 +24,13 @@ pub(crate) struct Written {
     pub(crate) pointer: Pointer,
     pub(crate) len_bytes: u32,
     pub(crate) is_put: bool,
+}
+
+impl Written {
+    /// As the old version of a newer record.
+    pub(crate) const fn replaced(&self) -> ReplacedRecord {
+        ReplacedRecord { pointer: self.pointer, len_bytes: self.len_bytes }
+    }
 }
 
 /// A confirmed old version, with its length for the segment's accounting.
@@ -121,6 +131,37 @@ pub(crate) struct Overlay {
     unconfirmed: BTreeMap<OverlayKey, Written>,
     /// Entries whose base was unreadable or corrupt at the last attempt; they stay, and are retried periodically.
     apart: BTreeSet<OverlayKey>,
+    /// How many of `unconfirmed` have no entry in the table: an opening found them, and nothing has asked for them since.
+    deferred: usize,
+    /// All deferred records are behind it.
+    deferred_after: OverlayKey,
+    /// Lowest sequence number of a segment with deferred records.
+    deferred_since: u64,
+    /// Deletes in `unconfirmed`, by range.
+    deletes: Vec<u64>,
+    /// Records that were deferred until their key was asked for.
+    woken: Vec<(usize, KeyName)>,
+}
+
+/// Counts an unconfirmed record, or one that is none any more, if it is a delete.
+fn count_delete(deletes: &mut Vec<u64>, range: usize, written: &Written, is_added: bool) {
+    if written.is_put {
+        return;
+    }
+    if deletes.len() <= range {
+        deletes.resize(range + 1, 0);
+    }
+    if is_added {
+        deletes[range] += 1;
+    } else {
+        deletes[range] -= 1;
+    }
+}
+
+/// Entry of a committed record over an unknown base.
+const fn unconfirmed_entry(range: usize, name: KeyName, written: Written) -> OverlayEntry {
+    let pending = PendingOfKey { count: 0, newest: written };
+    OverlayEntry { name, range, base: OverlayBase::Unknown, committed: Some(written), pending, is_queued: false }
 }
 
 impl Overlay {
@@ -129,7 +170,67 @@ impl Overlay {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.table.is_empty()
+        self.table.is_empty() && self.deferred == 0
+    }
+
+    /// Number of records whose verification an opening left for later.
+    pub(crate) fn deferred(&self) -> usize {
+        self.deferred
+    }
+
+    /// Whether a segment with this sequence number may have deferred records.
+    pub(crate) fn may_defer(&self, sequence: u64) -> bool {
+        self.deferred > 0 && sequence >= self.deferred_since
+    }
+
+    /// Takes the records that an opening defers, which lie in segments from the sequence number `since` on.
+    pub(crate) fn defer(&mut self, records: impl Iterator<Item = (usize, KeyName, Written)>, since: u64) {
+        assert!(self.is_empty(), "an opening defers before it enters anything else");
+        self.unconfirmed = records.map(|(range, name, written)| (place_of(range, name), written)).collect();
+        self.deferred = self.unconfirmed.len();
+        self.deferred_since = since;
+        for (&(range, ..), written) in &self.unconfirmed {
+            count_delete(&mut self.deletes, range, written, true);
+        }
+    }
+
+    /// Gives the next deferred record an entry.
+    pub(crate) fn wake_next(&mut self) -> Option<(usize, KeyName)> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        while self.deferred > 0 {
+            let behind = (Excluded(self.deferred_after), Unbounded);
+            let (&place, &written) = self.unconfirmed.range(behind).next()?;
+            self.deferred_after = place;
+            let (range, hash, ident) = place;
+            let name = KeyName { hash, ident };
+            if !self.has_entry(range, name) {
+                self.wake(range, name, written);
+                return Some((range, name));
+            }
+        }
+        None
+    }
+
+    /// Records that got an entry since the last call because their key was asked for.
+    pub(crate) fn take_woken(&mut self) -> Vec<(usize, KeyName)> {
+        core::mem::take(&mut self.woken)
+    }
+
+    fn wake(&mut self, range: usize, name: KeyName, written: Written) {
+        self.deferred -= 1;
+        self.table.insert_unique(name.hash, unconfirmed_entry(range, name, written), |entry| entry.name.hash);
+    }
+
+    fn has_entry(&self, range: usize, name: KeyName) -> bool {
+        self.table.find(name.hash, |entry| entry.name == name && entry.range == range).is_some()
+    }
+
+    #[cold]
+    fn find_deferred(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<OverlayEntry> {
+        let (&(_, _, found), &written) = self.unconfirmed.range((range, hash, 0)..=(range, hash, u64::MAX)).next()?;
+        let ident = ident();
+        let written = if found == ident { written } else { *self.unconfirmed.get(&(range, hash, ident))? };
+        Some(unconfirmed_entry(range, KeyName { hash, ident }, written))
     }
 
     pub(crate) fn resident_bytes(&self) -> usize {
@@ -160,11 +261,26 @@ impl Overlay {
     }
 
     /// The entry of a key; `ident` is computed only if 64 bits already match.
-    pub(crate) fn find(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<&OverlayEntry> {
-        self.table.find(hash, |entry| entry.name.hash == hash && entry.range == range && entry.name.ident == ident())
+    #[inline]
+    pub(crate) fn find(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<OverlayEntry> {
+        let is_of_key =
+            |entry: &OverlayEntry| entry.name.hash == hash && entry.range == range && entry.name.ident == ident();
+        match self.table.find(hash, is_of_key) {
+            None if self.deferred > 0 => self.find_deferred(range, hash, ident),
+            found => found.copied(),
+        }
     }
 
+    /// The entry of a key, for a change. A deferred record gets one.
+    #[inline]
     pub(crate) fn find_mut(&mut self, range: usize, name: KeyName) -> Option<&mut OverlayEntry> {
+        if self.deferred > 0
+            && !self.has_entry(range, name)
+            && let Some(&written) = self.unconfirmed.get(&place_of(range, name))
+        {
+            self.wake(range, name, written);
+            self.woken.push((range, name));
+        }
         self.table.find_mut(name.hash, |entry| entry.name == name && entry.range == range)
     }
 
@@ -179,11 +295,20 @@ impl Overlay {
     /// Adds an entry with a committed record over an unknown base, for a key that has none.
     pub(crate) fn insert_committed(&mut self, range: usize, name: KeyName, written: Written) {
         debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
-        let pending = PendingOfKey { count: 0, newest: written };
-        let committed = Some(written);
-        let entry = OverlayEntry { name, range, base: OverlayBase::Unknown, committed, pending, is_queued: false };
-        self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
-        self.unconfirmed.insert(place_of(range, name), written);
+        self.table.insert_unique(name.hash, unconfirmed_entry(range, name, written), |entry| entry.name.hash);
+        self.enter_unconfirmed(range, name, written);
+    }
+
+    fn enter_unconfirmed(&mut self, range: usize, name: KeyName, written: Written) {
+        count_delete(&mut self.deletes, range, &written, true);
+        if let Some(replaced) = self.unconfirmed.insert(place_of(range, name), written) {
+            count_delete(&mut self.deletes, range, &replaced, false);
+        }
+    }
+
+    /// Committed deletes of a range that wait for their verification.
+    pub(crate) fn unconfirmed_deletes(&self, range: usize) -> u64 {
+        self.deletes.get(range).copied().unwrap_or_default()
     }
 
     /// Sets the key's newest committed record while its base is unknown; returns the previous one.
@@ -191,7 +316,7 @@ impl Overlay {
         let entry = self.find_mut(range, name)?;
         assert_eq!(entry.base, OverlayBase::Unknown, "the index takes what is committed over a known base");
         let replaced = entry.committed.replace(written);
-        self.unconfirmed.insert(place_of(range, name), written);
+        self.enter_unconfirmed(range, name, written);
         replaced
     }
 
@@ -202,8 +327,9 @@ impl Overlay {
         entry.base = base;
         entry.is_queued = false;
         let waiting = entry.committed.take();
-        if waiting.is_some() {
+        if let Some(written) = &waiting {
             self.unconfirmed.remove(&place_of(range, name));
+            count_delete(&mut self.deletes, range, written, false);
         }
         self.apart.remove(&place_of(range, name));
         waiting
@@ -252,7 +378,13 @@ impl Overlay {
     }
 
     fn forget_bases(&mut self, range: usize) {
+        let known = self.unconfirmed.len();
         self.unconfirmed.retain(|&(at, ..), _| at != range);
+        let of_table = self.table.iter().filter(|entry| entry.range == range && entry.committed.is_some()).count();
+        self.deferred -= known - self.unconfirmed.len() - of_table;
+        if let Some(deletes) = self.deletes.get_mut(range) {
+            *deletes = 0;
+        }
         self.apart.retain(|&(at, ..)| at != range);
     }
 

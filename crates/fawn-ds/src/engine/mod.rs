@@ -254,8 +254,7 @@ impl<D: Device> Engine<D> {
     /// count is too low by at most one per queued verification, and never too high.
     pub fn len(&self, range: RangeId) -> u64 {
         let Ok(at) = self.range_at(range) else { return 0 };
-        let deleted = self.overlay.unconfirmed(at, 0, None).filter(|written| !written.is_put).count();
-        u64::from(self.ranges[at].index.len()).saturating_sub(deleted as u64)
+        u64::from(self.ranges[at].index.len()).saturating_sub(self.overlay.unconfirmed_deletes(at))
     }
 
     /// Whether a range holds no key.
@@ -277,10 +276,15 @@ impl<D: Device> Engine<D> {
             segments: self.segments.len() as u64,
             segment_bytes: self.segments.len() as u64 * u64::from(self.options.segment_bytes),
             live_bytes: self.segments.iter().map(Segment::live_bytes).sum(),
-            overlay_keys: self.overlay.len() as u64,
-            verifications_queued: (self.verify_queue.len() + self.verify_in_flight) as u64,
+            overlay_keys: (self.overlay.len() + self.overlay.deferred()) as u64,
+            verifications_queued: (self.verify_queue.len() + self.verify_in_flight + self.overlay.deferred()) as u64,
             keys_apart: self.overlay.apart() as u64,
         }
+    }
+
+    /// Overwritten keys that the opening left to be confirmed, and nothing asked for since. Polls confirm them.
+    pub fn verifications_deferred(&self) -> usize {
+        self.overlay.deferred()
     }
 
     /// Memory use by purpose.

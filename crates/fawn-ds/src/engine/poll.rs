@@ -149,7 +149,8 @@ impl<D: Device> Engine<D> {
     pub fn step(&mut self, budget: usize) {
         for _ in 0..budget {
             let is_cleaning = self.drops.has_work() || self.cleaner.has_work();
-            if self.verify_queue.is_empty() && !is_cleaning && !self.checkpoints.has_work() {
+            let is_verifying = !self.verify_queue.is_empty() || self.overlay.deferred() > 0;
+            if !is_verifying && !is_cleaning && !self.checkpoints.has_work() {
                 return;
             }
             self.pump_verifications();

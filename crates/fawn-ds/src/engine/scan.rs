@@ -288,7 +288,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         if hit.expires_at_ms != 0 && now.0 >= hit.expires_at_ms {
-            if let Some(pending) = entry.and_then(|entry| entry.newest_pending()) {
+            if let Some(pending) = entry.and_then(|entry| entry.newest_pending().copied()) {
                 scan.is_unsettled = true;
                 let is_met = scan.kept[scan.cell_kept..].iter().any(|kept| kept == key);
                 scan.kept.extend((pending.is_put && !is_met).then(|| key.to_vec()));

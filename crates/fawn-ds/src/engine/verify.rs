@@ -15,6 +15,8 @@ use fawn_types::{KeyHash, MonoMs, Version};
 use smallvec::SmallVec;
 
 const IN_FLIGHT_MAX: usize = 64;
+/// Verifications in flight at most of those that an opening deferred. Others come first, and lookups wait little for so few.
+const DEFERRED_IN_FLIGHT_MAX: usize = 4;
 /// Keys queued for verification at most; beyond that, appends return [`EngineError::Overloaded`].
 const WAITING_MAX: usize = 4096;
 /// Entries apart per retry.
@@ -137,8 +139,16 @@ impl<D: Device> Engine<D> {
     /// Starts queued verifications, as many as may be in flight.
     pub(crate) fn pump_verifications(&mut self) {
         self.retry_apart();
+        for (at, name) in self.overlay.take_woken() {
+            self.queue_verification(at, name);
+        }
         while self.verify_in_flight < IN_FLIGHT_MAX {
-            let Some((at, name)) = self.verify_queue.pop_front() else { return };
+            let Some((at, name)) = self.verify_queue.pop_front() else { break };
+            self.verify_step(at, name, Rejected::new());
+        }
+        // One that needs no read costs time all the same: so many in a turn.
+        for _ in 0..DEFERRED_IN_FLIGHT_MAX.saturating_sub(self.verify_in_flight) {
+            let Some((at, name)) = self.overlay.wake_next() else { return };
             self.verify_step(at, name, Rejected::new());
         }
     }
@@ -220,7 +230,9 @@ impl<D: Device> Engine<D> {
             self.apart = ApartRetry { retry_at: self.now.mono, delay_ms: RETRY_MS_MIN, after: self.apart.after };
         }
         match waiting {
-            // A transferred record that came twice: the first one stays.
+            // A survivor that an opening read first is newer than this delete.
+            Some(written) if version > written.version && !written.is_put => {}
+            // The same of a put, or a transferred record that came twice: the first one stays.
             Some(written) if version >= written.version && written.is_put => {
                 self.records.remove(at, KeyHash(name.hash));
                 self.release_old(

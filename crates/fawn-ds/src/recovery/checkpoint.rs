@@ -351,7 +351,7 @@ impl<D: Device> IndexBuilder<'_, D> {
         let numbers = &self.numbers;
         let place_of = |number| numbers.get(&number).copied();
         let segment = self.engine.segments.expect_mut(slot);
-        (segment.end, segment.facts, segment.tombstone_bytes) = (seal.len, seal.facts, tombstone_bytes);
+        (segment.end, segment.facts, segment.tombstone_bytes) = (seal.len, seal.facts.clone(), tombstone_bytes);
         (segment.sealed, segment.listed_sealed) = (true, true);
         segment.lengths.load(image.lengths.iter().copied(), image.record_bytes);
         for void in &image.voids {
@@ -359,6 +359,7 @@ impl<D: Device> IndexBuilder<'_, D> {
                 segment.load_void(at, LogPosition(void.before), void.above);
             }
         }
+        let stream = segment.stream;
         for share in &image.shares {
             let Some(at) = place_of(share.number) else { continue };
             let share = share_of(at, share, voided.contains(&at));
@@ -366,6 +367,11 @@ impl<D: Device> IndexBuilder<'_, D> {
             let range = &mut self.engine.ranges[at];
             range.segments.insert(sequence, slot);
             range.lowest_puts.set(sequence, share.lowest_put);
+        }
+        for facts in seal.facts.numbers.iter().filter(|_| stream == StreamKind::Survivors) {
+            if let Some(at) = self.numbers.get(&facts.number).copied() {
+                self.note_survivors(at, facts.highest);
+            }
         }
     }
 

@@ -1,4 +1,5 @@
 //! Index conflicts of recovery: records whose fragment matches an entry are compared with it in batched reads.
+use super::deferred::DeferredRecords;
 use super::io::Io;
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -60,10 +61,18 @@ impl Conflicts {
     }
 
     /// Settles all conflicts: of two records with the same key the higher version stays.
-    pub(super) fn resolve<D: Device>(&mut self, engine: &mut Engine<D>) -> Result<(), EngineError> {
+    pub(super) fn resolve<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        deferred: &DeferredRecords,
+    ) -> Result<(), EngineError> {
         self.read_candidates(engine)?;
         for conflict in core::mem::take(&mut self.list) {
-            self.settle(engine, &conflict)?;
+            let Conflict { range, name, version, pointer, len_bytes, is_put } = conflict;
+            // A newer one may have been deferred since.
+            if !deferred.hides(range, name, &Written { version, pointer, len_bytes, is_put }) {
+                self.settle(engine, &conflict)?;
+            }
         }
         self.known.clear();
         Ok(())

@@ -1,5 +1,6 @@
 //! Index rebuild: applies records in log order with marks, rollbacks and clears, and defers conflicts.
 use super::conflicts::{Conflict, Conflicts};
+use super::deferred::DeferredRecords;
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest::{ManifestRange, RangeBeginning, SoleEpochs};
@@ -40,6 +41,8 @@ pub(super) struct Tentative {
     /// Records up to here are void, whichever order they are read in.
     pub(super) cleared: Version,
     beginning: Option<RangeBeginning>,
+    /// No survivor in the checkpoint is newer.
+    survivors_highest: Version,
     /// The segments right before this one are missing, and no later record of the range was read yet.
     gap_before: Option<u64>,
 }
@@ -61,15 +64,6 @@ impl Tentative {
     }
 }
 
-/// A tombstone of the survivors' stream, in the index until the foreground is read.
-#[derive(Clone, Copy, Debug)]
-struct KeptTombstone {
-    range: usize,
-    hash: KeyHash,
-    pointer: Pointer,
-    len_bytes: u32,
-}
-
 /// Records under a local number that no listed range has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stray {
@@ -80,10 +74,20 @@ pub(super) struct Stray {
     pub(super) records: u64,
 }
 
+/// A tombstone of the survivors' stream, in the index until the foreground is read.
+#[derive(Clone, Copy, Debug)]
+struct KeptTombstone {
+    range: usize,
+    hash: KeyHash,
+    pointer: Pointer,
+    len_bytes: u32,
+}
+
 pub(super) struct IndexBuilder<'e, D: Device> {
     pub(super) engine: &'e mut Engine<D>,
     pub(super) tentative: Vec<Tentative>,
     pub(super) numbers: HashMap<RangeNumber, usize, FxBuildHasher>,
+    deferred: DeferredRecords,
     conflicts: Conflicts,
     tombstones: Vec<KeptTombstone>,
     strays: BTreeMap<RangeNumber, Stray>,
@@ -109,10 +113,12 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             tentative.push(range);
         }
         let numbers = engine.ranges.iter().enumerate().map(|(at, range)| (range.number, at)).collect();
+        let deferred = DeferredRecords::new(&engine.options);
         Self {
             engine,
             tentative,
             numbers,
+            deferred,
             conflicts: Conflicts::default(),
             tombstones: Vec::new(),
             strays: BTreeMap::new(),
@@ -177,7 +183,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let entry = ScannedEntry { version, pointer, len_bytes, kind, name };
         if stream == StreamKind::Survivors {
             if (Watermark { sequence, offset }) < self.survivors_from {
-                return;
+                return self.note_survivors(at, version);
             }
             return self.survivor(at, &entry);
         }
@@ -224,11 +230,27 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if version <= self.tentative[at].cleared {
             return;
         }
-        if kind == RecordKind::Tombstone {
-            self.tombstones.push(KeptTombstone { range: at, hash: KeyHash(name.hash), pointer, len_bytes });
+        let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
+        if self.deferred.replace(self.engine, at, name, written) {
+            return;
         }
-        // A tombstone is indexed until the foreground is read, so that it keeps out the older puts that it hides.
-        self.index_write(at, &ScannedEntry { kind: RecordKind::Put, ..*entry });
+        let may_be_older = self.deferred.may_have_newer_survivor(name.hash, version);
+        self.deferred.add_survivor(name.hash, version);
+        if kind == RecordKind::Put {
+            // The checkpoint has nothing newer: a survivor behind it was current when that began, or has been since. But an
+            // older survivor may follow a newer one: its index entry stays until the newer one is confirmed.
+            return if may_be_older { self.index_compared(at, entry) } else { self.index_newest(at, entry) };
+        }
+        // A tombstone is indexed until the foreground is read, so that it keeps out the older puts that it hides. It may be
+        // copied later than a newer put.
+        self.tombstones.push(KeptTombstone { range: at, hash: KeyHash(name.hash), pointer, len_bytes });
+        self.index_compared(at, &ScannedEntry { kind: RecordKind::Put, ..*entry });
+    }
+
+    /// The checkpoint may have survivors of the range up to this version.
+    pub(super) fn note_survivors(&mut self, at: usize, highest: Version) {
+        let tentative = &mut self.tentative[at];
+        tentative.survivors_highest = tentative.survivors_highest.max(highest);
     }
 
     fn mark(&mut self, at: usize, version: Version, slot: u32) {
@@ -303,6 +325,31 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     fn index_write(&mut self, at: usize, entry: &ScannedEntry) {
         let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
+        let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
+        if self.deferred.replace(self.engine, at, name, written) {
+            return;
+        }
+        // The foreground's own records have ascending versions. A survivor or a transferred record may be newer.
+        let tentative = &self.tentative[at];
+        let may_be_older = tentative.is_copied(version)
+            || version <= tentative.survivors_highest
+            || self.deferred.may_have_newer_survivor(name.hash, version);
+        if may_be_older { self.index_compared(at, entry) } else { self.index_newest(at, entry) }
+    }
+
+    /// Enters the newest record that its key has so far. Its old version may be confirmed later.
+    fn index_newest(&mut self, at: usize, entry: &ScannedEntry) {
+        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
+        if self.deferred.has_room() && self.engine.ranges[at].index.candidates(KeyHash(name.hash)).next().is_some() {
+            let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
+            return self.deferred.insert(self.engine, at, name, written);
+        }
+        self.index_compared(at, entry);
+    }
+
+    /// Enters a record once its version is compared with that of its key's indexed record.
+    fn index_compared(&mut self, at: usize, entry: &ScannedEntry) {
+        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
         let is_put = kind == RecordKind::Put;
         let has_candidates = self.engine.ranges[at].index.candidates(KeyHash(name.hash)).next().is_some();
         if has_candidates {
@@ -322,6 +369,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// Invalidates all records of the range so far, including those in conflict.
     fn clear(&mut self, at: usize, version: Version) {
         self.conflicts.forget_range(at);
+        self.deferred.forget_range(at);
         let listed = self.engine.ranges[at].cleared.listed;
         self.engine.recover_clears(at, listed, version);
         let Engine { ranges, segments, .. } = &mut *self.engine;
@@ -337,7 +385,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     fn resolve(&mut self) -> Result<(), OpenError> {
-        Ok(self.conflicts.resolve(self.engine)?)
+        Ok(self.conflicts.resolve(self.engine, &self.deferred)?)
     }
 
     /// The log is read: what still waits for a mark stays pending.
@@ -349,6 +397,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
         self.resolve()?;
         self.remove_tombstones();
+        self.deferred.hand_over(self.engine);
         for at in 0..self.engine.ranges.len() {
             let records = core::mem::take(&mut self.tentative[at].records);
             for entry in records {

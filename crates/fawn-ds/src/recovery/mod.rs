@@ -5,6 +5,7 @@ mod begin;
 pub(crate) mod checkpoint;
 mod conflicts;
 mod create;
+pub(crate) mod deferred;
 mod index_build;
 pub(crate) mod io;
 mod read;

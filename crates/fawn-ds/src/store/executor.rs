@@ -239,7 +239,10 @@ impl OpExecutor {
             }
             Op::Stats => Ok(Progress::Done(Response::Stats(Box::new(Stats::of(&self.engine))))),
             Op::Sync => Ok(Progress::Syncing(self.engine.progress(RANGE).appended)),
-            Op::Tick => Ok(Progress::Done(Response::Ticked { is_busy: self.is_busy() })),
+            Op::Tick => {
+                let is_confirming = self.engine.verifications_deferred() > 0;
+                Ok(Progress::Done(Response::Ticked { is_busy: self.is_busy(), is_confirming }))
+            }
             Op::Close => unreachable!("the driver closes"),
         }
     }

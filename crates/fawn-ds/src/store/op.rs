@@ -69,6 +69,8 @@ pub(super) enum Response {
     /// Whether the store still has work to do by itself.
     Ticked {
         is_busy: bool,
+        /// The engine confirms what its opening deferred.
+        is_confirming: bool,
     },
     Closed,
     Failed(Error),

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// How often a store that was written to is looked after.
 const TICK: Duration = Duration::from_millis(250);
+/// How often it is looked after while it confirms what its opening deferred.
+const CONFIRMING_TICK: Duration = Duration::from_micros(200);
 /// After so many ticks without a write or work in flight the thread sleeps until the next write.
 const CALM_TICKS: u32 = 8;
 
@@ -26,7 +28,7 @@ fn run(shared: &EngineQueue) {
     loop {
         let Some(has_written) = shared.wait_for_tick(calm.interval()) else { return };
         match shared.call(Op::Tick) {
-            Ok(Response::Ticked { is_busy }) => calm.note(has_written, is_busy),
+            Ok(Response::Ticked { is_busy, is_confirming }) => calm.note(has_written, is_busy, is_confirming),
             Ok(other) => other.unexpected(),
             // Closed or failed: no timer matters any more.
             Err(_) => return,
@@ -38,15 +40,18 @@ fn run(shared: &EngineQueue) {
 #[derive(Default)]
 struct Calm {
     ticks: u32,
+    is_confirming: bool,
 }
 
 impl Calm {
     /// Time until the next tick; `None`: it waits for a write.
     fn interval(&self) -> Option<Duration> {
-        (self.ticks < CALM_TICKS).then_some(TICK)
+        let tick = if self.is_confirming { CONFIRMING_TICK } else { TICK };
+        (self.ticks < CALM_TICKS).then_some(tick)
     }
 
-    fn note(&mut self, has_written: bool, is_busy: bool) {
+    fn note(&mut self, has_written: bool, is_busy: bool, is_confirming: bool) {
+        self.is_confirming = is_confirming;
         self.ticks = if has_written || is_busy { 0 } else { self.ticks + 1 };
     }
 }
@@ -57,7 +62,7 @@ mod tests {
 
     /// Whether it ticks on after `ticks` of a kind.
     fn ticks_on(calm: &mut Calm, ticks: u32, has_written: bool, is_busy: bool) -> bool {
-        (0..ticks).for_each(|_| calm.note(has_written, is_busy));
+        (0..ticks).for_each(|_| calm.note(has_written, is_busy, false));
         calm.interval().is_some()
     }
 

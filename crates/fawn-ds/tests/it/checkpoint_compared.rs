@@ -417,7 +417,7 @@ impl ComparedRun {
 #[test]
 fn random_histories_open_alike_from_a_checkpoint_and_from_the_log() {
     let (mut compared, mut checkpoints) = (0, 0);
-    for seed in 0..12 {
+    for seed in 0..14 {
         let mut run = ComparedRun::new(seed, 60);
         for step in 0..2400 {
             run.step(step);

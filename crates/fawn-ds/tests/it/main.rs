@@ -14,6 +14,7 @@ mod copy;
 mod counted;
 mod crash;
 mod damage;
+mod deferred;
 mod dropping;
 mod failed_sync;
 mod format_frame;

@@ -171,8 +171,8 @@ impl<D: Device> Engine<D> {
             // They are flushed in a moment.
             return;
         }
-        if self.ranges.iter().any(|range| range.copy.is_some()) {
-            // Its transferred records count only once all are there.
+        if self.overlay.deferred() > 0 || self.ranges.iter().any(|range| range.copy.is_some()) {
+            // It would begin where the last one does. A range's transferred records count only once all are there.
             self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
             return;
         }

@@ -200,7 +200,9 @@ impl<D: Device> Engine<D> {
     fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom) -> bool {
         let tombstone_bytes = self.kept_tombstone_bytes(segment);
         let is_worthwhile = segment.dead_bytes(tombstone_bytes) >= dead_bytes_min;
-        if !segment.sealed || segment.is_cleaned || !is_worthwhile {
+        // Deferred records stay where they are. They are confirmed soon, and most of their old versions are elsewhere.
+        let may_defer = self.overlay.may_defer(segment.sequence);
+        if !segment.sealed || segment.is_cleaned || !is_worthwhile || may_defer {
             return false;
         }
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.

@@ -44,7 +44,7 @@ fn is_busy(executor: &mut OpExecutor) -> bool {
     executor.start(99, Op::Tick);
     let mut done = Vec::new();
     executor.take_done(&mut done);
-    matches!(done[..], [(99, Response::Ticked { is_busy: true })])
+    matches!(done[..], [(99, Response::Ticked { is_busy: true, .. })])
 }
 
 /// Whether each operation wrote.

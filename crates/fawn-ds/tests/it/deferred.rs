@@ -1,0 +1,110 @@
+//! Deferred verifications: an opening reads no old version of an overwritten key, and the engine confirms them while it serves.
+use crate::support::{RANGE, TestNode, TestWrite, small};
+use fawn_ds::internals::{Options, View};
+use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
+use fawn_types::{Durability, Now};
+
+const KEYS: usize = 2000;
+const ROUNDS: u8 = 4;
+
+fn key_of(i: usize) -> Vec<u8> {
+    format!("k{i:04}").into_bytes()
+}
+
+/// Value of a key after `round`; every seventh key is deleted then.
+fn value_of(i: usize, round: u8) -> Option<Vec<u8>> {
+    (!(i + usize::from(round)).is_multiple_of(7)).then(|| vec![round; 20 + i % 50])
+}
+
+fn open(disk: &SimDisk, memory_bytes: u64) -> TestNode {
+    let options = Options { memory_bytes, checkpoint_log_bytes_min: 1 << 40, ..small(Durability::Sync) };
+    TestNode::open(disk, options, Now::at(1_000_000)).unwrap()
+}
+
+/// A killed store in which every key was written `ROUNDS` times, without a checkpoint.
+fn killed_store(seed: u64) -> SimDisk {
+    let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+    let mut node = open(&disk, 1 << 20);
+    for round in 0..ROUNDS {
+        for i in 0..KEYS {
+            let write = TestWrite { key: key_of(i), value: value_of(i, round), expires_at_ms: 0 };
+            node.append(&[write]).unwrap();
+            if i % 32 == 0 {
+                node.turn();
+            }
+        }
+        node.settle();
+    }
+    drop(node);
+    disk.kill(seed);
+    disk
+}
+
+fn assert_content(node: &mut TestNode) {
+    for i in 0..KEYS {
+        let found = node.get(&key_of(i), View::Committed).unwrap().map(|entry| entry.value);
+        assert_eq!(found, value_of(i, ROUNDS - 1), "k{i:04}");
+    }
+}
+
+fn live_keys() -> usize {
+    (0..KEYS).filter(|&i| value_of(i, ROUNDS - 1).is_some()).count()
+}
+
+#[test]
+fn an_opening_reads_no_old_version_of_an_overwritten_key() {
+    let disk = killed_store(1);
+    let mut node = open(&disk, 1 << 20);
+    let reads = node.engine.device().stats().of(IoClass::Recovery).reads;
+    let segments = node.engine.log_report().segments;
+    assert!(reads <= 4 * segments, "{reads} reads of {segments} segments");
+    let deferred = node.engine.verifications_deferred();
+    assert!(deferred > KEYS / 3, "{deferred} of {KEYS} keys");
+    // Before any of them is confirmed, scans and estimates are right, too.
+    assert_eq!(node.keys().len(), live_keys());
+    assert!(node.engine.len(RANGE) <= live_keys() as u64);
+    assert_content(&mut node);
+    while node.engine.log_report().verifications_queued > 0 {
+        node.turn();
+    }
+    assert_eq!(node.engine.verifications_deferred(), 0);
+    assert_eq!(node.engine.len(RANGE), live_keys() as u64);
+    assert_content(&mut node);
+}
+
+#[test]
+fn keys_for_which_memory_is_lacking_are_compared_by_the_opening() {
+    let disk = killed_store(2);
+    let mut node = open(&disk, 256 << 10);
+    let deferred = node.engine.verifications_deferred();
+    assert!((100..KEYS / 2).contains(&deferred), "{deferred} of {KEYS} keys");
+    assert_content(&mut node);
+    assert_eq!(node.keys().len(), live_keys());
+}
+
+#[test]
+fn keys_written_deleted_and_cleared_before_they_are_confirmed_stay_so() {
+    for clears in [false, true] {
+        let disk = killed_store(3);
+        let mut node = open(&disk, 1 << 20);
+        assert!(node.engine.verifications_deferred() > 0);
+        if clears {
+            let version = node.next_version();
+            node.engine.clear(RANGE, version).unwrap();
+        }
+        let write = |key: Vec<u8>, value: Option<Vec<u8>>| TestWrite { key, value, expires_at_ms: 0 };
+        node.append(&[write(key_of(1), Some(b"new".to_vec())), write(key_of(2), None)]).unwrap();
+        node.settle();
+        while node.engine.log_report().verifications_queued > 0 {
+            node.turn();
+        }
+        for reopened in [false, true] {
+            let get = |node: &mut TestNode, i| node.get(&key_of(i), View::Committed).unwrap().map(|entry| entry.value);
+            assert_eq!(get(&mut node, 1), Some(b"new".to_vec()), "cleared {clears}, reopened {reopened}");
+            assert_eq!(get(&mut node, 2), None);
+            assert_eq!(get(&mut node, 3), value_of(3, ROUNDS - 1).filter(|_| !clears));
+            disk.kill(3);
+            node = open(&disk, 1 << 20);
+        }
+    }
+}
