@@ -282,7 +282,8 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Overwritten keys that the opening left to be confirmed, and nothing asked for since. Polls confirm them.
+    /// Overwritten keys that the opening left to be confirmed, and nothing asked for since. Polls confirm them. If nothing is
+    /// in flight, no event says that the next poll is due.
     pub fn verifications_deferred(&self) -> usize {
         self.overlay.deferred()
     }

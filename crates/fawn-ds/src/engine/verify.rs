@@ -17,6 +17,8 @@ use smallvec::SmallVec;
 const IN_FLIGHT_MAX: usize = 64;
 /// Verifications in flight at most of those that an opening deferred. Others come first, and lookups wait little for so few.
 const DEFERRED_IN_FLIGHT_MAX: usize = 4;
+/// Deferred verifications begun per poll: most need no read if a page has many of the keys.
+const DEFERRED_PER_POLL_MAX: usize = 64;
 /// Keys queued for verification at most; beyond that, appends return [`EngineError::Overloaded`].
 const WAITING_MAX: usize = 4096;
 /// Entries apart per retry.
@@ -146,8 +148,10 @@ impl<D: Device> Engine<D> {
             let Some((at, name)) = self.verify_queue.pop_front() else { break };
             self.verify_step(at, name, Rejected::new());
         }
-        // One that needs no read costs time all the same: so many in a turn.
-        for _ in 0..DEFERRED_IN_FLIGHT_MAX.saturating_sub(self.verify_in_flight) {
+        for _ in 0..DEFERRED_PER_POLL_MAX {
+            if self.verify_in_flight >= DEFERRED_IN_FLIGHT_MAX {
+                return;
+            }
             let Some((at, name)) = self.overlay.wake_next() else { return };
             self.verify_step(at, name, Rejected::new());
         }

@@ -115,6 +115,12 @@ pub(crate) fn assert_scan_finds_the_same(
         }
     }
     if is_committed_same && counts == Counts::Exact {
+        for node in [&mut from_image, &mut from_log] {
+            // Deferred verifications make counts too low, and live bytes too high.
+            while node.engine.log_report().verifications_queued > 0 {
+                run(node, 1);
+            }
+        }
         for &range in &ranges {
             assert_eq!(from_image.engine.len(range), from_log.engine.len(range), "{context} {range:?}");
         }

@@ -45,6 +45,8 @@ use std::collections::VecDeque;
 const RETRY_MS: u64 = 1;
 /// Interval of calls to the engine while something is not synced.
 const SYNC_CHECK_MS: u64 = 100;
+/// Time to the next poll of an idle store that confirms what its opening deferred, without a read in flight.
+const CONFIRM_MS: u64 = 1;
 
 /// A single-threaded owner of sessions and of a store.
 #[derive(Debug)]
@@ -339,6 +341,8 @@ impl<D: Device> Shard<D> {
         let is_unsynced = engine.poisoned().is_none()
             && members.iter().map(|member| engine.progress(member.id)).any(|log| log.synced < log.appended);
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
-        [*flush_at, retry, sync, self.cluster_deadline()].into_iter().flatten().min()
+        let is_confirming = engine.verifications_deferred() > 0 && engine.in_flight() == 0;
+        let confirm = is_confirming.then(|| now.mono.plus_ms(CONFIRM_MS));
+        [*flush_at, retry, sync, confirm, self.cluster_deadline()].into_iter().flatten().min()
     }
 }

@@ -3,6 +3,7 @@
 mod blocked;
 mod bounds;
 mod cluster;
+mod confirming;
 mod counted;
 mod expiry;
 mod front;
