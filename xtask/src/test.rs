@@ -74,6 +74,8 @@ fn server_steps() -> Vec<Step<'static>> {
             &[&seed, "killed", "serve", "--shards", "2"],
         ),
         script("format page, kill -9 of demo", "written_files.py", &[&seed, "killed", "demo"]),
+        script("backups of serve", "backup.py", &["6", &seed, "serve"]),
+        script("backups of serve --shards 2", "backup.py", &["4", &seed, "serve", "--shards", "2"]),
         script("io_uring refused", "refused.py", &[]),
     ];
     for words in [&["demo"][..], &["serve", "--shards", "3"]] {

@@ -35,6 +35,7 @@
 //! device for crash tests of the program around the store.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod check;
 mod engine;
 mod error;
@@ -57,6 +58,7 @@ mod store;
 pub use fawn_types::{Durability, Version};
 pub use store::{
     Builder, Clock, Error, Iter, KeyBytes, Keys, ManualClock, PutOptions, Result, Stats, Store, Value, WriteBatch,
+    backup,
 };
 
 /// A simulated device for crash tests: it loses unsynced bytes at a crash, and fails on request.
@@ -100,6 +102,10 @@ pub mod internals {
     pub use crate::recovery::{Damage, OpenReport, RangeReport, SalvageReport, open_for_salvage};
     pub use crate::stats::{EngineStats, LogReport, MemoryReport};
 
+    /// Copies of a store that is in use.
+    pub mod backup {
+        pub use crate::backup::*;
+    }
     /// Offline verification.
     pub mod check {
         pub use crate::check::*;

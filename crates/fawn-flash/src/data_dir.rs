@@ -348,6 +348,14 @@ pub fn create_dirs(path: &Path, mode: u32) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Gives a file a second name, on the same file system. Durable once the directory of `to` is synced.
+///
+/// # Errors
+/// If there is no such file, the name is taken, or the file system cannot.
+pub fn hard_link(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::hard_link(from, to)
+}
+
 fn assert_name(name: &str) {
     assert!(!name.is_empty() && !name.contains('/') && name != LOCK, "{name}: not a valid file name in a store");
 }

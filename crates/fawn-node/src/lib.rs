@@ -23,7 +23,7 @@ pub mod status;
 
 pub use counters::Counted;
 pub use forward::MessageBatch;
-pub use group::{ClientService, LocalCluster, LocalOptions, ShardGroup, is_cluster_store};
+pub use group::{ClientService, LocalCluster, LocalOptions, ShardGroup, is_cluster_state, is_cluster_store};
 pub use options::{ServerInfo, ShardOptions};
 pub use output::ShardOutput;
 pub use placement::Placement;

@@ -228,6 +228,14 @@ impl Scanner {
         Self { report, is_searching: false, offset: FRAMES_OFFSET, carry, need: HEADER_BYTES, suspect }
     }
 
+    /// Goes on behind the valid frames of an earlier scan of the same segment, to which more may have been appended; the
+    /// first bytes pushed are those at [`ScanReport::valid_len`].
+    #[must_use]
+    pub fn go_on(report: ScanReport) -> Self {
+        let offset = report.valid_len;
+        Self { offset, report: ScanReport { damage: None, ..report.clone() }, ..Self::new(report.input) }
+    }
+
     /// Takes the next bytes of the segment.
     pub fn push(&mut self, chunk: &[u8], visitor: &mut impl Visitor) {
         let mut rest = self.clip(chunk);

@@ -142,7 +142,7 @@ pub(super) fn open_engine(device: BoxedDevice, options: Options, now: Now) -> Re
 }
 
 /// A secret from the standard library's per-process random keys, which other processes cannot guess.
-fn random_secret() -> HashSecret {
+pub(super) fn random_secret() -> HashSecret {
     let mut secret = [0; 16];
     for half in secret.chunks_exact_mut(8) {
         let mut hasher = RandomState::new().build_hasher();

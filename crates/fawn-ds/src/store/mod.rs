@@ -1,4 +1,5 @@
 //! The store as other programs embed it: blocking, shared by clones, with its own clock.
+mod backup;
 mod batch;
 mod builder;
 mod clock;
@@ -13,6 +14,7 @@ mod stats;
 mod ticker;
 mod value;
 
+pub use backup::backup;
 pub use batch::WriteBatch;
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock};

@@ -11,7 +11,7 @@ use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
 
 const KEYS: u64 = 40;
-type CrashContent = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type CrashContent = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The history of a workload, by number of device operations.
 #[derive(Default)]
@@ -46,10 +46,10 @@ fn write(rng: &mut Rng, keys: u64) -> TestWrite {
     TestWrite { key: format!("k{key:03}").into_bytes(), value, expires_at_ms: 0 }
 }
 
-struct CrashRun {
-    disk: SimDisk,
+pub(crate) struct CrashRun {
+    pub(crate) disk: SimDisk,
     options: Options,
-    node: TestNode,
+    pub(crate) node: TestNode,
     content: CrashContent,
     history: CrashHistory,
     keys: u64,
@@ -62,6 +62,11 @@ impl CrashRun {
         let mut history = CrashHistory::default();
         history.prefixes.insert(Version::ZERO, CrashContent::new());
         Self { disk, options, node, content: CrashContent::new(), history, keys }
+    }
+
+    /// The newest version acknowledged so far.
+    pub(crate) fn acked(&self) -> Version {
+        self.history.acked_at(self.disk.ops())
     }
 
     fn note_acks(&mut self, acked: Version) {
@@ -87,7 +92,7 @@ impl CrashRun {
         Ok(())
     }
 
-    fn step(&mut self, rng: &mut Rng) -> Result<(), EngineError> {
+    pub(crate) fn step(&mut self, rng: &mut Rng) -> Result<(), EngineError> {
         if rng.below(3) > 0 {
             return self.append(rng);
         }
@@ -97,7 +102,7 @@ impl CrashRun {
         Ok(())
     }
 
-    fn reopen(&mut self, seed: u64) {
+    pub(crate) fn reopen(&mut self, seed: u64) {
         self.node.settle();
         let acked = self.node.engine.progress(RANGE).committed;
         self.note_acks(acked);
@@ -131,8 +136,8 @@ fn content_of(node: &mut TestNode, keys: u64) -> CrashContent {
 
 /// Number of images of each kind. A kind that does not occur is not tested.
 #[derive(Clone, Copy, Default, Debug)]
-struct CrashImageCounts {
-    images: usize,
+pub(crate) struct CrashImageCounts {
+    pub(crate) images: usize,
     /// The end of the log was cut.
     torn: usize,
     /// A file name is missing, or a removed one is back.
@@ -142,62 +147,72 @@ struct CrashImageCounts {
     /// The image was taken while the device was full.
     full: usize,
     /// The store was opened from a checkpoint.
-    checkpoints: usize,
+    pub(crate) checkpoints: usize,
     /// Segments cleaned by the workload, and tombstones copied.
     cleaned: usize,
     tombstones: usize,
 }
 
 fn check_image(run: &CrashRun, image: &Image, promised: bool, context: &str) -> CrashImageCounts {
-    let (op, CrashRun { history, options, .. }) = (image.op, run);
-    let mut node = match TestNode::open(&image.disk, options.clone(), Now::at(9000)) {
-        Ok(node) => node,
-        Err(error) => panic!("{context}: after operation {op} the store does not open: {error}"),
-    };
-    assert_eq!(node.report.checkpoints_refused, [], "{context}: operation {op}");
-    let recovered = node.engine.progress(RANGE).committed;
-    let (acked, appended) = (history.acked_at(op), history.appended_at(op));
-    assert!(!promised || recovered >= acked, "{context}: operation {op}: acked {acked:?}, recovered {recovered:?}");
-    assert!(recovered <= appended, "{context}: operation {op}: recovered {recovered:?} of {appended:?}");
-    let Some(expected) = history.prefixes.get(&recovered) else {
-        panic!("{context}: operation {op}: {recovered:?} is within a batch")
-    };
-    let found = content_of(&mut node, run.keys);
-    let differs = |key: &&Vec<u8>| found.get(*key) != expected.get(*key);
-    if let Some(key) = found.keys().chain(expected.keys()).find(differs) {
-        let [found, expected] =
-            [&found, expected].map(|content| content.get(key).map(|value| (value.len(), &value[..8])));
-        let key = String::from_utf8_lossy(key);
-        panic!(
-            "{context}: operation {op}: {key} as of {recovered:?} is {found:?}, expected {expected:?}, {:?}",
-            node.report
-        );
+    let op = image.op;
+    let acked = if promised { run.history.acked_at(op) } else { Version::ZERO };
+    run.check_disk(image, acked, context)
+}
+
+impl CrashRun {
+    /// Checks that the image opens with at least what was acknowledged as `acked`, and at most what was appended before.
+    pub(crate) fn check_disk(&self, image: &Image, acked: Version, context: &str) -> CrashImageCounts {
+        let run = self;
+        let (op, CrashRun { history, options, .. }) = (image.op, run);
+        let mut node = match TestNode::open(&image.disk, options.clone(), Now::at(9000)) {
+            Ok(node) => node,
+            Err(error) => panic!("{context}: after operation {op} the store does not open: {error}"),
+        };
+        assert_eq!(node.report.checkpoints_refused, [], "{context}: operation {op}");
+        let recovered = node.engine.progress(RANGE).committed;
+        let appended = history.appended_at(op);
+        assert!(recovered >= acked, "{context}: operation {op}: acked {acked:?}, recovered {recovered:?}");
+        assert!(recovered <= appended, "{context}: operation {op}: recovered {recovered:?} of {appended:?}");
+        let Some(expected) = history.prefixes.get(&recovered) else {
+            panic!("{context}: operation {op}: {recovered:?} is within a batch")
+        };
+        let found = content_of(&mut node, run.keys);
+        let differs = |key: &&Vec<u8>| found.get(*key) != expected.get(*key);
+        if let Some(key) = found.keys().chain(expected.keys()).find(differs) {
+            let [found, expected] =
+                [&found, expected].map(|content| content.get(key).map(|value| (value.len(), &value[..8])));
+            let key = String::from_utf8_lossy(key);
+            panic!(
+                "{context}: operation {op}: {key} as of {recovered:?} is {found:?}, expected {expected:?}, {:?}",
+                node.report
+            );
+        }
+        let classes = CrashImageCounts {
+            images: 1,
+            torn: usize::from(!node.report.truncated.is_empty()),
+            orphans: usize::from(!node.report.orphans_removed.is_empty()),
+            checkpoints: usize::from(node.report.checkpoint_entries.is_some()),
+            ..CrashImageCounts::default()
+        };
+        if op.is_multiple_of(8) {
+            // Once there is space, the store accepts writes and keeps them.
+            image.disk.set_capacity_bytes(None);
+            node.now = node.now.plus_ms(1000);
+            node.turn();
+            let write = TestWrite { key: b"k000".to_vec(), value: Some(b"after".to_vec()), expires_at_ms: 0 };
+            node.append(&[write]).unwrap();
+            node.settle();
+            end(node, &image.disk, op);
+            let mut node = TestNode::open(&image.disk, options.clone(), Now::at(9000)).unwrap();
+            let entry = node.get(b"k000", View::Committed).unwrap();
+            assert_eq!(entry.map(|entry| entry.value), Some(b"after".to_vec()), "{context}: operation {op}: reopened");
+        }
+        classes
     }
-    let classes = CrashImageCounts {
-        images: 1,
-        torn: usize::from(!node.report.truncated.is_empty()),
-        orphans: usize::from(!node.report.orphans_removed.is_empty()),
-        checkpoints: usize::from(node.report.checkpoint_entries.is_some()),
-        ..CrashImageCounts::default()
-    };
-    if op.is_multiple_of(8) {
-        // Once there is space, the store accepts writes and keeps them.
-        image.disk.set_capacity_bytes(None);
-        node.now = node.now.plus_ms(1000);
-        node.turn();
-        let write = TestWrite { key: b"k000".to_vec(), value: Some(b"after".to_vec()), expires_at_ms: 0 };
-        node.append(&[write]).unwrap();
-        node.settle();
-        end(node, &image.disk, op);
-        let mut node = TestNode::open(&image.disk, options.clone(), Now::at(9000)).unwrap();
-        let entry = node.get(b"k000", View::Committed).unwrap();
-        assert_eq!(entry.map(|entry| entry.value), Some(b"after".to_vec()), "{context}: operation {op}: reopened");
-    }
-    classes
 }
 
 impl CrashImageCounts {
-    fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.images += other.images;
         self.torn += other.torn;
         self.names_lost += other.names_lost;
@@ -295,7 +310,10 @@ fn every_image_of_power_loss_opens_with_all_that_was_acked() {
 /// A store with keys that are seldom written, before the workload.
 fn with_cold_keys(seed: u64, durability: Durability) -> CrashRun {
     // Dead records are cleaned at once.
-    let options = Options { space_amplification_max_percent: 0, ..small(durability) };
+    cold_keys_in(seed, Options { space_amplification_max_percent: 0, ..small(durability) })
+}
+
+pub(crate) fn cold_keys_in(seed: u64, options: Options) -> CrashRun {
     let mut run = CrashRun::new(seed, options, COLD_KEYS);
     let mut rng = Rng::new(!seed);
     for key in 0..COLD_KEYS {

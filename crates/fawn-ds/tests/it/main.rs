@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics where it stands")]
 #![expect(clippy::unwrap_used, reason = "what a helper of a test unwraps, the test asserts")]
 
+mod backup;
 mod certified;
 mod chained;
 mod chained_crash;

@@ -177,3 +177,32 @@ fn damage_names_the_file_and_the_place() {
     let absent = store.get("never written").unwrap_err();
     assert!(matches!(absent, Error::Corrupt { .. }), "{absent:?}");
 }
+
+#[test]
+fn a_backup_of_an_open_store_has_what_was_written_and_goes_its_own_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let [data, copy, restored] = ["data", "copy", "restored"].map(|name| dir.path().join(name));
+    let store = Store::builder(&data).durability(Durability::EverySecond).open().unwrap();
+    // More than one segment takes.
+    for i in 0..70 {
+        store.put(format!("k{i}"), vec![b'x'; 1_000_000]).unwrap();
+    }
+    fawn_ds::backup(&data, &copy).unwrap();
+    store.put("later", "1").unwrap();
+    store.close().unwrap();
+    fawn_ds::backup(&copy, &restored).unwrap();
+    for path in [&copy, &restored] {
+        let store = Store::open(path).unwrap();
+        assert_eq!(store.len().unwrap(), 70);
+        assert_eq!(store.get("k69").unwrap().unwrap().len(), 1_000_000);
+        assert!(store.get("later").unwrap().is_none());
+        (0..70).for_each(|i| assert!(store.delete(format!("k{i}")).unwrap()));
+        store.close().unwrap();
+    }
+    let store = Store::open(&data).unwrap();
+    assert_eq!(store.len().unwrap(), 71, "deletes in a copy are not the source's");
+    assert!(matches!(fawn_ds::backup(&data, &copy), Err(Error::InvalidOption { name: "to", .. })));
+    let none = dir.path().join("none");
+    assert!(matches!(fawn_ds::backup(&none, dir.path().join("x")), Err(Error::InvalidOption { name: "from", .. })));
+    assert!(!none.exists());
+}

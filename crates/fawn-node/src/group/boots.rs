@@ -7,6 +7,7 @@
 use crate::cluster::NodeError;
 use fawn_chain::ClusterMap;
 use fawn_ds::internals::Engine;
+use fawn_ds::internals::format::manifest::ManifestState;
 use fawn_flash::Device;
 use fawn_types::{BootId, MemberId, Version};
 
@@ -17,6 +18,12 @@ const IDENTITY_KEY: u32 = 1 << 30;
 /// Whether the store belongs to a member of a cluster, and not to a standalone server.
 pub fn is_cluster_store<D: Device>(engine: &Engine<D>) -> bool {
     engine.blob(IDENTITY_KEY).is_some()
+}
+
+/// As [`is_cluster_store`], by the store's manifest.
+#[must_use]
+pub fn is_cluster_state(state: &ManifestState) -> bool {
+    state.blobs.contains_key(&IDENTITY_KEY)
 }
 
 /// Returns the boot of a shard on its store, which was just opened. Blocks on the device at the first open of a new

@@ -6,7 +6,7 @@ mod map_persistence;
 mod shard_group;
 mod status;
 
-pub use boots::is_cluster_store;
+pub use boots::{is_cluster_state, is_cluster_store};
 pub use client_service::ClientService;
 pub use local::{LocalCluster, LocalOptions};
 pub use shard_group::ShardGroup;

@@ -1,8 +1,8 @@
 //! Command `fawn check`.
-use crate::data_dir::{Layout, refuse};
+use crate::data_dir::{Layout, NewDir, refuse, with_suffix};
 use crate::failure::{Exit, Failure};
 use crate::salvage::{
-    FoundStore, Losses, finding_line, holds_store, open_device, open_layout, open_store, target_of, write_repaired,
+    FoundStore, Losses, finding_line, holds_store, open_device, open_layout, open_store, write_repaired,
 };
 use crate::server::random_bytes;
 use fawn_ds::internals::check::CheckReport;
@@ -49,11 +49,8 @@ impl Check {
         if layout.is_none() && !holds_store(&self.dir) {
             return refuse(&self.dir, "holds no store: neither a manifest nor segments; give a data directory");
         }
-        let is_sound = match &layout {
-            None => check_store(&self.dir),
-            Some(layout) => check_stores(layout),
-        };
-        if is_sound? {
+        drop(layout);
+        if verify(&self.dir)? {
             println!("sound");
             return Ok(());
         }
@@ -64,7 +61,15 @@ impl Check {
 
     fn repair(self) -> Result<(), Failure> {
         let layout = open_layout(&self.dir)?;
-        let target = target_of(&self.dir, self.to)?;
+        let target = match self.to {
+            Some(target) => target,
+            // `.` and `data/..` have no name of their own.
+            None => {
+                let whole = self.dir.canonicalize().map_err(Failure::about(Exit::Data, self.dir.display()))?;
+                with_suffix(&whole, ".repaired")
+            }
+        };
+        let target = NewDir::choose(&self.dir, target)?;
         let Survey { keys, losses } = survey(&layout)?;
         if !losses.is_damaged() {
             println!("sound; there is nothing to repair");
@@ -72,18 +77,13 @@ impl Check {
         }
         eprintln!("{}: {}; {keys} keys are left", self.dir.display(), losses.describe());
         losses.explain();
-        confirm(self.yes, &target)?;
+        confirm(self.yes, target.path())?;
         let copied = write_repaired(&layout, &target, HashSecret(random_bytes()?))?;
         drop(layout);
-        let copy = Layout::existing(&target)?;
-        let is_sound = match &copy {
-            None => check_store(&target)?,
-            Some(copy) => check_stores(copy)?,
-        };
-        if !is_sound {
-            return refuse(&target, "the copy is corrupt, as listed; look at the kernel's log and at the disk");
+        if !verify(target.path())? {
+            return refuse(target.path(), "the copy is corrupt, as listed; look at the kernel's log and at the disk");
         }
-        let (dir, target) = (self.dir.display(), target.display());
+        let (dir, target) = (self.dir.display(), target.path().display());
         println!("{copied} keys copied to {target}, which is sound. {dir} is unchanged. To use the copy:");
         println!("  mv {dir} {dir}.damaged && mv {target} {dir}");
         Ok(())
@@ -137,6 +137,14 @@ fn confirm(yes: bool, target: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(Exit::Failed, "nothing was written"))
+}
+
+/// Verifies the files of a data directory, and prints what was read and found. Returns whether they are sound.
+pub(super) fn verify(dir: &Path) -> Result<bool, Failure> {
+    match Layout::existing(dir)? {
+        None => check_store(dir),
+        Some(layout) => check_stores(&layout),
+    }
 }
 
 /// Checks all stores, also after a corrupt one.

@@ -1,12 +1,15 @@
 //! Command line: one file per command, the manual that `--help` prints, the exit of a command.
+mod backup;
 mod check;
 mod config;
+mod data_copy;
 mod del;
 mod demo;
 mod dump;
 mod get;
 mod load;
 mod logs;
+mod restore;
 mod serve;
 mod set;
 mod target;
@@ -39,6 +42,8 @@ enum CliCommand {
     Load(load::Load),
     Dump(dump::Dump),
     Check(check::Check),
+    Backup(backup::Backup),
+    Restore(restore::Restore),
     Config(config::Config),
     Bench(fawn_bench::cli::Bench),
 }
@@ -54,6 +59,8 @@ pub(crate) fn main() -> ExitCode {
         CliCommand::Load(command) => command.run(),
         CliCommand::Dump(command) => command.run(),
         CliCommand::Check(command) => command.run(),
+        CliCommand::Backup(command) => command.run(),
+        CliCommand::Restore(command) => command.run(),
         CliCommand::Config(command) => command.run(),
         CliCommand::Bench(bench) => fawn_bench::cli::run(bench).map_err(|error| Failure::new(Exit::Failed, error)),
     };

@@ -4,7 +4,10 @@
 //! A single shard's store is in the directory itself. Each of several shards has its own directory, and `layout.toml`,
 //! which is durable before any of them, records their number and what their stores share.
 mod file;
+mod new_dir;
 mod stores;
+
+pub(crate) use new_dir::{NewDir, create_private, with_suffix};
 
 use crate::config::{Settings, ShardCount};
 use crate::failure::{Exit, Failure};
@@ -20,8 +23,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct Layout {
     dir: PathBuf,
-    /// Several shards.
-    several: Option<(LayoutFile, DirLock)>,
+    /// Several shards. Without the lock the layout only describes a directory that may be in use.
+    several: Option<(LayoutFile, Option<DirLock>)>,
 }
 
 /// A refusal that begins with the directory; `words` name the remedy.
@@ -86,7 +89,7 @@ impl Layout {
             }
         };
         stores::look(dir, &file)?;
-        Ok(Self { dir: dir.clone(), several: Some((file, lock)) })
+        Ok(Self { dir: dir.clone(), several: Some((file, Some(lock))) })
     }
 
     /// The existing layout of `dir`, for a check: changes nothing. `None`: one store, or none, in the directory itself.
@@ -97,15 +100,30 @@ impl Layout {
             return refuse(dir, "changes while it is looked at; try again");
         };
         stores::look(dir, &file)?;
-        Ok(Some(Self { dir: dir.to_owned(), several: Some((file, lock)) }))
+        Ok(Some(Self { dir: dir.to_owned(), several: Some((file, Some(lock))) }))
     }
 
     /// The existing layout of `dir` for reading its stores, whatever state they are in: changes nothing. A directory
     /// without a layout file is taken for one store.
     pub(crate) fn offline(dir: &Path) -> Result<Self, Failure> {
         let several = match find(dir)? {
-            FoundLayout::Several(file) => Some((file, lock(dir)?)),
+            FoundLayout::Several(file) => Some((file, Some(lock(dir)?))),
             FoundLayout::Flat | FoundLayout::Nothing => None,
+        };
+        Ok(Self { dir: dir.to_owned(), several })
+    }
+
+    /// The existing layout of `dir`, which may be in use: its files are only read.
+    pub(crate) fn in_use(dir: &Path) -> Result<Self, Failure> {
+        if !dir.is_dir() {
+            return refuse(dir, "no such directory; give a data directory");
+        }
+        refuse_shard_alone(dir)?;
+        let several = match find(dir)? {
+            FoundLayout::Several(file) if file.is_made => Some((file, None)),
+            FoundLayout::Several(_) => return refuse(dir, "its first start was interrupted: it holds nothing yet"),
+            FoundLayout::Flat => None,
+            FoundLayout::Nothing => return refuse(dir, "holds no store: it has no manifest; give a data directory"),
         };
         Ok(Self { dir: dir.to_owned(), several })
     }
@@ -116,7 +134,7 @@ impl Layout {
         let lock = lock(dir)?;
         let file = LayoutFile { is_made: false, ..*file };
         file::write(dir, &file).map_err(named(&dir.join(file::NAME)))?;
-        Ok(Self { dir: dir.to_owned(), several: Some((file, lock)) })
+        Ok(Self { dir: dir.to_owned(), several: Some((file, Some(lock))) })
     }
 
     /// Number of shards.

@@ -1,69 +1,30 @@
 //! Repair: writes what a damaged data directory still has into a new one, and leaves the damaged one as it is.
 use super::{FoundStore, Losses, open_device, open_store};
-use crate::data_dir::{Layout, refuse};
+use crate::data_dir::{Layout, NewDir, create_private};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::record::{RecordRef, VALUE_BYTES_LIMIT};
 use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::{Device, FileDevice};
 use fawn_node::Placement;
 use fawn_types::{ClientTag, Durability, Epoch, HashSecret, KeyHash, RangeId, Version};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Records between two rounds of writing.
 const ROUND_RECORDS: u64 = 256;
 
-/// The directory for the repaired copy: the given one, or the name of the damaged one with `.repaired`. It must not
-/// exist, or be empty.
-pub(crate) fn target_of(dir: &Path, given: Option<PathBuf>) -> Result<PathBuf, Failure> {
-    let target = match given {
-        Some(target) => target,
-        None => {
-            // `.` and `data/..` have no name of their own.
-            let whole = dir.canonicalize().map_err(Failure::about(Exit::Data, dir.display()))?;
-            with_suffix(&whole, ".repaired")
-        }
-    };
-    let inside = std::path::absolute(&target)
-        .is_ok_and(|target| dir.canonicalize().is_ok_and(|dir| target.starts_with(dir)) || target.starts_with(dir));
-    if inside {
-        return refuse(&target, "is in the damaged directory, which stays as it is; choose another one with --to");
-    }
-    let is_free = match target.read_dir() {
-        Ok(mut entries) => entries.next().is_none(),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    };
-    if !is_free {
-        return refuse(&target, "exists and is not empty; remove it, or choose another directory with --to");
-    }
-    Ok(target)
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
 /// Writes all that is left of the stores of `layout` into `target`. Returns the number of keys.
-pub(crate) fn write_repaired(layout: &Layout, target: &Path, secret: HashSecret) -> Result<u64, Failure> {
-    let create = |dir: &Path| fawn_flash::create_dirs(dir, 0o700).map_err(Failure::about(Exit::Failed, dir.display()));
-    // A name of its own until it is complete. A directory that is there already may be a mount point, and keeps its name.
-    let partial = if target.exists() { target.to_owned() } else { with_suffix(target, ".partial") };
-    if partial != target && partial.exists() {
-        return refuse(&partial, "is of a repair that was interrupted; remove it");
-    }
-    create(&partial)?;
-    let mut repaired = layout.create_like(&partial)?;
+pub(crate) fn write_repaired(layout: &Layout, target: &NewDir, secret: HashSecret) -> Result<u64, Failure> {
+    let partial = target.begin()?;
+    let mut repaired = layout.create_like(partial)?;
     let secret = repaired.secret().unwrap_or(secret);
     let mut keys = 0;
     let dirs: Vec<_> = repaired.shard_dirs().collect();
     for ((placement, from), (_, to)) in layout.shard_dirs().zip(dirs) {
-        create(&to)?;
+        create_private(&to)?;
         keys += copy_store(layout, (&from, &to), placement, secret)?;
     }
     repaired.finish()?;
-    let named = if partial == target { Ok(()) } else { std::fs::rename(&partial, target) };
-    named.map_err(Failure::about(Exit::Failed, target.display()))?;
+    target.finish()?;
     Ok(keys)
 }
 

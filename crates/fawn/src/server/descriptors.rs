@@ -9,6 +9,13 @@ const SHARD_RESERVE: u64 = 64;
 /// would. With fewer, stores close files and open them again.
 const SHARD_RESERVE_WANTED: u64 = 448;
 
+/// Raises the limit as far as the system allows.
+pub(crate) fn raise() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Without it, files are closed and opened again.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 /// Raises the limit for `connections` and returns how many fit.
 pub(super) fn make_room(connections: u32, shards: u16) -> u32 {
     let further = u64::from(shards.saturating_sub(1));

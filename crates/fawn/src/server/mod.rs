@@ -26,6 +26,7 @@ mod write;
 pub(crate) use control::ShardReport;
 #[cfg(test)]
 pub(crate) use counters::LoopCounters;
+pub(crate) use descriptors::raise as raise_descriptors;
 pub(crate) use listener::cannot_listen;
 pub(crate) use run::run;
 pub(crate) use service::Service;

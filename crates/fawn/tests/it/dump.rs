@@ -266,7 +266,7 @@ fn salvaged(flags: &[&str], store: &str) {
     assert!(code == 3 && error.contains("exists and is not empty"), "{code} {error}");
     let inside = data.join("copy");
     let (code, _, error) = run(&["check", text(&data), "--repair", "--yes", "--to", text(&inside)]);
-    assert!(code == 3 && error.contains("is in the damaged directory"), "{code} {error}");
+    assert!(code == 3 && error.contains("which stays as it is"), "{code} {error}");
     assert!(dump(&repaired, &dir.path().join("repaired.jsonl")) == left, "all that was left");
 
     std::fs::rename(&data, dir.path().join("data.damaged")).expect("renamed");

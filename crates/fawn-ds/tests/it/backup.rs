@@ -1,0 +1,261 @@
+//! Copies of a store that is in use: between any two accesses of the copy to the source, the store goes on.
+use crate::crash::{CrashImageCounts, CrashRun, cold_keys_in};
+use crate::support::{TestNode, TestWrite, frames, small};
+use fawn_ds::internals::backup::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
+use fawn_ds::internals::{Options, check};
+use fawn_flash::sim::Image;
+use fawn_flash::{Completion, Device, DeviceError, FileId, IoRequest, IoStats, SimDevice, SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, Now};
+use std::collections::VecDeque;
+
+/// Steps that fill several segments.
+const BURST_STEPS: u64 = 1000;
+
+/// The source of a copy: lets the store run for a while before each access.
+struct BusySource<'r> {
+    device: SimDevice,
+    run: &'r mut CrashRun,
+    rng: Rng,
+    /// Most steps of the store between two accesses, save for bursts.
+    steps_max: u64,
+    /// One in so many accesses follows a burst, in which segments are filled and cleaned; 0: none.
+    burst_every: u64,
+    /// One in so many accesses follows a restart of the store; 0: none.
+    restart_every: u64,
+}
+
+impl BusySource<'_> {
+    fn device(&mut self) -> &mut SimDevice {
+        let is_due = |rng: &mut Rng, every: u64| every > 0 && rng.below(every) == 0;
+        let steps_max = if is_due(&mut self.rng, self.burst_every) { BURST_STEPS } else { self.steps_max };
+        for _ in 0..self.rng.below(steps_max + 1) {
+            self.run.step(&mut self.rng).unwrap();
+        }
+        if is_due(&mut self.rng, self.restart_every) {
+            self.run.reopen(0);
+        }
+        &mut self.device
+    }
+}
+
+impl Device for BusySource<'_> {
+    fn list(&mut self) -> Result<Vec<String>, DeviceError> {
+        self.device().list()
+    }
+    fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        self.device().open(name)
+    }
+    fn close(&mut self, file: FileId) {
+        self.device.close(file);
+    }
+    fn len(&mut self, file: FileId) -> Result<u64, DeviceError> {
+        self.device().len(file)
+    }
+    fn free_bytes(&mut self) -> Result<u64, DeviceError> {
+        self.device.free_bytes()
+    }
+    fn submit(&mut self, request: IoRequest) {
+        self.device.submit(request);
+    }
+    fn kick(&mut self) {
+        self.device.kick();
+    }
+    fn reap(&mut self, out: &mut VecDeque<Completion>) {
+        self.device.reap(out);
+    }
+    fn wait(&mut self, out: &mut VecDeque<Completion>) {
+        self.device().wait(out);
+    }
+    fn in_flight(&self) -> usize {
+        self.device.in_flight()
+    }
+    fn stats(&self) -> &IoStats {
+        self.device.stats()
+    }
+    fn poisoned(&self) -> Option<&DeviceError> {
+        self.device.poisoned()
+    }
+    fn name(&self) -> &'static str {
+        "busy"
+    }
+    fn lock(&mut self) -> Result<(), DeviceError> {
+        panic!("a copy does not lock its source")
+    }
+    fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        panic!("a copy creates {name} in its source")
+    }
+    fn rename(&mut self, from: &str, _: &str) -> Result<(), DeviceError> {
+        panic!("a copy renames {from} in its source")
+    }
+    fn link(&mut self, from: &str, _: &str) -> Result<(), DeviceError> {
+        panic!("a copy links {from} in its source")
+    }
+    fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
+        panic!("a copy unlinks {name} in its source")
+    }
+    fn sync_dir(&mut self) -> Result<(), DeviceError> {
+        panic!("a copy syncs its source")
+    }
+    fn truncate(&mut self, _: FileId, _: u64) -> Result<(), DeviceError> {
+        panic!("a copy truncates a file of its source")
+    }
+    fn allocate(&mut self, _: FileId, _: u64, _: u64) -> Result<(), DeviceError> {
+        panic!("a copy allocates in its source")
+    }
+    fn punch(&mut self, _: FileId, _: u64, _: u64) -> Result<(), DeviceError> {
+        panic!("a copy punches a file of its source")
+    }
+}
+
+fn copy<S: Device>(source: &mut S, target: &SimDisk, skip_generations: u32) -> Result<CopyReport, CopyError> {
+    let mut target = SimDevice::attach(target);
+    let (link, progress) = (&mut |_: &str| Linked::Refused, &mut |_, _| {});
+    copy_store(source, &mut target, &mut CopyOptions { link, progress, piece_bytes: 4 << 10, skip_generations })
+}
+
+/// Takes copies of a store that is in use, and checks that each is sound and opens with all that was acknowledged when it
+/// was begun. Returns the number of attempts.
+fn copies(
+    (seed, space_amplification_max_percent): (u64, u64),
+    count: usize,
+    (steps_max, burst_every, restart_every): (u64, u64, u64),
+) -> u32 {
+    let context = format!("seed {seed} (cargo test -p fawn-ds --test it backup::)");
+    let mut run = cold_keys_in(seed, options(Durability::EverySecond, space_amplification_max_percent));
+    let mut rng = Rng::new(seed);
+    let (mut classes, mut attempts) = (CrashImageCounts::default(), 0);
+    for i in 0..count {
+        let acked = run.acked();
+        let target = SimDisk::new(SimOptions { seed: rng.next(), ..SimOptions::default() });
+        let device = SimDevice::attach(&run.disk);
+        let busy = Rng::new(rng.next());
+        let mut source = BusySource { device, run: &mut run, rng: busy, steps_max, burst_every, restart_every };
+        match copy(&mut source, &target, if i % 2 == 0 { 0 } else { 1000 }) {
+            Ok(report) => attempts += report.attempts,
+            Err(error) => panic!("{context}, copy {i}: {error}"),
+        }
+        drop(source);
+        // All of the copy is durable.
+        target.crash(rng.next());
+        let found = check::check(&mut SimDevice::attach(&target)).unwrap();
+        assert_eq!(found.findings, [], "{context}, copy {i}");
+        target.crash(rng.next());
+        let image = Image { op: run.disk.ops() + 1, disk: target };
+        classes.add(run.check_disk(&image, acked, &format!("{context}, copy {i}")));
+    }
+    assert!(classes.images == count && classes.checkpoints > count / 2, "{context}: {classes:?}");
+    attempts
+}
+
+#[test]
+fn a_copy_of_a_store_in_use_has_all_that_was_acked() {
+    let attempts: u32 = (0..12).map(|seed| copies((seed, 0), 12, ([1, 3, 8][seed as usize % 3], 0, 0))).sum();
+    assert!(attempts > 12 * 12, "no attempt met a change");
+}
+
+#[test]
+fn a_copy_of_a_store_that_fills_and_cleans_segments_meanwhile_has_all_that_was_acked() {
+    let attempts: u32 = (200..216).map(|seed| copies((seed, 140), 5, (2, 40, 0))).sum();
+    assert!(attempts > 16 * 5, "no attempt met a change");
+}
+
+#[test]
+fn a_copy_survives_restarts_of_the_store() {
+    let attempts: u32 = (100..106).map(|seed| copies((seed, 0), 8, (2, 0, 100))).sum();
+    assert!(attempts > 6 * 8, "no attempt met a restart");
+}
+
+fn options(durability: Durability, space_amplification_max_percent: u64) -> Options {
+    Options { space_amplification_max_percent, ..small(durability) }
+}
+
+fn copy_of(disk: &SimDisk, skip_generations: u32) -> Result<SimDisk, CopyError> {
+    let target = SimDisk::new(SimOptions::default());
+    copy(&mut SimDevice::attach(disk), &target, skip_generations).map(|_| target)
+}
+
+fn segments(disk: &SimDisk) -> Vec<String> {
+    disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect()
+}
+
+#[test]
+fn a_copy_and_its_source_share_no_names_of_later_segments() {
+    let mut run = cold_keys_in(1, options(Durability::EverySecond, 0));
+    let target = copy_of(&run.disk, 1000).unwrap();
+    let common = segments(&target);
+    let mut rng = Rng::new(1);
+    (0..1500).for_each(|_| run.step(&mut rng).unwrap());
+    let mut node = TestNode::open(&target, small(Durability::EverySecond), Now::at(9000)).unwrap();
+    assert!(node.engine.generation() > 1000);
+    for i in 0..1500 {
+        let write = TestWrite { key: format!("n{i}").into_bytes(), value: Some(vec![1; 300]), expires_at_ms: 0 };
+        node.append(&[write]).unwrap();
+        node.turn();
+    }
+    let (ours, others) = (segments(&target), segments(&run.disk));
+    let shared: Vec<_> = ours.iter().filter(|name| others.contains(name) && !common.contains(name)).collect();
+    assert!(ours.len() > common.len() && shared.is_empty(), "{shared:?}");
+}
+
+/// The name of the segment that is written to, and its last frame's bounds.
+fn active(disk: &SimDisk) -> (String, (usize, usize)) {
+    let with_frames = segments(disk).into_iter().filter_map(|name| {
+        let bytes = disk.contents(&name).unwrap();
+        let sequence = u64::from_le_bytes(bytes[48..56].try_into().unwrap());
+        let is_foreground = bytes[60..64] == [0; 4];
+        Some((sequence, name, *frames(&bytes).last()?)).filter(|_| is_foreground)
+    });
+    let (_, name, frame) = with_frames.max().unwrap();
+    (name, frame)
+}
+
+#[test]
+fn damage_in_the_segment_that_is_written_to_is_refused_not_cut_off() {
+    let mut run = cold_keys_in(2, options(Durability::Sync, 0));
+    let mut rng = Rng::new(2);
+    // The first frame is damaged, and a later one proves that it was synced.
+    let name = loop {
+        run.step(&mut rng).unwrap();
+        let (name, (last, _)) = active(&run.disk);
+        if last > 4096 + 8192 {
+            break name;
+        }
+    };
+    run.disk.flip_bits(&name, 4096 + 200, 1);
+    match copy_of(&run.disk, 0).map(drop) {
+        Err(CopyError::Damaged { file, .. }) => assert_eq!(file, name),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn damage_to_the_last_frame_of_a_copy_is_damage_not_a_torn_end() {
+    let run = cold_keys_in(3, options(Durability::EverySecond, 0));
+    let target = copy_of(&run.disk, 0).unwrap();
+    let (name, (from, _)) = active(&target);
+    target.flip_bits(&name, from as u64 + 100, 1);
+    let found = check::check(&mut SimDevice::attach(&target)).unwrap();
+    assert!(!found.is_sound(), "{:?}", found.findings);
+}
+
+#[test]
+fn a_missing_segment_is_reported_by_name() {
+    let run = cold_keys_in(4, options(Durability::EverySecond, 0));
+    let name = segments(&run.disk).remove(0);
+    SimDevice::attach(&run.disk).unlink(&name).unwrap();
+    match copy_of(&run.disk, 0).map(drop) {
+        Err(CopyError::Damaged { file, detail }) => assert!(file == name && detail.contains("missing"), "{detail}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_full_target_is_an_error_and_holds_no_store() {
+    let run = cold_keys_in(5, options(Durability::EverySecond, 0));
+    let target = SimDisk::new(SimOptions::default());
+    target.set_capacity_bytes(Some(100 << 10));
+    let error = copy(&mut SimDevice::attach(&run.disk), &target, 0).unwrap_err();
+    assert!(matches!(error, CopyError::Device(_)), "{error}");
+    assert!(!target.names().contains(&"manifest".to_owned()));
+}

@@ -1,0 +1,96 @@
+//! Verified copies of data directories, of all shards: what backing up and restoring have in common.
+use super::check::verify;
+use crate::data_dir::{Layout, NewDir, create_private, refuse};
+use crate::failure::{Exit, Failure};
+use crate::server::{raise_descriptors, random_bytes};
+use fawn_ds::internals::backup::{CopyError, CopyReport, Sharing, copy_dir};
+use fawn_ds::internals::format::manifest;
+use fawn_node::is_cluster_state;
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A finished copy.
+pub(crate) struct DataCopy {
+    path: PathBuf,
+    report: CopyReport,
+}
+
+impl DataCopy {
+    /// Its directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl fmt::Display for DataCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CopyReport { segments, linked_files, copied_bytes, .. } = self.report;
+        write!(f, "{segments} segments; {linked_files} files linked, {} copied", HumanBytes(copied_bytes))
+    }
+}
+
+/// Copies the data directory `from`, in use or not, to `to`, and verifies the copy before it gets its name.
+pub(crate) fn copy(from: &Path, to: PathBuf, is_whole: bool) -> Result<DataCopy, Failure> {
+    let layout = Layout::in_use(from)?;
+    layout.shard_dirs().try_for_each(|(_, dir)| refuse_member(&dir))?;
+    let target = NewDir::choose(from, to)?;
+    raise_descriptors();
+    let sharing = if is_whole { Sharing::Nothing } else { Sharing::Links };
+    let report = copy_into(&layout, &target, sharing).inspect_err(|_| target.discard())?;
+    Ok(DataCopy { path: target.path().to_owned(), report })
+}
+
+fn copy_into(layout: &Layout, target: &NewDir, sharing: Sharing) -> Result<CopyReport, Failure> {
+    let partial = target.begin()?;
+    let report = copy_stores(layout, partial, sharing)?;
+    if !verify(partial)? {
+        return refuse(partial, "the copy is corrupt, as listed; look at the kernel's log and at both disks");
+    }
+    target.finish()?;
+    Ok(report)
+}
+
+/// Refuses the store of a cluster's member: restored, it would be older than what the others know of it.
+fn refuse_member(dir: &Path) -> Result<(), Failure> {
+    // Copying reports a manifest that is missing or damaged.
+    let bytes = std::fs::read(dir.join(manifest::FILE_NAME)).unwrap_or_default();
+    if manifest::decode_all(&bytes).is_ok_and(|decoded| is_cluster_state(&decoded.state)) {
+        let words =
+            "is the store of a cluster's member: the others have its data. A copy of this member alone: `fawn dump`";
+        return refuse(dir, words);
+    }
+    Ok(())
+}
+
+fn copy_stores(layout: &Layout, partial: &Path, sharing: Sharing) -> Result<CopyReport, Failure> {
+    let mut copy = layout.create_like(partial)?;
+    let dirs: Vec<_> = copy.shard_dirs().map(|(_, dir)| dir).collect();
+    let mut total = CopyReport::default();
+    for ((_, from), to) in layout.shard_dirs().zip(&dirs) {
+        create_private(to)?;
+        let report = copy_store(&from, to, sharing)?;
+        total.segments += report.segments;
+        total.linked_files += report.linked_files;
+        total.copied_bytes += report.copied_bytes;
+    }
+    copy.finish()?;
+    Ok(total)
+}
+
+fn copy_store(from: &Path, to: &Path, sharing: Sharing) -> Result<CopyReport, Failure> {
+    let bar = ProgressBar::new(0);
+    let template = "{bar:30} {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left";
+    // The template is a constant; indicatif's default replaces one that a new version rejects.
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut progress = |copied: u64, planned: u64| {
+        bar.set_length(planned);
+        bar.set_position(copied);
+    };
+    let copied = copy_dir((from, to), sharing, u64::from_le_bytes(random_bytes()?), &mut progress);
+    bar.finish_and_clear();
+    copied.map_err(|error| match error {
+        CopyError::Device(error) => Failure::new(Exit::Failed, error),
+        error => Failure::new(Exit::Data, format!("{}: {error}", from.display())),
+    })
+}
