@@ -99,7 +99,7 @@ pub mod internals {
     pub use crate::options::Options;
     pub use crate::range::RangeProgress;
     pub use crate::record_cache::{CacheSplit, RecordCache};
-    pub use crate::recovery::{Damage, OpenReport, RangeReport, SalvageReport, open_for_salvage};
+    pub use crate::recovery::{Damage, OpenProgress, OpenReport, RangeReport, SalvageReport, open_for_salvage};
     pub use crate::stats::{EngineStats, LogReport, MemoryReport};
 
     /// Copies of a store that is in use.

@@ -2,9 +2,11 @@
 use crate::format::record::RESULT_HEADER_BYTES_MAX;
 use crate::index::IndexOptions;
 use crate::range::Retained;
+use crate::recovery::OpenProgress;
 use crate::recovery::deferred::DEFERRED_BYTES;
 use fawn_flash::buffer::{HUGE_BUF_BYTES, PAGE_BYTES};
 use fawn_types::{Durability, HashSecret, limits};
+use std::sync::Arc;
 
 /// Segment size unless chosen otherwise, bytes.
 const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
@@ -54,6 +56,8 @@ pub struct Options {
     pub retained_records_max: usize,
     /// Initial sizes of each range's index.
     pub index: IndexOptions,
+    /// Told how far the opening is.
+    pub progress: Option<Arc<OpenProgress>>,
     /// Never writes: for checks and exports of a corrupt store.
     pub read_only: bool,
 }
@@ -76,6 +80,7 @@ impl Default for Options {
             number_if_new: 0,
             retained_records_max: 1 << 16,
             index: IndexOptions::default(),
+            progress: None,
             read_only: false,
         }
     }

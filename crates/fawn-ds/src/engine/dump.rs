@@ -94,7 +94,7 @@ impl<D: Device> Engine<D> {
                 };
                 walk.push(&buf, &mut take);
                 if failed.is_some() {
-                    reads.end(&mut self.device);
+                    reads.settle(&mut self.device);
                     break;
                 }
             }

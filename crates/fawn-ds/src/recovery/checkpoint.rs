@@ -71,7 +71,7 @@ impl<'d, D: Device> PieceSource<'d, D> {
     }
 
     fn close(mut self) {
-        self.reads.end(self.device);
+        self.reads.settle(self.device);
         self.device.close(self.file);
     }
 
@@ -145,6 +145,10 @@ pub(crate) fn verify_pieces<D: Device>(
 fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<CheckpointImage, ContentError> {
     let Engine { device, segments, options, manifest, store, .. } = engine;
     let (header, mut source) = PieceSource::open(device, &entry, *store, IoClass::Recovery)?;
+    if let Some(progress) = &options.progress {
+        progress.plan(entry.len_bytes);
+        source.reads = source.reads.counted_by(Some(progress));
+    }
     let seal_of = |slot| manifest.state().segments.get(&slot).and_then(|entry| entry.seal.as_ref());
     let mut before = segments.iter().filter(|segment| segment.sequence < header.from[segment.stream].sequence);
     let image = if before.any(|segment| seal_of(segment.slot).is_none()) {

@@ -379,12 +379,13 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    /// Settles the conflicts once a batch of reads is worthwhile.
-    pub(super) fn resolve_if_many(&mut self) -> Result<(), OpenError> {
-        if self.conflicts.is_large() { self.resolve() } else { Ok(()) }
+    /// Whether a batch of reads for the conflicts is worthwhile.
+    pub(super) fn must_resolve(&self) -> bool {
+        self.conflicts.is_large()
     }
 
-    fn resolve(&mut self) -> Result<(), OpenError> {
+    /// Settles the conflicts. Nothing else may be in flight.
+    pub(super) fn resolve(&mut self) -> Result<(), OpenError> {
         Ok(self.conflicts.resolve(self.engine, &self.deferred)?)
     }
 

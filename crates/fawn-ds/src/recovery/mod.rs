@@ -8,12 +8,14 @@ mod create;
 pub(crate) mod deferred;
 mod index_build;
 pub(crate) mod io;
+mod progress;
 mod read;
 mod report;
 mod salvage;
 pub(crate) mod sequential;
 mod validate;
 
+pub use progress::OpenProgress;
 pub use report::{Damage, OpenReport, RangeReport};
 pub use salvage::{SalvageReport, open_for_salvage};
 

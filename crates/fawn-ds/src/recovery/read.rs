@@ -1,20 +1,19 @@
 //! The reading part of an open: scans all listed segments in log order, with several reads in flight.
 use super::index_build::{IndexBuilder, Stray};
 use super::io::Io;
+use super::sequential::SequentialRead;
 use super::{OpenReport, Scanned};
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest::SegmentEntry;
+use crate::format::record::Stored;
 use crate::format::scan::{ScanInput, ScanReport, Scanner};
 use crate::format::segment::{self, HEADER_BYTES, StreamKind};
 use crate::format::{FRAMES_OFFSET, StoreUuid};
 use crate::log::segments::Segment;
-use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-/// Length of one scan read, bytes; several are in flight.
-const SCAN_READ_BYTES: usize = 1 << 20;
 const SCAN_READS_IN_FLIGHT: usize = 4;
 /// Sequence number of a store's first segment.
 const FIRST_SEQUENCE: u64 = 1;
@@ -32,11 +31,14 @@ impl<D: Device> Engine<D> {
         }
         let mut builder = IndexBuilder::new(self);
         let from = builder.load_checkpoint(report);
+        listed.retain(|(_, entry)| entry.sequence >= from[entry.stream].sequence);
+        if let Some(progress) = &builder.engine.options.progress {
+            let segment_bytes = builder.engine.options.segment_bytes;
+            let len = |(_, entry): &(u32, SegmentEntry)| entry.sealed_len().unwrap_or(segment_bytes) - FRAMES_OFFSET;
+            progress.plan(listed.iter().map(len).map(u64::from).sum());
+        }
         let mut scanned = Vec::new();
         for (slot, entry) in listed {
-            if entry.sequence < from[entry.stream].sequence {
-                continue;
-            }
             if gaps.contains(&entry.sequence) {
                 builder.gap(entry.sequence);
             }
@@ -101,46 +103,24 @@ fn open_segment<D: Device>(
     Ok(Segment::new((slot, entry.sequence), entry.uuid, entry.stream, file, name))
 }
 
-/// Streams one segment through the scanner.
+/// Streams one segment through the scanner: reads run while the records before are taken in.
 fn scan_segment<D: Device>(
     builder: &mut IndexBuilder<'_, D>,
     slot: u32,
     input: ScanInput,
 ) -> Result<ScanReport, OpenError> {
     let file: FileId = builder.engine.segments.expect(slot).file;
-    let end = input.sealed_len.unwrap_or(input.segment_bytes).next_multiple_of(PAGE_BYTES as u32);
+    let end = u64::from(input.sealed_len.unwrap_or(input.segment_bytes));
     let mut scanner = Scanner::new(input);
-    let mut reads = VecDeque::new();
-    let mut offset = FRAMES_OFFSET;
-    loop {
-        // The builder reads too, but only between batches: all reads in flight here complete first.
-        while reads.len() < SCAN_READS_IN_FLIGHT && offset < end {
-            let len = (end - offset).min(SCAN_READ_BYTES as u32);
-            reads.push_back((offset, len));
-            offset += len;
+    let part = (u64::from(FRAMES_OFFSET), end);
+    let reads = SequentialRead::new(file, part, SCAN_READS_IN_FLIGHT, IoClass::Recovery);
+    let mut reads = reads.counted_by(builder.engine.options.progress.as_ref());
+    while let Some(buf) = reads.try_next(&mut builder.engine.device)? {
+        scanner.push(&buf, &mut |offset: u32, stored: &Stored<'_>| builder.record(slot, offset, stored));
+        if builder.must_resolve() {
+            reads.settle(&mut builder.engine.device);
+            builder.resolve()?;
         }
-        let batch: Vec<_> = reads.drain(..).collect();
-        if batch.is_empty() {
-            break;
-        }
-        let mut bufs = Vec::new();
-        {
-            let mut io = Io::new(&mut builder.engine.device);
-            let tokens: Vec<_> = batch
-                .iter()
-                .map(|&(at, len)| io.start_read(file, u64::from(at), len as usize, IoClass::Recovery))
-                .collect();
-            for token in tokens {
-                bufs.extend(io.finish(token)?);
-            }
-        }
-        for buf in &bufs {
-            let (slot, builder) = (slot, &mut *builder);
-            scanner.push(buf, &mut |offset: u32, stored: &crate::format::record::Stored<'_>| {
-                builder.record(slot, offset, stored);
-            });
-        }
-        builder.resolve_if_many()?;
     }
     Ok(scanner.finish())
 }

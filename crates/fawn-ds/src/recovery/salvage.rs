@@ -131,15 +131,14 @@ impl<D: Device> Engine<D> {
         let mut builder = IndexBuilder::new(self);
         for segment in found {
             let mut walk = RecordWalk::new(segment.walk_input());
-            let mut reads = SequentialRead::new(
-                segment.file,
-                (u64::from(FRAMES_OFFSET), u64::from(segment.end)),
-                1,
-                IoClass::Recovery,
-            );
+            let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
+            let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery);
             while let Some(buf) = reads.next(&mut builder.engine.device) {
                 walk.push(&buf, &mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
-                builder.resolve_if_many()?;
+                if builder.must_resolve() {
+                    reads.settle(&mut builder.engine.device);
+                    builder.resolve()?;
+                }
             }
             walk.finish(&mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
         }

@@ -1,10 +1,13 @@
-//! Sequential reads of a file with several in flight; pages that cannot be read become bytes that no record has.
+//! Sequential reads of a file with several in flight. Pages that cannot be read are an error, or become bytes that no record
+//! has.
+use super::OpenProgress;
 use super::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Completion, Device, FileId, IoClass, Token};
+use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId, IoClass, Token};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Length of one read, bytes.
 const READ_BYTES: u64 = 1 << 20;
@@ -21,6 +24,7 @@ pub(crate) struct SequentialRead {
     started: VecDeque<(u64, u64, u64)>,
     done: HashMap<u64, Completion, FxBuildHasher>,
     last_token: u64,
+    progress: Option<Arc<OpenProgress>>,
 }
 
 impl SequentialRead {
@@ -29,23 +33,49 @@ impl SequentialRead {
     pub(crate) fn new(file: FileId, (from, end): (u64, u64), depth: usize, class: IoClass) -> Self {
         let end = end.next_multiple_of(PAGE_BYTES as u64);
         let (started, done) = (VecDeque::new(), HashMap::default());
-        Self { file, next: from, end, depth, class, started, done, last_token: 0 }
+        Self { file, next: from, end, depth, class, started, done, last_token: 0, progress: None }
+    }
+
+    /// Counts the bytes read.
+    pub(crate) fn counted_by(mut self, progress: Option<&Arc<OpenProgress>>) -> Self {
+        self.progress = progress.cloned();
+        self
     }
 
     /// The next bytes; `None` at the end.
     pub(crate) fn next<D: Device>(&mut self, device: &mut D) -> Option<AlignedBuf> {
-        self.start(device);
-        let (token, offset, len) = self.started.pop_front()?;
-        let buf = self.finish(device, token).unwrap_or_else(|| self.read_pages(device, offset, len));
-        if self.depth > 1 {
-            // The next reads run while the caller works on these bytes.
-            self.start(device);
-        }
+        let (offset, len, read) = self.next_read(device)?;
+        let buf = read.unwrap_or_else(|_| self.read_pages(device, offset, len));
+        self.read_ahead(device);
         Some(buf)
     }
 
-    /// Gives the device back before the end of the file.
-    pub(crate) fn end<D: Device>(&mut self, device: &mut D) {
+    /// As [`SequentialRead::next`], but bytes that cannot be read are an error.
+    pub(crate) fn try_next<D: Device>(&mut self, device: &mut D) -> Result<Option<AlignedBuf>, DeviceError> {
+        let Some((_, _, read)) = self.next_read(device) else { return Ok(None) };
+        let buf = read?;
+        self.read_ahead(device);
+        Ok(Some(buf))
+    }
+
+    /// The next read: its offset, length and result.
+    fn next_read<D: Device>(&mut self, device: &mut D) -> Option<(u64, u64, Result<AlignedBuf, DeviceError>)> {
+        self.start(device);
+        let (token, offset, len) = self.started.pop_front()?;
+        let read = self.finish(device, token);
+        self.progress.iter().for_each(|progress| progress.add(len));
+        Some((offset, len, read))
+    }
+
+    /// The next reads run while the caller works on these bytes.
+    fn read_ahead<D: Device>(&mut self, device: &mut D) {
+        if self.depth > 1 {
+            self.start(device);
+        }
+    }
+
+    /// Waits for the reads in flight, so that the caller can use the device between two calls or after the last one.
+    pub(crate) fn settle<D: Device>(&mut self, device: &mut D) {
         while device.in_flight() > 0 {
             self.wait(device);
         }
@@ -63,15 +93,16 @@ impl SequentialRead {
         device.kick();
     }
 
-    /// The bytes of a read; `None` if it failed.
-    fn finish<D: Device>(&mut self, device: &mut D, token: u64) -> Option<AlignedBuf> {
+    fn finish<D: Device>(&mut self, device: &mut D, token: u64) -> Result<AlignedBuf, DeviceError> {
         let completion = loop {
             if let Some(completion) = self.done.remove(&token) {
                 break completion;
             }
             self.wait(device);
         };
-        completion.result.ok().and(completion.buf)
+        completion.result?;
+        let Some(buf) = completion.buf else { unreachable!("a read brings its buffer back") };
+        Ok(buf)
     }
 
     fn wait<D: Device>(&mut self, device: &mut D) {
@@ -84,9 +115,7 @@ impl SequentialRead {
     /// Reads page by page what could not be read at once.
     fn read_pages<D: Device>(&mut self, device: &mut D, offset: u64, len: u64) -> AlignedBuf {
         // The completions of later reads are kept: the page reads have tokens of their own.
-        while device.in_flight() > 0 {
-            self.wait(device);
-        }
+        self.settle(device);
         Io::new(device).read_pages(self.file, offset, len as usize, self.class)
     }
 }

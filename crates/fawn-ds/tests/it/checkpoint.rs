@@ -367,3 +367,27 @@ fn content_of_any_bytes_is_decoded_or_refused() {
     }
     assert_eq!(bytes.len() as u64, content::cells_bytes(&index), "the estimate is exact");
 }
+
+#[test]
+fn a_close_that_is_late_leaves_the_checkpoint_out() {
+    let disk = SimDisk::new(SimOptions::default());
+    let (mut content, mut calls) = (Content::new(), 0);
+    let mut node = TestNode::open(&disk, scanned(Durability::Sync), Now::at(1_000_000)).unwrap();
+    write_some(&mut node, &mut content, &mut Rng::new(1), 600);
+    drop(node.engine.close().unwrap());
+    let mut node =
+        TestNode::open(&disk, Options { checkpoint_log_bytes_min: 64 << 10, ..options() }, Now::at(1_000_000)).unwrap();
+    node.settle();
+    // It has begun by then.
+    let is_late = &mut || {
+        calls += 1;
+        calls > 1
+    };
+    drop(node.engine.close_within(is_late).unwrap());
+    assert!(calls > 1, "no checkpoint was begun");
+    assert_eq!(listed(&disk), Vec::<String>::new());
+    assert!(disk.names().iter().all(|name| !name.starts_with("checkpoint-")), "{:?}", disk.names());
+    let mut node = open(&disk);
+    assert!(node.report.truncated.is_empty() && node.report.damage.is_empty());
+    assert_content(&mut node, &content);
+}

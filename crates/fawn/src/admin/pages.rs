@@ -47,8 +47,10 @@ impl Pages {
         }
         match request.uri().path() {
             "/" => page(StatusCode::OK, TEXT, INDEX.to_owned()),
+            // A restart would only begin again.
+            "/healthz" if self.shards.opening().is_some() => page(StatusCode::OK, TEXT, "opening\n".to_owned()),
             "/healthz" => self.with_reports(|_| page(StatusCode::OK, TEXT, "ok\n".to_owned())).await,
-            "/readyz" if !self.is_prepared.load(Ordering::Acquire) => {
+            "/readyz" if !self.is_prepared.load(Ordering::Acquire) && self.shards.opening().is_none() => {
                 page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "loading the catalogue\n".to_owned())
             }
             "/readyz" => self.with_reports(ready).await,

@@ -16,7 +16,7 @@ const NODES: u32 = 3;
 
 /// Opens or creates three nodes, whose shards have a store each.
 pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, Failure> {
-    let GroupConfig { settings, server_info, .. } = config;
+    let GroupConfig { settings, server_info, progress, .. } = config;
     let settings = &settings;
     // Of each node: the nodes share one thread, so more than one are for trying them out.
     let shards = settings.shards_given();
@@ -39,6 +39,7 @@ pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, Failure
             LocalCluster::check_stores(engines.values(), &options).map_err(refused)?;
         }
         let of_store = engine_options(settings, number, engines.values().next())?;
+        let of_store = Options { progress: Some(progress.clone()), ..of_store };
         engines.insert(number, store::open_engine(settings, &dir, of_store, now)?);
     }
     let started = LocalCluster::start(engines.into_values().collect(), options, server_info, now);

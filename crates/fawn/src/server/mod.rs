@@ -11,6 +11,7 @@ mod event_loop;
 mod limits;
 mod listener;
 mod mailbox;
+mod opening;
 mod peer_shards;
 mod process_state;
 mod read;

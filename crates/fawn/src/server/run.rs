@@ -11,8 +11,12 @@ use fawn_types::Durability;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
+
+/// Longest time for flushing, syncing and checkpoints, once the clients have their replies.
+const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 /// Work of a command between the first possible connection and readiness, on its own thread.
 pub(crate) type Prepare = Box<dyn FnOnce(&ListenAddrs) -> Result<(), Failure> + Send>;
@@ -34,16 +38,25 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
         signal(SignalKind::terminate()).map_err(Failure::about(Exit::Failed, "watching for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::about(Exit::Failed, "watching for SIGINT"))?;
     let admin = settings.admin.address().map(Admin::bind).transpose()?;
-    let mut server = start(service, settings)?;
-    let mut listen_addrs = server.listen_addrs;
+    let mut starting = start(service, settings)?;
+    let mut listen_addrs = starting.server.listen_addrs;
     let is_prepared = Arc::new(AtomicBool::new(false));
     if let Some(admin) = admin {
         listen_addrs.admin = Some(admin.address());
-        tokio::spawn(admin.serve(server.shards.clone(), is_prepared.clone()));
+        tokio::spawn(admin.serve(starting.server.shards.clone(), is_prepared.clone()));
     }
+    tokio::spawn(starting.server.shards.opening.clone().log());
+    let is_open = tokio::select! {
+        is_open = starting.wait() => is_open,
+        _ = terminate.recv() => return stop_opening("SIGTERM"),
+        _ = interrupt.recv() => return stop_opening("SIGINT"),
+    };
+    let mut server = starting.finish(is_open).await?;
     let prepared = tokio::select! {
         outcome = prepared(prepare, listen_addrs) => outcome,
-        signal = wait_for_end(&mut terminate, &mut interrupt, &mut server) => return stop(server, signal).await,
+        signal = wait_for_end(&mut terminate, &mut interrupt, &mut server) => {
+            return stop(server, signal, settings).await;
+        }
     };
     if let Err(failure) = prepared {
         server.stop().await?;
@@ -54,7 +67,14 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
     log_serving(settings, &listen_addrs, server.layout.shards());
     let signal = wait_for_end(&mut terminate, &mut interrupt, &mut server).await;
     drop(ready);
-    stop(server, signal).await
+    stop(server, signal, settings).await
+}
+
+/// Ends while the stores are being opened: the next start does it again. An opening has written by then what a
+/// crash would leave.
+fn stop_opening(signal: &str) -> Result<(), Failure> {
+    tracing::info!(signal, "stopped before the stores were open");
+    Ok(())
 }
 
 /// Waits for a signal, and returns its name; `None`: a shard has ended, which happens unasked only after a failure.
@@ -83,14 +103,24 @@ async fn prepared(prepare: Option<Prepare>, listen_addrs: ListenAddrs) -> Result
     }
 }
 
-/// Ends the server after a signal, or after a shard ended on its own.
-async fn stop(server: RunningServer, signal: Option<&'static str>) -> Result<(), Failure> {
+/// Ends the server after a signal, or after a shard ended on its own. Bounded in time, whatever the disks do.
+async fn stop(server: RunningServer, signal: Option<&'static str>, settings: &Settings) -> Result<(), Failure> {
     let Some(signal) = signal else {
         server.stop().await?;
         return Err(died("a shard ended unexpectedly"));
     };
     tracing::info!(signal, "stopping: no new connections; received requests are answered, then flushed and synced");
-    server.stop().await?;
+    let limit = settings.shutdown_timeout.0 + CLOSE_MAX;
+    match tokio::time::timeout(limit, server.stop()).await {
+        Ok(stopped) => stopped?,
+        Err(_) => {
+            let words = format!(
+                "the stores are not closed after {} s: a disk has not completed its writes; ended as by `kill -9`",
+                limit.as_secs()
+            );
+            return Err(Failure::new(Exit::Failed, words));
+        }
+    }
     tracing::info!("stopped");
     Ok(())
 }

@@ -4,8 +4,10 @@ use super::store::{self, StoreDevice};
 use crate::config::Settings;
 use crate::data_dir::Layout;
 use crate::failure::Failure;
+use fawn_ds::internals::OpenProgress;
 use fawn_node::{Placement, ServerInfo, ShardGroup};
 use fawn_types::{HashSecret, Now};
+use std::sync::Arc;
 
 /// The shards of one thread, on the production device.
 pub(crate) type ServerGroup = ShardGroup<StoreDevice>;
@@ -29,6 +31,7 @@ pub(crate) struct GroupConfig {
     pub(super) secret: Option<HashSecret>,
     /// Facts that clients may query.
     pub(super) server_info: ServerInfo,
+    pub(super) progress: Arc<OpenProgress>,
 }
 
 impl Service {

@@ -1,8 +1,10 @@
 //! The running shards of a process: detects their end, queries all, stops all.
 use super::control::{Control, ShardReport};
+use super::opening::Opening;
 use crate::data_dir::Layout;
 use crate::failure::{Exit, Failure};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -35,6 +37,7 @@ pub(crate) struct RunningServer {
 #[derive(Clone, Debug)]
 pub(crate) struct ShardHandles {
     pub(super) controls: Vec<mpsc::Sender<Control>>,
+    pub(super) opening: Arc<Opening>,
 }
 
 impl RunningServer {
@@ -44,13 +47,26 @@ impl RunningServer {
             // A shard that has ended already reports its result below.
             drop(control.send(Control::Stop).await);
         }
-        join_all(self.threads)
+        let (sender, joined) = oneshot::channel();
+        let threads = self.threads;
+        let join = move || drop(sender.send(join_all(threads)));
+        let joining = std::thread::Builder::new().name("join".to_owned()).spawn(join);
+        joining.map_err(Failure::about(Exit::Failed, "starting a thread"))?;
+        joined.await.unwrap_or_else(|_| Err(died("a thread that waited for the shards panicked")))
     }
 }
 
 impl ShardHandles {
+    /// Progress of the opening in words, until all stores are open.
+    pub(crate) fn opening(&self) -> Option<String> {
+        self.opening.words()
+    }
+
     /// State of each shard; the error names the shard that does not reply in time.
     pub(crate) async fn report(&self) -> Result<Vec<ShardReport>, String> {
+        if let Some(words) = self.opening() {
+            return Err(words);
+        }
         let mut reports = Vec::with_capacity(self.controls.len());
         for (shard, control) in self.controls.iter().enumerate() {
             let (answer, report) = oneshot::channel();
@@ -68,7 +84,7 @@ impl ShardHandles {
 }
 
 /// Waits for all shards to end; returns the first failure.
-pub(super) fn join_all(threads: Vec<JoinHandle<Result<(), Failure>>>) -> Result<(), Failure> {
+fn join_all(threads: Vec<JoinHandle<Result<(), Failure>>>) -> Result<(), Failure> {
     threads.into_iter().map(join).fold(Ok(()), Result::and)
 }
 

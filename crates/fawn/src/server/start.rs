@@ -6,10 +6,11 @@ use super::control::{self, Control};
 use super::event_loop::{self, EventLoop};
 use super::limits::ShardLimits;
 use super::listener::{Bound, Listener};
+use super::opening::Opening;
 use super::peer_shards::PeerShards;
 use super::process_state::ProcessState;
 use super::service::{GroupConfig, Service};
-use super::shard::{died, join_all};
+use super::shard::died;
 use super::{ListenAddrs, RunningServer, ShardHandles, descriptors, mailbox, store};
 use crate::config::Settings;
 use crate::data_dir::Layout;
@@ -29,8 +30,15 @@ struct ShardThread {
     peers: Option<PeerShards>,
     control_receiver: mpsc::Receiver<Control>,
     /// Signalled once the store is open; dropped unsignalled if it cannot be opened.
-    opened: std::sync::mpsc::Sender<()>,
+    opened: mpsc::Sender<()>,
     ending: ThreadEnd,
+}
+
+/// Ways of all threads to tell how far they are.
+struct ThreadSignals {
+    opened: mpsc::Sender<()>,
+    ending: mpsc::Sender<()>,
+    opening: Arc<Opening>,
 }
 
 /// Signals the end of a thread, also after a panic.
@@ -43,42 +51,67 @@ impl Drop for ThreadEnd {
     }
 }
 
-/// Opens the stores and serves them; returns once clients can connect.
-pub(super) fn start(service: Service, settings: &Settings) -> Result<RunningServer, Failure> {
+/// A server whose stores are being opened.
+pub(super) struct StartingServer {
+    pub(super) server: RunningServer,
+    bound: Vec<Bound>,
+    openings: mpsc::Receiver<()>,
+}
+
+impl StartingServer {
+    /// Waits until every shard has opened its store, or one has ended instead.
+    pub(super) async fn wait(&mut self) -> bool {
+        for _ in 0..self.server.shards.controls.len() {
+            if self.openings.recv().await.is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Lets clients connect, if `is_open`; otherwise ends with the reason of the shard that did not open.
+    pub(super) async fn finish(self, is_open: bool) -> Result<RunningServer, Failure> {
+        let Self { mut server, bound, .. } = self;
+        let shards = server.layout.shards();
+        let listening = match is_open {
+            true => server.layout.finish().and_then(|()| listen(bound, shards)),
+            // The shard that did not open returns the reason.
+            false => Err(died("a shard ended while it started")),
+        };
+        match listening {
+            Ok(listeners) => {
+                for (control, listeners) in server.shards.controls.iter().zip(listeners) {
+                    // The queue is new and has space. A shard that ended meanwhile has signalled it.
+                    drop(control.try_send(Control::Listen(listeners)));
+                }
+                server.shards.opening.end();
+                Ok(server)
+            }
+            Err(error) => {
+                server.stop().await?;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Binds the addresses, and begins to open the stores, each in its thread.
+pub(super) fn start(service: Service, settings: &Settings) -> Result<StartingServer, Failure> {
     let (bound, listen_addrs) = bind(settings)?;
     store::create_dir(&settings.dir)?;
     let layout = service.layout(settings)?;
     let shards = layout.shards();
     settings.check_shards(shards)?;
     let (ending, ended) = mpsc::channel(1);
-    let (opened, openings) = std::sync::mpsc::channel();
-    let (starting, controls) = prepare((service, settings), &listen_addrs, &layout, (&opened, &ending))?;
+    let (opened, openings) = mpsc::channel(usize::from(shards));
+    let opening = Opening::begin();
+    let signals = ThreadSignals { opened, ending, opening: opening.clone() };
+    let (starting, controls) = prepare((service, settings), &listen_addrs, &layout, &signals)?;
     // The remaining senders belong to the threads, so their ends are noticed.
-    drop((opened, ending));
-    let threads = starting.into_iter().map(spawn).collect::<Result<_, _>>();
-    let mut server =
-        RunningServer { shards: ShardHandles { controls }, threads: threads?, ended, listen_addrs, layout };
-    let listening = match openings.iter().take(usize::from(shards)).count() == usize::from(shards) {
-        true => server.layout.finish().and_then(|()| listen(bound, shards)),
-        // The shard that did not open returns the reason.
-        false => Err(died("a shard ended while it started")),
-    };
-    match listening {
-        Ok(listeners) => {
-            for (control, listeners) in server.shards.controls.iter().zip(listeners) {
-                // The queue is new and has space. A shard that ended meanwhile has signalled it.
-                drop(control.try_send(Control::Listen(listeners)));
-            }
-            Ok(server)
-        }
-        Err(error) => {
-            for control in &server.shards.controls {
-                drop(control.try_send(Control::Stop));
-            }
-            join_all(server.threads)?;
-            Err(error)
-        }
-    }
+    drop(signals);
+    let threads = starting.into_iter().map(spawn).collect::<Result<_, _>>()?;
+    let shards = ShardHandles { controls, opening };
+    Ok(StartingServer { server: RunningServer { shards, threads, ended, listen_addrs, layout }, bound, openings })
 }
 
 /// Binds the addresses; no client can connect yet.
@@ -96,7 +129,7 @@ fn prepare(
     (service, settings): (Service, &Settings),
     listen_addrs: &ListenAddrs,
     layout: &Layout,
-    (opened, ending): (&std::sync::mpsc::Sender<()>, &mpsc::Sender<()>),
+    signals: &ThreadSignals,
 ) -> Result<(Vec<ShardThread>, Vec<mpsc::Sender<Control>>), Failure> {
     let shards = layout.shards();
     let connections_max = descriptors::make_room(settings.max_connections, shards);
@@ -114,13 +147,14 @@ fn prepare(
             placement,
             secret: layout.secret(),
             server_info: server_info.clone(),
+            progress: signals.opening.progress().clone(),
         },
         queue,
         shared: shared.clone(),
         peers,
         control_receiver,
-        opened: opened.clone(),
-        ending: ThreadEnd(ending.clone()),
+        opened: signals.opened.clone(),
+        ending: ThreadEnd(signals.ending.clone()),
     });
     Ok((starting.collect(), controls))
 }
@@ -155,7 +189,7 @@ fn serve(starting: ShardThread) -> Result<(), Failure> {
     let shard = service.open(config, clock::now())?;
     let mut event_loop = EventLoop::new(queue, shard, limits, shared, peers);
     // If the starting thread has ended, the control queue is closed and the shard stops at once.
-    let _: Result<(), _> = opened.send(());
+    let _: Result<(), _> = opened.try_send(());
     drop(opened);
     runtime.block_on(event_loop.run(control_receiver)).map_err(Failure::about(Exit::Failed, "waiting for sockets"))?;
     store::close(event_loop.into_shard())

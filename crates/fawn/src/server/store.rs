@@ -10,15 +10,19 @@ use fawn_node::{ServerInfo, Shard, ShardOptions};
 use fawn_types::{HashSecret, Now, TimeMs};
 use std::io::Read;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Longest time for checkpoints at a stop: service managers wait for half a minute or more.
+const CHECKPOINTS_AT_CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// The production device.
 pub(crate) type StoreDevice = FileDevice;
 
 /// Opens or creates the store of a standalone shard.
 pub(super) fn open(config: GroupConfig, now: Now) -> Result<ServerGroup, Failure> {
-    let GroupConfig { settings, placement, secret, server_info } = config;
+    let GroupConfig { settings, placement, secret, server_info, progress } = config;
     let number = u32::from(placement.shard().0);
-    let options = Options { secret, number_if_new: number, ..engine_options(&settings)? };
+    let options = Options { secret, number_if_new: number, progress: Some(progress), ..engine_options(&settings)? };
     let engine = open_engine(&settings, &settings.dir, options, now)?;
     let opened = Shard::new(engine, placement, shard_options(&settings), server_info);
     opened.map(ServerGroup::alone).map_err(|error| Failure::new(Exit::Data, placed(&settings.dir, &error.to_string())))
@@ -35,9 +39,11 @@ pub(super) fn shard_options(settings: &Settings) -> ShardOptions {
     }
 }
 
-/// Flushes and syncs everything, then releases the directories.
+/// Flushes and syncs everything, then releases the directories. Checkpoints are left out if they take long.
 pub(super) fn close(group: ServerGroup) -> Result<(), Failure> {
-    let close = |engine: Engine<StoreDevice>| engine.close().map(drop);
+    let begun = Instant::now();
+    let close =
+        |engine: Engine<StoreDevice>| engine.close_within(&mut || begun.elapsed() > CHECKPOINTS_AT_CLOSE_MAX).map(drop);
     group.into_engines().into_iter().try_for_each(close).map_err(|error| Failure::new(Exit::Data, error))
 }
 

@@ -164,8 +164,11 @@ fn it_is_not_ready_while_it_loads_and_a_signal_then_ends_it_well() {
     let mut child = Reaped(command.stdout(std::process::Stdio::null()).spawn().expect("it runs"));
     eventually("the admin port", || std::net::TcpStream::connect(free).ok());
     assert_eq!(http(free, "GET", "/healthz").0, 200);
-    let (code, why) = http(free, "GET", "/readyz");
-    assert!(code == 503 && why.contains("loading"), "{code} {why}");
+    eventually("the stores are open", || {
+        let (code, why) = http(free, "GET", "/readyz");
+        assert!(code == 503 && (why.contains("loading") || why.contains("opening")), "{code} {why}");
+        why.contains("loading").then_some(())
+    });
     assert!(!dir.path().join("ready").exists());
     rustix::process::kill_process(rustix::process::Pid::from_child(&child.0), Signal::TERM).expect("it is ours");
     assert_eq!(child.0.wait().expect("it is ours").code(), Some(0));

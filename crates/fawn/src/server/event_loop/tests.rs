@@ -25,8 +25,13 @@ fn open(service: Service, dir: &tempfile::TempDir) -> (ShardGroup<StoreDevice>, 
     let flags = SettingFlags { dir: Some(dir.path().to_owned()), ..SettingFlags::default() };
     let settings = Settings::resolve(flags, SettingFlags::default()).expect("settings");
     let limits = ShardLimits::of(&settings);
-    let config =
-        GroupConfig { settings, placement: Placement::ALONE, secret: None, server_info: ServerInfo::default() };
+    let config = GroupConfig {
+        settings,
+        placement: Placement::ALONE,
+        secret: None,
+        server_info: ServerInfo::default(),
+        progress: Arc::default(),
+    };
     (service.open(config, clock::now()).expect("stores"), limits)
 }
 
