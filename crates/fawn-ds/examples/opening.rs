@@ -1,16 +1,25 @@
-//! Times the opening of a store, after a close or without one.
+//! Times the opening of a store, for `eval/peers/opening.py`.
 //!
-//! `opening DIR write KEYS COUNT [close]` writes COUNT random ones of KEYS keys with values of 256 B, then closes the store,
-//! or ends as `kill -9` does. `opening DIR open KEYS` opens it, reads 10,000 random ones, and prints the times.
+//! `opening DIR closed|killed KEYS COUNT VALUE_BYTES SEED` writes COUNT random ones of KEYS keys of 16 B, or each once, and closes
+//! the store, or prints `written` and waits to be killed. `opening DIR open KEYS 0 VALUE_BYTES SEED` opens it, looks one key
+//! up, then 10,000 others, waits until all that the opening deferred is confirmed, and prints the times.
 use fawn_ds::{Durability, Store};
 use std::error::Error;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
-const VALUE_BYTES: usize = 256;
+const MEMORY_BYTES: u64 = 1 << 30;
 /// The store is at rest if nothing has changed for so long.
 const CALM: Duration = Duration::from_secs(1);
 /// Writes per batch.
 const BATCH: usize = 128;
+
+fn key(i: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&i.to_be_bytes());
+    key[8..].copy_from_slice(&(!i).to_be_bytes());
+    key
+}
 
 /// The next random number [SplitMix64].
 fn next(state: &mut u64) -> u64 {
@@ -22,47 +31,56 @@ fn next(state: &mut u64) -> u64 {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (Some(&dir), Some(&phase)) = (args.first(), args.get(1)) else { return Err("DIR and write or open".into()) };
+    let [dir, phase, numbers @ ..] = &args[..] else { return Err("DIR PHASE KEYS COUNT VALUE_BYTES SEED".into()) };
+    let numbers: Vec<u64> = numbers.iter().map(|number| number.parse()).collect::<Result<_, _>>()?;
+    let [keys, count, value_bytes, mut state] = numbers[..] else { return Err("four numbers".into()) };
     let begun = Instant::now();
-    let store = Store::builder(dir).memory(1 << 30).durability(Durability::EverySecond).open()?;
-    let opened = begun.elapsed();
-    let keys: u64 = args.get(2).ok_or("KEYS")?.parse()?;
+    let store = Store::builder(dir).memory(MEMORY_BYTES).durability(Durability::EverySecond).open()?;
     if phase == "open" {
-        let mut state = 9;
-        let begun = Instant::now();
-        let found =
-            (0..10_000).map(|_| store.get((next(&mut state) % keys).to_le_bytes())).collect::<Result<Vec<_>, _>>()?;
-        let read = begun.elapsed();
-        let found = found.iter().flatten().count();
-        let live = store.stats()?.live_bytes;
-        println!("opened in {opened:?}, 10,000 lookups in {read:?}, {found} found; {} keys", store.len()?);
-        // Confirming the overwritten keys lowers the live bytes.
-        let mut last = (live, Instant::now());
-        while last.1.elapsed() < CALM {
-            let live = store.stats()?.live_bytes;
-            last = if live == last.0 { last } else { (live, Instant::now()) };
-        }
-        println!("live bytes {live}, {} after {:?}", last.0, last.1 - begun);
-        std::process::exit(0);
+        let opened = begun.elapsed();
+        return read(&store, (keys, state), (begun, opened));
     }
-    let count: u64 = args.get(3).ok_or("COUNT")?.parse()?;
-    let mut state = begun.elapsed().as_nanos() as u64;
-    let mut value = [7; VALUE_BYTES];
+    let mut value = vec![7; value_bytes as usize];
     let mut batch = store.batch();
     for i in 0..count {
-        let key = if count == keys { i } else { next(&mut state) % keys };
+        let at = if count == keys { i } else { next(&mut state) % keys };
         value[..8].copy_from_slice(&i.to_le_bytes());
-        batch.put(key.to_le_bytes(), &value[..]);
+        batch.put(key(at), &value[..]);
         if batch.len() == BATCH || i + 1 == count {
             core::mem::replace(&mut batch, store.batch()).commit()?;
         }
     }
-    println!("{count} writes in {:?}", begun.elapsed());
-    if args.get(4) == Some(&"close") {
-        let begun = Instant::now();
-        store.close()?;
-        println!("closed in {:?}", begun.elapsed());
+    if phase == "killed" {
+        println!("written");
+        std::io::stdout().flush()?;
+        std::thread::park();
     }
+    Ok(store.close()?)
+}
+
+fn read(
+    store: &Store,
+    (keys, mut state): (u64, u64),
+    (begun, opened): (Instant, Duration),
+) -> Result<(), Box<dyn Error>> {
+    let is_found = store.get(key(next(&mut state) % keys))?.is_some();
+    let open_ms = begun.elapsed().as_secs_f64() * 1000.0;
+    let lookups = Instant::now();
+    let mut found = 0;
+    for _ in 0..10_000 {
+        found += u64::from(store.get(key(next(&mut state) % keys))?.is_some());
+    }
+    let lookup_us = lookups.elapsed().as_secs_f64() * 100.0;
+    // Confirming the overwritten keys lowers the live bytes.
+    let mut last = (store.stats()?.live_bytes, Instant::now());
+    while last.1.elapsed() < CALM {
+        let live = store.stats()?.live_bytes;
+        last = if live == last.0 { last } else { (live, Instant::now()) };
+    }
+    let confirmed_ms = (last.1 - begun).saturating_sub(opened).as_secs_f64() * 1000.0;
+    println!(
+        "{{\"open_ms\": {open_ms}, \"found\": {}, \"lookup_us\": {lookup_us}, \"confirmed_after_ms\": {confirmed_ms}}}",
+        is_found && found == 10_000
+    );
     std::process::exit(0)
 }
