@@ -118,6 +118,8 @@ impl<D: Device> Engine<D> {
         let end = self.appended_end();
         let (slot, _) = self.segments.slot_and_offset(old.pointer);
         let segment = self.segments.expect_mut(slot);
+        let last = &mut self.checkpoints.last;
+        last.overwritten += usize::from(segment.sequence < last.from[segment.stream]);
         let is_first = segment.remove_live(at, old.len_bytes, by, end);
         if segment.is_dead() {
             self.drops.examine.push((slot, segment.sequence));

@@ -104,7 +104,7 @@ impl<D: Device> Engine<D> {
             // Survivors are no part of a history: no version of a range becomes durable with them.
             StreamKind::Survivors => FrameRanges::new(),
         };
-        self.checkpoints.log_bytes += u64::from(end - offset);
+        self.checkpoints.last.log_bytes += u64::from(end - offset);
         let write_end = end.next_multiple_of(PAGE_BYTES as u32);
         let done = false;
         let frame = ClosedFrame { slot, sequence, offset, end, record_bytes, count, chain, write_end, ranges, done };

@@ -19,6 +19,8 @@ const IN_FLIGHT_MAX: usize = 64;
 const DEFERRED_IN_FLIGHT_MAX: usize = 4;
 /// Deferred verifications begun per poll: most need no read if a page has many of the keys.
 const DEFERRED_PER_POLL_MAX: usize = 64;
+/// So many are begun in any case: a store that is always busy confirms them too, and writes checkpoints again.
+const DEFERRED_PER_POLL_MIN: usize = 4;
 /// Keys queued for verification at most; beyond that, appends return [`EngineError::Overloaded`].
 const WAITING_MAX: usize = 4096;
 /// Entries apart per retry.
@@ -148,8 +150,9 @@ impl<D: Device> Engine<D> {
             let Some((at, name)) = self.verify_queue.pop_front() else { break };
             self.verify_step(at, name, Rejected::new());
         }
-        for _ in 0..DEFERRED_PER_POLL_MAX {
-            if self.verify_in_flight >= DEFERRED_IN_FLIGHT_MAX {
+        for begun in 0..DEFERRED_PER_POLL_MAX {
+            let others_max = if begun < DEFERRED_PER_POLL_MIN { IN_FLIGHT_MAX } else { 0 };
+            if self.verify_in_flight >= others_max + DEFERRED_IN_FLIGHT_MAX {
                 return;
             }
             let Some((at, name)) = self.overlay.wake_next() else { return };

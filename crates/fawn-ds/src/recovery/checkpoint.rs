@@ -315,6 +315,7 @@ impl<D: Device> IndexBuilder<'_, D> {
             self.take_partial(segment, &voided);
         }
         self.survivors_from = image.from[StreamKind::Survivors];
+        self.engine.checkpoints.last.from = PerStream::from_fn(|kind| image.from[kind].sequence);
         image.from
     }
 

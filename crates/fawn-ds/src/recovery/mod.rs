@@ -106,7 +106,7 @@ impl<D: Device> Engine<D> {
         } else {
             // The next opening scans the active segments again, whether there is another checkpoint or not.
             let complete = scanned.iter().filter(|scanned| scanned.entry.seal.is_some());
-            engine.checkpoints.log_bytes = complete.map(|scanned| u64::from(scanned.report.valid_len)).sum();
+            engine.checkpoints.last.log_bytes = complete.map(|scanned| u64::from(scanned.report.valid_len)).sum();
             engine.begin(&scanned)?;
         }
         Ok((engine, report))

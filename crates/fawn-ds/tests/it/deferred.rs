@@ -108,3 +108,78 @@ fn keys_written_deleted_and_cleared_before_they_are_confirmed_stay_so() {
         }
     }
 }
+
+#[test]
+fn a_store_that_is_always_busy_confirms_what_was_deferred() {
+    const COLD: usize = 4000;
+    let disk = SimDisk::new(SimOptions::default());
+    let write = |key: Vec<u8>, byte: u8| TestWrite { key, value: Some(vec![byte; 60]), expires_at_ms: 0 };
+    let cold = |i: usize| format!("cold{i}").into_bytes();
+    let mut node = open(&disk, 1 << 20);
+    for i in 0..COLD {
+        node.append(&[write(cold(i), 0)]).unwrap();
+    }
+    for i in 0..2 * 1000 {
+        node.append(&[write(key_of(i % 1000), 0)]).unwrap();
+    }
+    node.settle();
+    drop(node);
+    disk.kill(1);
+    let mut node = open(&disk, 1 << 20);
+    let before = node.engine.verifications_deferred();
+    assert!(before > 500, "{before}");
+    let (mut next, mut turns) = (0, 0);
+    while next < COLD {
+        // As many overwrites as it takes: their verifications come first.
+        for _ in 0..256.min(COLD - next) {
+            node.append(&[write(cold(next), 1)]).unwrap();
+            next += 1;
+        }
+        node.engine.submit(node.now);
+        node.engine.wait(node.now, &mut Vec::new());
+        node.commit();
+        turns += 1;
+        let log = node.engine.log_report();
+        let busy = log.verifications_queued as usize - node.engine.verifications_deferred();
+        assert!(busy >= 4, "turn {turns}: {busy} verifications of overwrites");
+    }
+    let after = node.engine.verifications_deferred();
+    assert!(before - after >= 2 * turns, "{before} before {turns} turns, {after} behind them");
+}
+
+#[test]
+fn a_checkpoint_is_due_when_more_keys_were_overwritten_than_an_opening_defers() {
+    const MANY: usize = 8000;
+    let disk = SimDisk::new(SimOptions::default());
+    let write = |i: usize, byte: u8| TestWrite {
+        key: format!("k{i}").into_bytes(),
+        value: Some(vec![byte; 20]),
+        expires_at_ms: 0,
+    };
+    let options = Options { memory_bytes: 1 << 20, ..small(Durability::EverySecond) };
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
+    let overwrite = |node: &mut TestNode, round: u8, count: usize| {
+        for i in 0..count {
+            node.append(&[write(i, round)]).unwrap();
+            if i % 64 == 0 {
+                node.turn();
+            }
+        }
+        node.settle();
+    };
+    overwrite(&mut node, 0, MANY);
+    let (mut checkpoints, mut overwritten) = (Vec::new(), 0);
+    for round in 1..=8 {
+        let before = node.engine.stats().checkpoints;
+        overwrite(&mut node, round, MANY / 2);
+        overwritten += MANY / 2;
+        checkpoints.push(node.engine.stats().checkpoints - before);
+    }
+    let written = checkpoints.iter().sum::<u64>();
+    assert!(written >= 8, "{checkpoints:?} of {overwritten} keys");
+    drop(node);
+    disk.kill(1);
+    let node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    let reads = node.engine.device().stats().of(IoClass::Recovery).reads;
+    assert!(node.report.checkpoint_entries.is_some() && reads < 1000, "{reads} reads");
+}

@@ -28,6 +28,9 @@ use image::{DiedSince, PartialSegment};
 
 /// The log behind the last checkpoint may be this many times as long as the next image.
 const LOG_PER_IMAGE: u64 = 10;
+/// It is at least so many times as long, also if an opening would find more overwritten keys there than it can defer: a
+/// checkpoint adds half a byte to each byte of the log at most.
+const LOG_PER_IMAGE_MIN: u64 = 2;
 /// Share of that at which a close writes a checkpoint.
 const CLOSE_SHARE: u64 = 16;
 /// Pieces in flight.
@@ -61,8 +64,8 @@ struct CheckpointWriter {
     name: String,
     file: FileId,
     from: PerStream<Watermark>,
-    /// Bytes of log frames since the last checkpoint when this one began.
-    log_bytes: u64,
+    /// State of the last checkpoint when this one began.
+    last: LastCheckpoint,
     /// Places of the ranges, by local number.
     order: Vec<usize>,
     step: CheckpointStep,
@@ -82,13 +85,25 @@ struct CheckpointWriter {
     is_given_up: bool,
 }
 
+/// The log behind the last checkpoint.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LastCheckpoint {
+    /// Sequence numbers of the segments in which it begins.
+    pub(crate) from: PerStream<u64>,
+    /// Bytes of log frames since it began.
+    pub(crate) log_bytes: u64,
+    /// Keys that were overwritten or deleted since, of those in the image.
+    pub(crate) overwritten: usize,
+}
+
 /// State of checkpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
-    /// Bytes of log frames since the last checkpoint began.
-    pub(crate) log_bytes: u64,
-    /// Below this, none is due: the indexes need not be looked at.
+    pub(crate) last: LastCheckpoint,
+    /// With less log, none is due: the indexes need not be looked at.
     due_bytes: u64,
+    /// As `due_bytes`, if many keys were overwritten.
+    least_bytes: u64,
     writer: Option<Box<CheckpointWriter>>,
     retry_at: MonoMs,
     /// The device had no space for the last one: that was logged.
@@ -135,13 +150,16 @@ impl<D: Device> Engine<D> {
     }
 
     fn is_checkpoint_due(&mut self) -> bool {
-        let Checkpoints { log_bytes, due_bytes, retry_at, .. } = self.checkpoints;
-        if log_bytes < due_bytes || self.now.mono < retry_at {
+        let Checkpoints { last: LastCheckpoint { log_bytes, overwritten, .. }, retry_at, .. } = self.checkpoints;
+        let is_many = overwritten >= self.options.deferred_keys_max();
+        let is_due = |state: &Checkpoints| log_bytes >= if is_many { state.least_bytes } else { state.due_bytes };
+        if !is_due(&self.checkpoints) || self.now.mono < retry_at {
             return false;
         }
-        let due_bytes = (LOG_PER_IMAGE * self.image_bytes()).max(self.options.checkpoint_log_bytes_min);
-        self.checkpoints.due_bytes = due_bytes;
-        log_bytes >= due_bytes
+        let image_bytes = self.image_bytes();
+        self.checkpoints.due_bytes = (LOG_PER_IMAGE * image_bytes).max(self.options.checkpoint_log_bytes_min);
+        self.checkpoints.least_bytes = (LOG_PER_IMAGE_MIN * image_bytes).max(self.options.checkpoint_log_bytes_min);
+        is_due(&self.checkpoints)
     }
 
     fn image_bytes(&self) -> u64 {
@@ -151,7 +169,7 @@ impl<D: Device> Engine<D> {
     /// Writes a checkpoint at a close, if an opening would otherwise scan much more than an image. Blocks.
     pub(crate) fn checkpoint_at_close(&mut self, is_late: &mut dyn FnMut() -> bool) {
         let least = (self.options.checkpoint_log_bytes_min / CLOSE_SHARE).max(self.image_bytes());
-        let is_due = self.checkpoints.writer.is_none() && self.checkpoints.log_bytes >= least;
+        let is_due = self.checkpoints.writer.is_none() && self.checkpoints.last.log_bytes >= least;
         if is_due && self.poisoned.is_none() && !self.options.read_only {
             self.begin_checkpoint();
         }
@@ -198,7 +216,7 @@ impl<D: Device> Engine<D> {
             file,
             from,
             partial: self.partial_segment(from[StreamKind::Survivors]),
-            log_bytes: core::mem::take(&mut self.checkpoints.log_bytes),
+            last: self.checkpoints.last,
             order,
             step: CheckpointStep::Cells { at: 0, cursor: 0 },
             content,
@@ -211,6 +229,8 @@ impl<D: Device> Engine<D> {
             is_given_up: false,
         };
         self.checkpoints.writer = Some(Box::new(writer));
+        let from = PerStream::from_fn(|kind| from[kind].sequence);
+        self.checkpoints.last = LastCheckpoint { from, ..LastCheckpoint::default() };
         self.write_checkpoint_header();
         self.continue_checkpoint();
     }
@@ -344,7 +364,12 @@ impl<D: Device> Engine<D> {
     /// Removes the file of a checkpoint that was given up, once nothing of it is in flight.
     fn remove_checkpoint(&mut self) {
         let Some(writer) = self.checkpoints.writer.take_if(|writer| writer.in_flight == 0) else { return };
-        self.checkpoints.log_bytes += writer.log_bytes;
+        let since = self.checkpoints.last;
+        self.checkpoints.last = LastCheckpoint {
+            from: writer.last.from,
+            log_bytes: writer.last.log_bytes + since.log_bytes,
+            overwritten: writer.last.overwritten + since.overwritten,
+        };
         self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
         self.device.close(writer.file);
         // If the unlink is refused for now, or does not survive a crash, recovery removes the file as an orphan.
