@@ -402,3 +402,29 @@ impl Overlay {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deferred_keys_of_one_hash_are_told_apart() {
+        let written = |seq: u64| Written {
+            version: Version::from_u64(seq),
+            pointer: Pointer(seq as u32),
+            len_bytes: 32,
+            is_put: true,
+        };
+        let name = |ident| KeyName { hash: 9, ident };
+        let mut overlay = Overlay::default();
+        overlay.defer([1, 2].into_iter().map(|ident| (0, name(ident), written(ident))), 1);
+        for ident in [1, 2] {
+            let entry = overlay.find(0, 9, || ident);
+            assert_eq!(entry.and_then(|entry| entry.committed), Some(written(ident)));
+        }
+        assert!(overlay.find(0, 9, || 3).is_none() && overlay.find(1, 9, || 1).is_none());
+        assert_eq!(overlay.wake_next(), Some((0, name(1))));
+        assert_eq!(overlay.wake_next(), Some((0, name(2))));
+        assert_eq!((overlay.wake_next(), overlay.deferred(), overlay.len()), (None, 0, 2));
+    }
+}

@@ -103,7 +103,7 @@ pub(crate) enum InFlight {
     SegmentHeader { stream: StreamKind },
     Manifest,
     Lookup { plan: LookupPlan, user: u64 },
-    Verify { range: usize, name: KeyName, span: ReadSpan, rejected: Rejected },
+    Verify { range: usize, name: KeyName, span: ReadSpan, rejected: Rejected, is_deferred: bool },
     Clean { from: u32, len: usize },
     Checkpoint,
     CheckpointSync,
@@ -154,6 +154,8 @@ pub struct Engine<D: Device> {
     pub(crate) overlay: Overlay,
     pub(crate) verify_queue: VecDeque<(usize, KeyName)>,
     pub(crate) verify_in_flight: usize,
+    /// How many of them an opening deferred.
+    pub(crate) deferred_in_flight: usize,
     pub(crate) apart: ApartRetry,
     pub(crate) failed_reads: Vec<FailedRead>,
     /// Records of all ranges between append and commit.

@@ -68,9 +68,9 @@ impl<D: Device> Engine<D> {
                 plan.0.result = Some(self.take_read(&plan.0.span, result, buf));
                 events.push(Event::Lookup { plan, user });
             }
-            InFlight::Verify { range, name, span, rejected } => {
+            InFlight::Verify { range, name, span, rejected, is_deferred } => {
                 let read = self.take_read(&span, result, buf);
-                self.verified(range, name, span, rejected, read);
+                self.verified(range, name, span, (rejected, is_deferred), read);
             }
             InFlight::Clean { from, len } => self.clean_read(from, len, result, buf),
             write => {
@@ -136,8 +136,9 @@ impl<D: Device> Engine<D> {
         while let Some(stale) = self.stale.pop_front() {
             match stale {
                 InFlight::Lookup { plan, user } => events.push(Event::Lookup { plan, user }),
-                InFlight::Verify { range, name, .. } => {
+                InFlight::Verify { range, name, is_deferred, .. } => {
                     self.verify_in_flight -= 1;
+                    self.deferred_in_flight -= usize::from(is_deferred);
                     self.verify_queue.push_back((range, name));
                 }
                 _ => unreachable!("only reads go stale"),

@@ -15,12 +15,11 @@ use fawn_types::{KeyHash, MonoMs, Version};
 use smallvec::SmallVec;
 
 const IN_FLIGHT_MAX: usize = 64;
-/// Verifications in flight at most of those that an opening deferred. Others come first, and lookups wait little for so few.
+/// Verifications in flight at most of those that an opening deferred, beside any number of others: a store that is always
+/// busy confirms them too, and writes checkpoints again. Lookups wait little for so few.
 const DEFERRED_IN_FLIGHT_MAX: usize = 4;
 /// Deferred verifications begun per poll: most need no read if a page has many of the keys.
 const DEFERRED_PER_POLL_MAX: usize = 64;
-/// So many are begun in any case: a store that is always busy confirms them too, and writes checkpoints again.
-const DEFERRED_PER_POLL_MIN: usize = 4;
 /// Keys queued for verification at most; beyond that, appends return [`EngineError::Overloaded`].
 const WAITING_MAX: usize = 4096;
 /// Entries apart per retry.
@@ -148,15 +147,14 @@ impl<D: Device> Engine<D> {
         }
         while self.verify_in_flight < IN_FLIGHT_MAX {
             let Some((at, name)) = self.verify_queue.pop_front() else { break };
-            self.verify_step(at, name, Rejected::new());
+            self.verify_step(at, name, Rejected::new(), false);
         }
-        for begun in 0..DEFERRED_PER_POLL_MAX {
-            let others_max = if begun < DEFERRED_PER_POLL_MIN { IN_FLIGHT_MAX } else { 0 };
-            if self.verify_in_flight >= others_max + DEFERRED_IN_FLIGHT_MAX {
+        for _ in 0..DEFERRED_PER_POLL_MAX {
+            if self.deferred_in_flight >= DEFERRED_IN_FLIGHT_MAX {
                 return;
             }
             let Some((at, name)) = self.overlay.wake_next() else { return };
-            self.verify_step(at, name, Rejected::new());
+            self.verify_step(at, name, Rejected::new(), true);
         }
     }
 
@@ -192,7 +190,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Confirms one key's base, or submits the read it needs. Does nothing if the key has settled otherwise.
-    pub(crate) fn verify_step(&mut self, at: usize, name: KeyName, mut rejected: Rejected) {
+    pub(crate) fn verify_step(&mut self, at: usize, name: KeyName, mut rejected: Rejected, is_deferred: bool) {
         if !self.is_unknown(at, name) {
             return;
         }
@@ -204,7 +202,9 @@ impl<D: Device> Engine<D> {
                 span.cacheable_to = self.cacheable_to(span.slot);
                 self.stats.verification_reads += 1;
                 self.verify_in_flight += 1;
-                self.submit_span(&span, IoClass::Verification, InFlight::Verify { range: at, name, span, rejected });
+                self.deferred_in_flight += usize::from(is_deferred);
+                let read = InFlight::Verify { range: at, name, span, rejected, is_deferred };
+                self.submit_span(&span, IoClass::Verification, read);
             }
         }
     }
@@ -214,14 +214,15 @@ impl<D: Device> Engine<D> {
         at: usize,
         name: KeyName,
         span: ReadSpan,
-        rejected: Rejected,
+        (rejected, is_deferred): (Rejected, bool),
         read: Result<AlignedBuf, DeviceError>,
     ) {
         self.verify_in_flight -= 1;
+        self.deferred_in_flight -= usize::from(is_deferred);
         match read {
             Ok(buf) => {
                 self.set_resume(Some(FetchResume { span, buf }));
-                self.verify_step(at, name, rejected);
+                self.verify_step(at, name, rejected, is_deferred);
             }
             Err(error) if self.is_unknown(at, name) => self.keep_apart(at, name, &error),
             Err(_) => {}

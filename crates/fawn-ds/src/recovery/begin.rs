@@ -4,6 +4,7 @@ use super::{OpenReport, Scanned, synced_logs};
 use crate::engine::{Engine, Reserve};
 use crate::error::OpenError;
 use crate::format::FRAMES_OFFSET;
+use crate::format::checkpoint;
 use crate::format::manifest::ManifestEdit;
 use crate::format::scan::SyncedLog;
 use crate::format::segment::{self, HEADER_BYTES, StreamKind};
@@ -69,18 +70,30 @@ impl<D: Device> Engine<D> {
     }
 
     /// Begins a generation, and chooses or creates the segment to append to.
-    pub(super) fn begin(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
+    pub(super) fn begin(&mut self, scanned: &[Scanned], report: &OpenReport) -> Result<(), OpenError> {
         self.generation += 1;
         self.manifest.note_clock(self.clock.get(), self.now.mono);
         let mut edits = vec![ManifestEdit::Generation(self.generation)];
         edits.extend(self.begin_unfinished(scanned));
+        edits.extend(self.drop_refused(report));
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
+        self.checkpoints.retire(report.checkpoints_refused.iter().map(|(name, _)| name.clone()));
+        self.unlink_checkpoints();
         for kind in StreamKind::ALL {
             self.choose_active(kind, scanned)?;
         }
         self.examine_all();
         self.balance_memory();
         Ok(())
+    }
+
+    /// A checkpoint that could not be read now must not be used later: its image may point to copies that this opening takes
+    /// for dead, because it found others of the same records.
+    fn drop_refused(&self, report: &OpenReport) -> Vec<ManifestEdit> {
+        let is_refused = |name: String| report.checkpoints_refused.iter().any(|(refused, _)| *refused == name);
+        let listed = self.manifest.state().checkpoints.iter();
+        let refused = listed.filter(|entry| is_refused(checkpoint::file_name(entry.uuid)));
+        refused.map(|entry| ManifestEdit::DropCheckpoint { uuid: entry.uuid }).collect()
     }
 
     /// Ranges whose transfer did not complete begin again, empty, each under a new number: whatever the transfer left in

@@ -107,7 +107,7 @@ impl<D: Device> Engine<D> {
             // The next opening scans the active segments again, whether there is another checkpoint or not.
             let complete = scanned.iter().filter(|scanned| scanned.entry.seal.is_some());
             engine.checkpoints.last.log_bytes = complete.map(|scanned| u64::from(scanned.report.valid_len)).sum();
-            engine.begin(&scanned)?;
+            engine.begin(&scanned, &report)?;
         }
         Ok((engine, report))
     }
@@ -150,6 +150,7 @@ impl<D: Device> Engine<D> {
             overlay: Overlay::default(),
             verify_queue: VecDeque::new(),
             verify_in_flight: 0,
+            deferred_in_flight: 0,
             apart: ApartRetry::default(),
             failed_reads: Vec::new(),
             pending_records: 0,

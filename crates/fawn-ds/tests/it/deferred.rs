@@ -183,3 +183,23 @@ fn a_checkpoint_is_due_when_more_keys_were_overwritten_than_an_opening_defers() 
     let reads = node.engine.device().stats().of(IoClass::Recovery).reads;
     assert!(node.report.checkpoint_entries.is_some() && reads < 1000, "{reads} reads");
 }
+
+#[test]
+fn deferred_keys_take_at_most_a_quarter_of_the_budget() {
+    let disk = killed_store(4);
+    let memory_bytes = 256 << 10;
+    let keys_max = memory_bytes as usize / 4 / 112;
+    let node = open(&disk, memory_bytes);
+    let deferred = node.engine.verifications_deferred();
+    assert!((100..=keys_max).contains(&deferred), "{deferred} of {keys_max} keys");
+}
+
+#[test]
+fn a_read_only_opening_defers_nothing() {
+    let disk = killed_store(5);
+    let options = Options { read_only: true, ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    assert_eq!(node.engine.verifications_deferred(), 0);
+    assert_eq!(node.engine.len(RANGE), live_keys() as u64);
+    assert_content(&mut node);
+}

@@ -120,6 +120,11 @@ impl Checkpoints {
         self.writer.as_ref().is_some_and(|writer| writer.step == CheckpointStep::Log && synced < writer.ends[kind])
     }
 
+    /// Files of checkpoints that are not listed any more.
+    pub(crate) fn retire(&mut self, names: impl Iterator<Item = String>) {
+        self.retired.extend(names.map(|name| (name, CommitNumber::default())));
+    }
+
     /// Whether a checkpoint waits for the log.
     fn is_stuck(&self) -> bool {
         self.writer.as_ref().is_some_and(|writer| writer.step == CheckpointStep::Log)
@@ -189,7 +194,8 @@ impl<D: Device> Engine<D> {
             // They are flushed in a moment.
             return;
         }
-        if self.overlay.deferred() > 0 || self.ranges.iter().any(|range| range.copy.is_some()) {
+        let is_deferring = self.overlay.deferred() > 0 || self.has_unconfirmed_survivor();
+        if is_deferring || self.ranges.iter().any(|range| range.copy.is_some()) {
             // It would begin where the last one does. A range's transferred records count only once all are there.
             self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
             return;

@@ -33,10 +33,10 @@ impl<D: Device> Engine<D> {
                 StreamKind::Survivors => flushed,
             }
         });
-        let sequence_of = |pointer| self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
+        let sequence_of = |pointer| Some(self.segments.get(self.segments.slot_and_offset(pointer).0)?.sequence);
         let pending = self.ranges.iter().filter_map(|range| range.pending.front()).map(|pending| pending.pointer);
         let unconfirmed = self.overlay.all_unconfirmed().map(|written| written.pointer);
-        let unsettled = pending.chain(unconfirmed).map(sequence_of).min().unwrap_or(u64::MAX);
+        let unsettled = pending.chain(unconfirmed).filter_map(sequence_of).min().unwrap_or(u64::MAX);
         let begun = &mut from[StreamKind::Foreground].sequence;
         *begun = unsettled.min(*begun);
         let in_flight = from[StreamKind::Survivors];
@@ -44,6 +44,15 @@ impl<D: Device> Engine<D> {
             from = lower;
         }
         from
+    }
+
+    /// Whether a survivor that an opening deferred still waits for its verification: no position would be before it.
+    pub(super) fn has_unconfirmed_survivor(&self) -> bool {
+        let is_survivor = |pointer| {
+            let segment = self.segments.get(self.segments.slot_and_offset(pointer).0);
+            segment.is_some_and(|segment| segment.stream == StreamKind::Survivors)
+        };
+        self.overlay.all_unconfirmed().any(|written| is_survivor(written.pointer))
     }
 
     /// End of the stream's flushed records: the end of a full segment is not the start of the next.

@@ -41,11 +41,21 @@ impl<D: Device> Engine<D> {
         }
         match record.kind {
             RecordKind::Put => self.clean_put(at, (slot, offset), stored),
+            // Its verification must find it here: until then the index has the put that it hides.
+            RecordKind::Tombstone if self.is_unconfirmed(at, (slot, offset), record.key) => Ok(Cleaned::Stays),
             RecordKind::Tombstone => self.copy_tombstone(at, slot, record.version, record.key),
             // Nothing asks for results any more: a segment with results that are kept for retries is no victim. Clears
             // are listed, and marks and rollbacks concern the foreground, where others have followed.
             RecordKind::Result | RecordKind::Clear | RecordKind::CommitMark | RecordKind::Rollback => Ok(Cleaned::Gone),
         }
+    }
+
+    /// Whether the record is its key's newest committed one, and waits for its verification.
+    fn is_unconfirmed(&self, at: usize, (slot, offset): (u32, u32), key: &[u8]) -> bool {
+        let hash = KeyHash::of(&self.secret, key);
+        let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident);
+        let committed = entry.and_then(|entry| entry.committed);
+        committed.is_some_and(|committed| committed.pointer == self.segments.pointer(slot, offset))
     }
 
     fn is_void(&self, (slot, offset): (u32, u32), at: usize, version: Version) -> bool {
