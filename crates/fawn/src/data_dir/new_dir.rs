@@ -2,7 +2,9 @@
 use super::refuse;
 use crate::failure::{Exit, Failure};
 use std::cell::Cell;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// A directory that a command writes.
@@ -60,11 +62,20 @@ impl NewDir {
 
     /// Creates it, under the name that it has until then.
     pub(crate) fn begin(&self) -> Result<&Path, Failure> {
-        if self.partial != self.path && self.partial.exists() {
-            return refuse(&self.partial, "is of a copy that was interrupted; remove it");
+        if self.partial == self.path {
+            self.is_begun.set(true);
+            return Ok(&self.partial);
         }
-        create_private(&self.partial)?;
-        self.is_begun.set(true);
+        if let Some(parent) = self.partial.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            create_private(parent)?;
+        }
+        match DirBuilder::new().mode(0o700).create(&self.partial) {
+            Ok(()) => self.is_begun.set(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                return refuse(&self.partial, "is of a copy that is being made, or was interrupted: then remove it");
+            }
+            Err(error) => return Err(Failure::about(Exit::Failed, self.partial.display())(error)),
+        }
         Ok(&self.partial)
     }
 
