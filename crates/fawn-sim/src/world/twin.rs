@@ -107,6 +107,8 @@ impl World {
         };
         twin.disks.iter().for_each(|disk| disk.disk.advance_to(now_us));
         let (due_us, outputs) = twin.run_once(now_us);
+        // Until the manager replaces it, a process that was a member receives and forwards records as one.
+        self.watch.note_received(&twin.statuses());
         let (replies, replies_us) = twin.take_replies(now_us, &mut self.random)?;
         let due_us = due_us.map(|due_us| due_us.max(now_us + TURN_US));
         twin.due_us = due_us.into_iter().chain(replies_us).min();
