@@ -56,7 +56,7 @@ pub struct Options {
     pub retained_records_max: usize,
     /// Initial sizes of each range's index.
     pub index: IndexOptions,
-    /// Told how far the opening is.
+    /// Receives the progress of the opening.
     pub progress: Option<Arc<OpenProgress>>,
     /// Never writes: for checks and exports of a corrupt store.
     pub read_only: bool,

@@ -27,7 +27,8 @@ pub enum Sharing {
 /// # Errors
 /// [`CopyError`]. The target is incomplete then.
 pub fn copy_dir(
-    (from, to): (&Path, &Path),
+    from: &Path,
+    to: &Path,
     sharing: Sharing,
     random: u64,
     progress: &mut dyn FnMut(u64, u64),

@@ -15,6 +15,7 @@ mod dirs;
 pub use dirs::{Sharing, copy_dir};
 
 use crate::check::read_whole;
+use crate::error::OpenError;
 use crate::format::Watermark;
 use crate::format::checkpoint;
 use crate::format::manifest::{self, ManifestEdit, ManifestState, ManifestVerdict, SegmentEntry};
@@ -48,7 +49,7 @@ pub enum Linked {
 pub struct CopyOptions<'o> {
     /// Gives a file of the source the same name in the target.
     pub link: &'o mut dyn FnMut(&str) -> Linked,
-    /// Told the bytes copied so far, and how many there will be at least.
+    /// Receives the bytes copied so far, and how many there will be.
     pub progress: &'o mut dyn FnMut(u64, u64),
     /// Length of one read, bytes; a multiple of a page.
     pub piece_bytes: u64,
@@ -131,7 +132,7 @@ struct Copier<'c, 'o, S, T> {
     options: &'c mut CopyOptions<'o>,
     held: BTreeMap<String, Held>,
     report: CopyReport,
-    /// Bytes of complete files that are to be copied.
+    /// Bytes of all files that are copied.
     planned_bytes: u64,
 }
 
@@ -156,8 +157,11 @@ pub fn copy_store<S: Device, T: Device>(
     }
     copier.report.segments = state.segments.len() as u64;
     let report = copier.report;
-    ManifestFile::create(target, state).map_err(|error| damaged(manifest::FILE_NAME, error))?;
-    Ok(report)
+    match ManifestFile::create(target, state) {
+        Ok(_) => Ok(report),
+        Err(OpenError::Device(error)) => Err(error.into()),
+        Err(error) => Err(damaged(manifest::FILE_NAME, error)),
+    }
 }
 
 fn damaged(file: &str, detail: impl ToString) -> CopyError {
@@ -359,7 +363,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let end = self.source.len(from)?.min(u64::from(scanned.input.segment_bytes));
         let mut skip = scanned.valid_len as usize % PAGE_BYTES;
         let mut at = u64::from(scanned.valid_len) - skip as u64;
-        let mut scanner = Scanner::go_on(scanned);
+        let mut scanner = Scanner::resume(scanned);
         while at < end {
             let len = (end - at).min(self.options.piece_bytes).next_multiple_of(PAGE_BYTES as u64) as usize;
             let piece = Io::new(self.source).read(from, at, len, CLASS)?;
@@ -388,7 +392,8 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let checkpoints = state.checkpoints.iter().map(|entry| (checkpoint::file_name(entry.uuid), entry.len_bytes));
         let files: Vec<(String, u64)> = segments.chain(checkpoints).collect();
         let is_open = |(name, _): &&(String, u64)| !matches!(self.held.get(name), Some(Held::Linked));
-        self.planned_bytes = files.iter().filter(is_open).map(|(_, len_bytes)| len_bytes).sum();
+        let begun_bytes = self.report.copied_bytes;
+        self.planned_bytes = begun_bytes + files.iter().filter(is_open).map(|(_, len_bytes)| len_bytes).sum::<u64>();
         for (name, len_bytes) in files {
             match self.held.remove(&name) {
                 Some(Held::Open(from)) => self.copy_file(&name, from, len_bytes)?,

@@ -344,22 +344,22 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// [`EngineError::Poisoned`] if a write or sync failed.
     pub fn close(self) -> Result<D, EngineError> {
-        self.close_within(&mut || false)
+        self.close_with_deadline(&mut || false)
     }
 
-    /// As [`Engine::close`], without the checkpoint if `is_late` says so before it is complete: the next opening then reads
+    /// As [`Engine::close`], without the checkpoint if `is_past_deadline` returns true before it is complete: the next opening then reads
     /// more of the log.
     ///
     /// # Errors
     /// [`EngineError::Poisoned`] if a write or sync failed.
-    pub fn close_within(mut self, is_late: &mut dyn FnMut() -> bool) -> Result<D, EngineError> {
+    pub fn close_with_deadline(mut self, is_past_deadline: &mut dyn FnMut() -> bool) -> Result<D, EngineError> {
         self.mark_everything();
         // Before the end of the log: in one write with that last commit, this commit would not be certified by it.
         self.persist_clock();
         self.sync_all()?;
         StreamKind::ALL.into_iter().for_each(|kind| self.record_end_of_log(kind));
         self.sync_all()?;
-        self.checkpoint_at_close(is_late);
+        self.checkpoint_at_close(is_past_deadline);
         self.certify();
         self.sync_all()?;
         Ok(self.device)

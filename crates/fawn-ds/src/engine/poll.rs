@@ -70,7 +70,7 @@ impl<D: Device> Engine<D> {
             }
             InFlight::Verify { range, name, span, rejected, is_deferred } => {
                 let read = self.take_read(&span, result, buf);
-                self.verified(range, name, span, (rejected, is_deferred), read);
+                self.verified(range, name, span, rejected, is_deferred, read);
             }
             InFlight::Clean { from, len } => self.clean_read(from, len, result, buf),
             write => {

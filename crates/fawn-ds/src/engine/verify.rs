@@ -214,7 +214,8 @@ impl<D: Device> Engine<D> {
         at: usize,
         name: KeyName,
         span: ReadSpan,
-        (rejected, is_deferred): (Rejected, bool),
+        rejected: Rejected,
+        is_deferred: bool,
         read: Result<AlignedBuf, DeviceError>,
     ) {
         self.verify_in_flight -= 1;

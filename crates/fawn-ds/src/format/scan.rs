@@ -228,10 +228,10 @@ impl Scanner {
         Self { report, is_searching: false, offset: FRAMES_OFFSET, carry, need: HEADER_BYTES, suspect }
     }
 
-    /// Goes on behind the valid frames of an earlier scan of the same segment, to which more may have been appended; the
+    /// Continues behind the valid frames of an earlier scan of the same segment, to which more may have been appended; the
     /// first bytes pushed are those at [`ScanReport::valid_len`].
     #[must_use]
-    pub fn go_on(report: ScanReport) -> Self {
+    pub fn resume(report: ScanReport) -> Self {
         let offset = report.valid_len;
         Self { offset, report: ScanReport { damage: None, ..report.clone() }, ..Self::new(report.input) }
     }

@@ -22,7 +22,7 @@ pub fn backup(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         return Err(invalid("to", to.display().to_string(), "a new or empty directory"));
     }
     let random = u64::from_le_bytes(*random_secret().0.first_chunk().unwrap_or(&[0; 8]));
-    copy_dir((from, to), Sharing::Links, random, &mut |_, _| {})?;
+    copy_dir(from, to, Sharing::Links, random, &mut |_, _| {})?;
     let portable = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
     let found = check(&mut FileDevice::open(to, &portable)?)?;
     match found.findings.into_iter().find(|finding| finding.severity == Severity::Damage) {

@@ -253,9 +253,16 @@ fn a_missing_segment_is_reported_by_name() {
 #[test]
 fn a_full_target_is_an_error_and_holds_no_store() {
     let run = cold_keys_in(5, options(Durability::EverySecond, 0));
-    let target = SimDisk::new(SimOptions::default());
-    target.set_capacity_bytes(Some(100 << 10));
-    let error = copy(&mut SimDevice::attach(&run.disk), &target, 0).unwrap_err();
-    assert!(matches!(error, CopyError::Device(_)), "{error}");
-    assert!(!target.names().contains(&"manifest".to_owned()));
+    let whole = copy_of(&run.disk, 0).unwrap();
+    let bytes_of = |name: &String| whole.contents(name).unwrap().len().next_multiple_of(4096) as u64;
+    let manifest = "manifest".to_owned();
+    let others: u64 = whole.names().iter().filter(|name| **name != manifest).map(bytes_of).sum();
+    // Once in a segment, once at the manifest.
+    for capacity_bytes in [100 << 10, others + 4096] {
+        let target = SimDisk::new(SimOptions::default());
+        target.set_capacity_bytes(Some(capacity_bytes));
+        let error = copy(&mut SimDevice::attach(&run.disk), &target, 0).unwrap_err();
+        assert!(matches!(error, CopyError::Device(_)), "{capacity_bytes}: {error}");
+        assert!(!target.names().contains(&manifest));
+    }
 }

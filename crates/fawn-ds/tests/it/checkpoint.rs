@@ -382,11 +382,11 @@ fn a_close_that_is_late_leaves_the_checkpoint_out() {
         TestNode::open(&disk, Options { checkpoint_log_bytes_min: 64 << 10, ..options() }, Now::at(1_000_000)).unwrap();
     node.settle();
     // It has begun by then.
-    let is_late = &mut || {
+    let is_past_deadline = &mut || {
         calls += 1;
         calls > 1
     };
-    drop(node.engine.close_within(is_late).unwrap());
+    drop(node.engine.close_with_deadline(is_past_deadline).unwrap());
     assert!(calls > 1, "no checkpoint was begun");
     assert_eq!(listed(&disk), Vec::<String>::new());
     assert!(disk.names().iter().all(|name| !name.starts_with("checkpoint-")), "{:?}", disk.names());

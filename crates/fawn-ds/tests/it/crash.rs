@@ -162,8 +162,7 @@ fn check_image(run: &CrashRun, image: &Image, promised: bool, context: &str) -> 
 impl CrashRun {
     /// Checks that the image opens with at least what was acknowledged as `acked`, and at most what was appended before.
     pub(crate) fn check_disk(&self, image: &Image, acked: Version, context: &str) -> CrashImageCounts {
-        let run = self;
-        let (op, CrashRun { history, options, .. }) = (image.op, run);
+        let (op, Self { history, options, keys, .. }) = (image.op, self);
         let mut node = match TestNode::open(&image.disk, options.clone(), Now::at(9000)) {
             Ok(node) => node,
             Err(error) => panic!("{context}: after operation {op} the store does not open: {error}"),
@@ -176,7 +175,7 @@ impl CrashRun {
         let Some(expected) = history.prefixes.get(&recovered) else {
             panic!("{context}: operation {op}: {recovered:?} is within a batch")
         };
-        let found = content_of(&mut node, run.keys);
+        let found = content_of(&mut node, *keys);
         let differs = |key: &&Vec<u8>| found.get(*key) != expected.get(*key);
         if let Some(key) = found.keys().chain(expected.keys()).find(differs) {
             let [found, expected] =

@@ -3,7 +3,7 @@
 //!
 //! Operations must continue without that disk within a bound, the machine's other shards keep their places in chains,
 //! and once it works again everything is whole within another [replication.md § 2.4]. The bound counts from the first
-//! operation that a disk holds: nobody can notice that an idle disk hangs. The phase begins in a healed cluster: with a
+//! operation that a disk holds: no component can notice that an idle disk hangs. The phase begins in a healed cluster: with a
 //! second fault there would be no copy to go on with.
 use super::World;
 use crate::scenario::Hang;
@@ -83,8 +83,8 @@ impl World {
         self.serve()
     }
 
-    /// Runs until `until_us`, while `disks` of machine `index` hang: some operations are answered in every interval in
-    /// which the bound of no disk counts, if the machine can be left out (`is_survived`).
+    /// Runs until `until_us`, while `disks` of machine `index` hang. If the others can continue without them
+    /// (`is_survived`), some operations are answered in every interval, except while a bound counts.
     fn answer_while_hung(
         &mut self,
         index: usize,

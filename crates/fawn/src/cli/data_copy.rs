@@ -45,7 +45,7 @@ fn copy_into(layout: &Layout, target: &NewDir, sharing: Sharing) -> Result<CopyR
     let partial = target.begin()?;
     let report = copy_stores(layout, partial, sharing)?;
     if !verify(partial)? {
-        return refuse(partial, "the copy is corrupt, as listed; look at the kernel's log and at both disks");
+        return refuse(target.path(), "the copy is corrupt, as listed; look at the kernel's log and at both disks");
     }
     target.finish()?;
     Ok(report)
@@ -87,7 +87,7 @@ fn copy_store(from: &Path, to: &Path, sharing: Sharing) -> Result<CopyReport, Fa
         bar.set_length(planned);
         bar.set_position(copied);
     };
-    let copied = copy_dir((from, to), sharing, u64::from_le_bytes(random_bytes()?), &mut progress);
+    let copied = copy_dir(from, to, sharing, u64::from_le_bytes(random_bytes()?), &mut progress);
     bar.finish_and_clear();
     copied.map_err(|error| match error {
         CopyError::Device(error) => Failure::new(Exit::Failed, error),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Interval of the log's lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
-/// From this share on, parts in a thousand, the time left is told.
-const TELLING_PERMILLE: u64 = 20;
+/// The time left is estimated from this share on, parts in a thousand.
+const ESTIMATE_PERMILLE_MIN: u64 = 20;
 
 /// The opening of all stores.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ fn words(read: u64, planned: u64, elapsed: Duration) -> String {
     let read = read.min(planned);
     let permille = read.saturating_mul(1000) / planned.max(1);
     let done = format!("opening the stores: {} of {} read", HumanBytes(read), HumanBytes(planned));
-    if permille < TELLING_PERMILLE || read == planned {
+    if permille < ESTIMATE_PERMILLE_MIN || read == planned {
         return done;
     }
     let left_s = elapsed.as_secs_f64() * (planned - read) as f64 / read as f64;
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_left_is_told_once_it_can_be_estimated() {
+    fn the_time_left_is_shown_once_it_can_be_estimated() {
         let second = Duration::from_secs(1);
         assert_eq!(words(0, 0, second), "opening the stores: 0 B of 0 B read");
         assert_eq!(words(1, 1 << 20, second), "opening the stores: 1 B of 1.00 MiB read");

@@ -11,12 +11,8 @@ use fawn_types::Durability;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
-
-/// Longest time for flushing, syncing and checkpoints, once the clients have their replies.
-const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 /// Work of a command between the first possible connection and readiness, on its own thread.
 pub(crate) type Prepare = Box<dyn FnOnce(&ListenAddrs) -> Result<(), Failure> + Send>;
@@ -55,7 +51,7 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
     let prepared = tokio::select! {
         outcome = prepared(prepare, listen_addrs) => outcome,
         signal = wait_for_end(&mut terminate, &mut interrupt, &mut server) => {
-            return stop(server, signal, settings).await;
+            return stop(server, signal).await;
         }
     };
     if let Err(failure) = prepared {
@@ -67,11 +63,10 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
     log_serving(settings, &listen_addrs, server.layout.shards());
     let signal = wait_for_end(&mut terminate, &mut interrupt, &mut server).await;
     drop(ready);
-    stop(server, signal, settings).await
+    stop(server, signal).await
 }
 
-/// Ends while the stores are being opened: the next start does it again. An opening has written by then what a
-/// crash would leave.
+/// Ends while the stores are being opened: an opening that is cut short is a crash, and the next start opens them again.
 fn stop_opening(signal: &str) -> Result<(), Failure> {
     tracing::info!(signal, "stopped before the stores were open");
     Ok(())
@@ -103,24 +98,14 @@ async fn prepared(prepare: Option<Prepare>, listen_addrs: ListenAddrs) -> Result
     }
 }
 
-/// Ends the server after a signal, or after a shard ended on its own. Bounded in time, whatever the disks do.
-async fn stop(server: RunningServer, signal: Option<&'static str>, settings: &Settings) -> Result<(), Failure> {
+/// Ends the server after a signal, or after a shard ended on its own.
+async fn stop(server: RunningServer, signal: Option<&'static str>) -> Result<(), Failure> {
     let Some(signal) = signal else {
         server.stop().await?;
         return Err(died("a shard ended unexpectedly"));
     };
     tracing::info!(signal, "stopping: no new connections; received requests are answered, then flushed and synced");
-    let limit = settings.shutdown_timeout.0 + CLOSE_MAX;
-    match tokio::time::timeout(limit, server.stop()).await {
-        Ok(stopped) => stopped?,
-        Err(_) => {
-            let words = format!(
-                "the stores are not closed after {} s: a disk has not completed its writes; ended as by `kill -9`",
-                limit.as_secs()
-            );
-            return Err(Failure::new(Exit::Failed, words));
-        }
-    }
+    server.stop().await?;
     tracing::info!("stopped");
     Ok(())
 }

@@ -31,6 +31,8 @@ pub(crate) struct RunningServer {
     pub(super) ended: mpsc::Receiver<()>,
     pub(super) listen_addrs: ListenAddrs,
     pub(super) layout: Layout,
+    /// Longest time for a stop.
+    pub(super) stop_limit: Duration,
 }
 
 /// A handle for queries to the shards.
@@ -41,18 +43,28 @@ pub(crate) struct ShardHandles {
 }
 
 impl RunningServer {
-    /// Stops every shard: received requests are answered, then everything is flushed and synced.
-    pub(crate) async fn stop(self) -> Result<(), Failure> {
-        for control in &self.shards.controls {
-            // A shard that has ended already reports its result below.
-            drop(control.send(Control::Stop).await);
+    /// Stops every shard: received requests are answered, then everything is flushed and synced. Returns the first
+    /// failure of a shard. Bounded in time, whatever the disks do.
+    pub(crate) async fn stop(mut self) -> Result<(), Failure> {
+        let stopped = async {
+            for control in &self.shards.controls {
+                // A shard that has ended already reports its result below.
+                drop(control.send(Control::Stop).await);
+            }
+            // Each thread holds a sender until its end.
+            while self.ended.recv().await.is_some() {}
+        };
+        if tokio::time::timeout(self.stop_limit, stopped).await.is_ok() {
+            return join_all(self.threads);
         }
-        let (sender, joined) = oneshot::channel();
-        let threads = self.threads;
-        let join = move || drop(sender.send(join_all(threads)));
-        let joining = std::thread::Builder::new().name("join".to_owned()).spawn(join);
-        joining.map_err(Failure::about(Exit::Failed, "starting a thread"))?;
-        joined.await.unwrap_or_else(|_| Err(died("a thread that waited for the shards panicked")))
+        let (ended, stuck): (Vec<_>, Vec<_>) = self.threads.into_iter().partition(JoinHandle::is_finished);
+        join_all(ended)?;
+        let (stuck, limit_s) = (stuck.len(), self.stop_limit.as_secs());
+        let words = format!(
+            "{stuck} shards have not closed their stores within {limit_s} s: a disk does not complete its writes; ended as \
+             by `kill -9`"
+        );
+        Err(Failure::new(Exit::Failed, words))
     }
 }
 

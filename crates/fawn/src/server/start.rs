@@ -19,7 +19,11 @@ use fawn_flash::clock;
 use fawn_wire::Protocol;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::mpsc;
+
+/// Longest time for flushing, syncing and checkpoints, once the clients have their replies.
+const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 /// A shard's thread before it starts.
 struct ShardThread {
@@ -34,7 +38,7 @@ struct ShardThread {
     ending: ThreadEnd,
 }
 
-/// Ways of all threads to tell how far they are.
+/// Channels from the shards' threads to the starting thread.
 struct ThreadSignals {
     opened: mpsc::Sender<()>,
     ending: mpsc::Sender<()>,
@@ -62,7 +66,12 @@ impl StartingServer {
     /// Waits until every shard has opened its store, or one has ended instead.
     pub(super) async fn wait(&mut self) -> bool {
         for _ in 0..self.server.shards.controls.len() {
-            if self.openings.recv().await.is_none() {
+            let opened = tokio::select! {
+                opened = self.openings.recv() => opened,
+                // Without waiting for the other shards, which may open for long.
+                _ = self.server.ended.recv() => None,
+            };
+            if opened.is_none() {
                 return false;
             }
         }
@@ -111,7 +120,12 @@ pub(super) fn start(service: Service, settings: &Settings) -> Result<StartingSer
     drop(signals);
     let threads = starting.into_iter().map(spawn).collect::<Result<_, _>>()?;
     let shards = ShardHandles { controls, opening };
-    Ok(StartingServer { server: RunningServer { shards, threads, ended, listen_addrs, layout }, bound, openings })
+    let stop_limit = settings.shutdown_timeout.0 + CLOSE_MAX;
+    Ok(StartingServer {
+        server: RunningServer { shards, threads, ended, listen_addrs, layout, stop_limit },
+        bound,
+        openings,
+    })
 }
 
 /// Binds the addresses; no client can connect yet.

@@ -42,8 +42,9 @@ pub(super) fn shard_options(settings: &Settings) -> ShardOptions {
 /// Flushes and syncs everything, then releases the directories. Checkpoints are left out if they take long.
 pub(super) fn close(group: ServerGroup) -> Result<(), Failure> {
     let begun = Instant::now();
-    let close =
-        |engine: Engine<StoreDevice>| engine.close_within(&mut || begun.elapsed() > CHECKPOINTS_AT_CLOSE_MAX).map(drop);
+    let close = |engine: Engine<StoreDevice>| {
+        engine.close_with_deadline(&mut || begun.elapsed() > CHECKPOINTS_AT_CLOSE_MAX).map(drop)
+    };
     group.into_engines().into_iter().try_for_each(close).map_err(|error| Failure::new(Exit::Data, error))
 }
 

@@ -172,7 +172,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Writes a checkpoint at a close, if an opening would otherwise scan much more than an image. Blocks.
-    pub(crate) fn checkpoint_at_close(&mut self, is_late: &mut dyn FnMut() -> bool) {
+    pub(crate) fn checkpoint_at_close(&mut self, is_past_deadline: &mut dyn FnMut() -> bool) {
         let least = (self.options.checkpoint_log_bytes_min / CLOSE_SHARE).max(self.image_bytes());
         let is_due = self.checkpoints.writer.is_none() && self.checkpoints.last.log_bytes >= least;
         if is_due && self.poisoned.is_none() && !self.options.read_only {
@@ -180,7 +180,7 @@ impl<D: Device> Engine<D> {
         }
         let mut events = Vec::new();
         while self.checkpoints.writer.is_some() && self.poisoned.is_none() {
-            if is_late() || (self.checkpoints.is_stuck() && self.device.in_flight() == 0) {
+            if is_past_deadline() || (self.checkpoints.is_stuck() && self.device.in_flight() == 0) {
                 // A close waits for nothing but the device, and not for all of that.
                 self.give_up_checkpoint();
             }

@@ -33,6 +33,7 @@ impl<D: Device> Engine<D> {
                 StreamKind::Survivors => flushed,
             }
         });
+        // The segment of an unconfirmed delete is dropped once nothing is left that the delete could hide.
         let sequence_of = |pointer| Some(self.segments.get(self.segments.slot_and_offset(pointer).0)?.sequence);
         let pending = self.ranges.iter().filter_map(|range| range.pending.front()).map(|pending| pending.pointer);
         let unconfirmed = self.overlay.all_unconfirmed().map(|written| written.pointer);

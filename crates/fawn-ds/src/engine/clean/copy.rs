@@ -52,6 +52,9 @@ impl<D: Device> Engine<D> {
 
     /// Whether the record is its key's newest committed one, and waits for its verification.
     fn is_unconfirmed(&self, at: usize, (slot, offset): (u32, u32), key: &[u8]) -> bool {
+        if self.overlay.is_empty() {
+            return false;
+        }
         let hash = KeyHash::of(&self.secret, key);
         let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident);
         let committed = entry.and_then(|entry| entry.committed);
