@@ -57,11 +57,12 @@ impl RunningServer {
         if tokio::time::timeout(self.stop_limit, stopped).await.is_ok() {
             return join_all(self.threads);
         }
+        let shards = self.threads.len();
         let (ended, stuck): (Vec<_>, Vec<_>) = self.threads.into_iter().partition(JoinHandle::is_finished);
         join_all(ended)?;
         let (stuck, limit_s) = (stuck.len(), self.stop_limit.as_secs());
         let words = format!(
-            "{stuck} shards have not closed their stores within {limit_s} s: a disk does not complete its writes; ended as \
+            "{stuck} of {shards} shards have not closed their stores within {limit_s} s: a disk does not complete its writes; ended as \
              by `kill -9`"
         );
         Err(Failure::new(Exit::Failed, words))
@@ -109,4 +110,53 @@ fn join(thread: JoinHandle<Result<(), Failure>>) -> Result<(), Failure> {
 pub(super) fn died(what: &str) -> Failure {
     let remedy = "see the log above; restart, and run `fawn check` on the data directory if it happens again";
     Failure::new(Exit::Failed, format!("{what}; {remedy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// A server whose threads end with `outcomes`; one without an outcome waits for `release`.
+    fn server(outcomes: Vec<Option<Result<(), Failure>>>, release: &Arc<std::sync::Barrier>) -> RunningServer {
+        let (ending, ended) = mpsc::channel(1);
+        let spawn = |outcome: Option<Result<(), Failure>>| {
+            let (ending, release) = (ending.clone(), release.clone());
+            std::thread::spawn(move || {
+                let outcome = outcome.unwrap_or_else(|| {
+                    release.wait();
+                    Ok(())
+                });
+                drop(ending);
+                outcome
+            })
+        };
+        let threads: Vec<_> = outcomes.into_iter().map(spawn).collect();
+        let shards = ShardHandles { controls: Vec::new(), opening: Opening::begin() };
+        let (listen_addrs, layout) = (ListenAddrs::default(), Layout::flat(Path::new("unused")));
+        RunningServer { shards, threads, ended, listen_addrs, layout, stop_limit: Duration::from_millis(100) }
+    }
+
+    fn stop(server: RunningServer) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(server.stop())
+    }
+
+    #[test]
+    fn a_stop_waits_for_all_shards_and_returns_the_first_failure() {
+        let release = Arc::new(std::sync::Barrier::new(1));
+        assert!(stop(server(vec![Some(Ok(())), None], &release)).is_ok());
+        let failed = stop(server(vec![Some(Ok(())), Some(Err(died("its disk failed")))], &release));
+        assert!(failed.expect_err("one failed").to_string().contains("its disk failed"));
+    }
+
+    #[test]
+    fn a_stop_ends_without_a_shard_that_does_not_close() {
+        let release = Arc::new(std::sync::Barrier::new(3));
+        let stuck = stop(server(vec![Some(Ok(())), None], &release)).expect_err("one is stuck");
+        assert!(stuck.to_string().contains("1 of 2 shards have not closed"), "{stuck}");
+        let failed = stop(server(vec![Some(Err(died("its disk failed"))), None], &release)).expect_err("one failed");
+        assert!(failed.to_string().contains("its disk failed"), "{failed}");
+        release.wait();
+    }
 }
