@@ -7,6 +7,7 @@ use fawn_ds::internals::format::manifest::{self, ManifestEdit, ManifestHeader, M
 use fawn_ds::internals::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
 use fawn_ds::internals::format::segment::{RecordFacts, StreamKind};
 use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::index::PointerWidth;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{
     BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, MemberId, NodeId, RangeId, TimeMs, Version,
@@ -90,7 +91,13 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
     let store = StoreUuid([5; 16]);
     let mut state = ManifestState::default();
     let edits = [
-        ManifestEdit::Identity { store, format: FORMAT_VERSION, segment_bytes: 1 << 20, secret: HashSecret([9; 16]) },
+        ManifestEdit::Identity {
+            store,
+            format: FORMAT_VERSION,
+            segment_bytes: 1 << 20,
+            secret: HashSecret([9; 16]),
+            pointers: PointerWidth::Bits40,
+        },
         ManifestEdit::Generation(1),
         ManifestEdit::AddRange { range: RangeId(1), keys: KeyRange::ALL },
         ManifestEdit::AddSegment { slot: 0, uuid: UUID, sequence: 1, stream: StreamKind::Foreground },

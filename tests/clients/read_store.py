@@ -160,7 +160,7 @@ def read_store(directory, time_ms, seen):
         content.finish()
     records = {name: content.live(time_ms) for name, content in contents.items()}
     for uuid, length in state.checkpoints:
-        check_checkpoint(Checkpoint(directory, uuid, length, state.store), state, segments, records, time_ms)
+        check_checkpoint(Checkpoint(directory, uuid, length, state), state, segments, records, time_ms)
     seen["pending"] = seen.get("pending", 0) + sum(len(content.pending) for content in contents.values())
     for name, content in contents.items():
         content.finish(M64)

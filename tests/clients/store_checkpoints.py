@@ -45,8 +45,8 @@ def checkpoint_name(uuid):
 class Content:
     """The contents of all pieces, one after the other."""
 
-    def __init__(self, file, data):
-        self.file, self.data, self.at = file, data, 0
+    def __init__(self, file, data, pointer_bits):
+        self.file, self.data, self.pointer_bits, self.at = file, data, pointer_bits, 0
 
     def take(self, form):
         begin, self.at = self.at, self.at + struct.calcsize("<" + form)
@@ -57,6 +57,10 @@ class Content:
     def count(self):
         return self.take("I")[0]
 
+    def pointer(self):
+        low, = self.take("I")
+        return low | self.take("B")[0] << 32 if self.pointer_bits == 40 else low
+
     def items(self, form):
         return [self.take(form) for _ in range(self.count())]
 
@@ -64,7 +68,7 @@ class Content:
 class Checkpoint:
     """A listed checkpoint. `positions` are where each stream's log continues."""
 
-    def __init__(self, directory, uuid, length, store):
+    def __init__(self, directory, uuid, length, state):
         self.file = checkpoint_name(uuid)
         try:
             with open(directory / self.file, "rb") as opened:
@@ -72,10 +76,10 @@ class Checkpoint:
         except OSError as error:
             raise Damage(self.file, 0, f"listed, but not readable: {error}") from error
         check_header(self.file, data, b"FAWN-CKP", [(12, 16), (60, 64), (76, 504), (512, FRAMES_AT)])
-        if data[16:32] != uuid or data[32:48] != store or len(data) != length:
+        if data[16:32] != uuid or data[32:48] != state.store or len(data) != length:
             raise Damage(self.file, 16, "another checkpoint than the manifest lists, or a part of it")
         self.positions = {FOREGROUND: (u64(data, 48), u32(data, 56)), SURVIVORS: (u64(data, 64), u32(data, 72))}
-        content = Content(self.file, self.read_pieces(data, fold(uuid)))
+        content = Content(self.file, self.read_pieces(data, fold(uuid)), state.pointer_bits)
         numbers = content.count()
         self.entries = dict(self.read_cells(content) for _ in range(numbers))
         self.ranges = {end.number: end for end in (self.read_range(content) for _ in range(numbers))}
@@ -111,7 +115,7 @@ class Checkpoint:
             if not depth or first % (1 << 64 - depth) or depth < pages.bit_length() - 1:
                 raise Damage(self.file, FRAMES_AT, "a cell does not begin where the one before ends")
             for _ in range(head & 1023):
-                fragment, pointer = content.take("HI")
+                fragment, pointer = *content.take("H"), content.pointer()
                 if not fragment:
                     raise Damage(self.file, FRAMES_AT, "an entry without a fragment")
                 entries.append(Entry(first, depth, fragment, pointer))
@@ -120,7 +124,11 @@ class Checkpoint:
 
     def read_range(self, content):
         number, committed, cleared, complete_above = content.take("IQQQ")
-        kept = [Kept(*item) for _ in ("retransmission", "results") for item in content.items("QIIQ")]
+        kept = [
+            Kept(*content.take("Q"), content.pointer(), *content.take("IQ"))
+            for _ in ("retransmission", "results")
+            for _ in range(content.count())
+        ]
         return RangeEnd(number, committed, cleared, complete_above, kept)
 
     def read_part(self, content):

@@ -43,7 +43,7 @@ fn options(read_only: bool) -> Options {
         memory_bytes: 1 << 20,
         durability: Durability::Sync,
         secret: Some(SECRET),
-        index: IndexOptions { entries_min: 64, page_entries: 8 },
+        index: IndexOptions { entries_min: 64, page_entries: 8, ..IndexOptions::default() },
         read_only,
         ..Options::default()
     }

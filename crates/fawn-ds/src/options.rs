@@ -1,6 +1,6 @@
 //! Options for opening a store, and the sizes derived from them.
 use crate::format::record::RESULT_HEADER_BYTES_MAX;
-use crate::index::IndexOptions;
+use crate::index::{IndexOptions, PointerWidth};
 use crate::range::Retained;
 use crate::recovery::OpenProgress;
 use crate::recovery::deferred::DEFERRED_BYTES;
@@ -56,6 +56,9 @@ pub struct Options {
     pub retained_records_max: usize,
     /// Initial sizes of each range's index.
     pub index: IndexOptions,
+    /// Length of a new store's pointers: it bounds the store's log, and an index takes a byte more per key with the
+    /// longer ones. `None`: as short as the capacity allows.
+    pub pointers_if_new: Option<PointerWidth>,
     /// Receives the progress of the opening.
     pub progress: Option<Arc<OpenProgress>>,
     /// Never writes: for checks and exports of a corrupt store.
@@ -80,6 +83,7 @@ impl Default for Options {
             number_if_new: 0,
             retained_records_max: 1 << 16,
             index: IndexOptions::default(),
+            pointers_if_new: None,
             progress: None,
             read_only: false,
         }

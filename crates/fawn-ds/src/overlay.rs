@@ -411,7 +411,7 @@ mod tests {
     fn deferred_keys_of_one_hash_are_told_apart() {
         let written = |seq: u64| Written {
             version: Version::from_u64(seq),
-            pointer: Pointer(seq as u32),
+            pointer: Pointer::new(seq),
             len_bytes: 32,
             is_put: true,
         };

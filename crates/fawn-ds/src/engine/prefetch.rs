@@ -53,7 +53,7 @@ impl<D: Device> Engine<D> {
         let hashes = &hashes[..hashes.len().min(PREFETCH_KEYS_MAX)];
         let index = &self.ranges[at].index;
         index.prefetch(hashes);
-        let mut pointers = [Pointer(0); PREFETCH_KEYS_MAX];
+        let mut pointers = [Pointer::new(0); PREFETCH_KEYS_MAX];
         let mut found = 0;
         for &hash in hashes {
             // A second candidate is rare; prefetching it would delay the other keys.

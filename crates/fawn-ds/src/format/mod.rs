@@ -23,7 +23,7 @@ pub use id::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
 pub const FORMAT_VERSION: u32 = 2;
 /// The oldest format number that this code reads. Before the first release, older ones are not read any more.
 pub const FORMAT_OLDEST: u32 = 2;
-/// Unit of record lengths, offsets and index pointers, bytes: 2³² units of 16 B are 64 GiB per store.
+/// Unit of record lengths, offsets and index pointers, bytes: 2³² units of 16 B are 64 GiB, 2⁴⁰ are 16 TiB per store.
 pub const UNIT_BYTES: usize = 16;
 /// Offset of a segment's first frame, bytes: after the header's block.
 pub const FRAMES_OFFSET: u32 = 4096;

@@ -37,7 +37,7 @@ impl Index {
             return false;
         }
         let mut taken =
-            TakenPage { fragments: [VACANT; PAGE_ENTRIES_MAX], pointers: [Pointer(0); PAGE_ENTRIES_MAX], len: 0 };
+            TakenPage { fragments: [VACANT; PAGE_ENTRIES_MAX], pointers: [Pointer::new(0); PAGE_ENTRIES_MAX], len: 0 };
         taken.len = page.fragments.len();
         taken.fragments[..taken.len].copy_from_slice(page.fragments);
         for (at, pointer) in taken.pointers[..taken.len].iter_mut().enumerate() {

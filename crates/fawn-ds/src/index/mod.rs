@@ -1,4 +1,5 @@
-//! Index of the log: key hash → candidate record pointers, in six-byte entries [FAWN09 §3.3.1] and pages that split.
+//! Index of the log: key hash → candidate record pointers, in entries of six or seven bytes [FAWN09 §3.3.1] and pages
+//! that split.
 //!
 //! The paper's table has a fixed size: it refuses inserts when a probe chain is full, and doubling it would
 //! pause and need twice the memory. Here pages of ~16 entries split one at a time, in the insert that makes one due
@@ -25,9 +26,75 @@ use fawn_types::KeyHash;
 use slab::{BlockHandle, IndexPage, IndexSlab};
 use table::{Address, CellTable, LEVEL_MIN};
 
-/// Start of a record in a store's log, in units of 16 bytes.
+/// Start of a record in a store's log, in units of 16 bytes: 32 or 40 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Pointer(pub u32);
+pub struct Pointer(u64);
+
+impl Pointer {
+    /// The pointer to this unit of the log, below 2^40.
+    #[inline]
+    #[must_use]
+    pub const fn new(unit: u64) -> Self {
+        debug_assert!(unit >> PointerWidth::Bits40.bits() == 0);
+        Self(unit)
+    }
+
+    /// Its unit of the log.
+    #[inline]
+    #[must_use]
+    pub const fn unit(self) -> u64 {
+        self.0
+    }
+}
+
+/// Length of a store's pointers. It is fixed when the store is created, because it bounds the store's log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum PointerWidth {
+    /// 64 GiB of log; six bytes per entry of an index.
+    #[default]
+    Bits32,
+    /// 16 TiB of log; seven bytes per entry.
+    Bits40,
+}
+
+impl PointerWidth {
+    /// Bits of a pointer.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        match self {
+            Self::Bits32 => 32,
+            Self::Bits40 => 40,
+        }
+    }
+
+    /// The width with this number of bits.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        match bits {
+            32 => Some(Self::Bits32),
+            40 => Some(Self::Bits40),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a pointer on flash.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.bits() as usize / 8
+    }
+
+    /// Bytes of log that pointers of this width can name.
+    #[must_use]
+    pub const fn log_bytes_max(self) -> u64 {
+        (crate::format::UNIT_BYTES as u64) << self.bits()
+    }
+
+    /// The width of a new store for this many bytes of segments.
+    #[must_use]
+    pub const fn for_capacity(capacity_bytes: u64) -> Self {
+        if capacity_bytes > Self::Bits32.log_bytes_max() { Self::Bits40 } else { Self::Bits32 }
+    }
+}
 
 /// Maximum entries of one page, and therefore maximum keys that share one 64-bit hash.
 pub const PAGE_ENTRIES_MAX: usize = slab::PAGE_ENTRIES_MAX;
@@ -40,11 +107,13 @@ pub struct IndexOptions {
     pub entries_min: u32,
     /// Mean entries per page during growth: fewer cost memory (11 B per page), more cost false reads.
     pub page_entries: u32,
+    /// Length of the pointers; a store sets its own.
+    pub pointers: PointerWidth,
 }
 
 impl Default for IndexOptions {
     fn default() -> Self {
-        Self { entries_min: 1 << 20, page_entries: 16 }
+        Self { entries_min: 1 << 20, page_entries: 16, pointers: PointerWidth::Bits32 }
     }
 }
 
@@ -60,8 +129,8 @@ pub enum IndexError {
         /// The hash that found no place.
         hash: u64,
     },
-    /// More entries than a 32-bit pointer can distinguish.
-    #[error("index full: it holds 2^32 - 1 entries, all that 32-bit pointers can name; split the key range")]
+    /// More entries than one index counts.
+    #[error("index full: it holds 2^32 - 1 entries, the most of one key range; split the range")]
     Full,
 }
 
@@ -82,7 +151,19 @@ impl Index {
         let options = IndexOptions { page_entries, ..options };
         let pages_min = (options.entries_min / page_entries).max(1 << LEVEL_MIN);
         let level = pages_min.next_power_of_two().ilog2();
-        Self { options, table: CellTable::new(level), slab: IndexSlab::new(), entries: 0, growth_blocked: false }
+        Self {
+            options,
+            table: CellTable::new(level),
+            slab: IndexSlab::new(options.pointers),
+            entries: 0,
+            growth_blocked: false,
+        }
+    }
+
+    /// Length of its pointers.
+    #[must_use]
+    pub fn pointer_width(&self) -> PointerWidth {
+        self.options.pointers
     }
 
     /// Number of entries, each one pointer.

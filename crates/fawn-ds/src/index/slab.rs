@@ -8,7 +8,7 @@
 //! A block has a number, used by handles and links, and a place in memory, which changes: when a block in the middle is
 //! released, the block of the last place moves there. Memory stays dense too, and moves to huge pages as it grows.
 use super::fragment::VACANT;
-use crate::index::Pointer;
+use crate::index::{Pointer, PointerWidth};
 use fawn_flash::{Blocks, prefetch};
 
 /// Sixteen-bit units of a block: 8 KiB keeps the tails and the ~25 partly filled blocks under 2 % at a million keys.
@@ -22,8 +22,10 @@ const CLASSES: usize = 256;
 pub(super) const PAGE_ENTRIES_MAX: usize = (CLASSES - 1) * CLASS_STEP;
 /// Units after the entries that name the owner of the slot.
 const OWNER_UNITS: usize = 2;
-/// Units of an entry: one of fragment, two of pointer.
-const ENTRY_UNITS: usize = 3;
+/// Units of two entries with 32-bit pointers: two of fragments, four of pointers.
+const PAIR_UNITS: usize = 6;
+/// With 40-bit pointers: one more, with the high byte of each pointer.
+const WIDE_PAIR_UNITS: usize = 7;
 /// Emptied blocks kept for the next allocation; more are released.
 const SPARE_BLOCKS_MAX: u32 = 4;
 /// Allocator overhead per block (glibc: 16 bytes), so that `resident_bytes` is complete.
@@ -31,9 +33,10 @@ pub(super) const ALLOCATOR_BYTES: usize = 16;
 const NO_BLOCK: u32 = u32::MAX >> SLOT_BITS;
 const NO_PLACE: u32 = u32::MAX;
 
-const _: () = assert!(BLOCK_UNITS / (OWNER_UNITS + ENTRY_UNITS * CLASS_STEP) <= 1 << SLOT_BITS);
-const _: () = assert!(OWNER_UNITS + ENTRY_UNITS * PAGE_ENTRIES_MAX <= BLOCK_UNITS);
-// An entry never costs more than 16 bytes of slot, so 2^32 pointers fit below the highest block number.
+const _: () = assert!(CLASS_STEP == 2, "a class has one unit more for each pair of entries");
+const _: () = assert!(BLOCK_UNITS / (OWNER_UNITS + PAIR_UNITS) <= 1 << SLOT_BITS);
+const _: () = assert!(OWNER_UNITS + WIDE_PAIR_UNITS * (CLASSES - 1) <= BLOCK_UNITS);
+// An entry never costs more than 16 bytes of slot, so 2^32 entries fit below the highest block number.
 const _: () = assert!((NO_BLOCK as u64 - 1) * BLOCK_UNITS as u64 * 2 > (1 << 32) * 15);
 
 /// Address of a page's slot: block ‖ slot within it.
@@ -86,7 +89,10 @@ struct SizeClass {
 pub(super) struct IndexPage<'a> {
     /// One per entry, none vacant.
     pub(super) fragments: &'a [u16],
+    /// The low 32 bits of each pointer, in two units; then bits 32 to 39 of two pointers in each unit, if they have these.
     pointers: &'a [u16],
+    /// Place of the first unit with high bits; 0 if pointers have 32 bits.
+    high_at: usize,
 }
 
 impl IndexPage<'_> {
@@ -100,7 +106,13 @@ impl IndexPage<'_> {
     #[inline]
     pub(super) fn pointer(&self, at: usize) -> Pointer {
         debug_assert!(at < self.fragments.len());
-        Pointer(u32::from(self.pointers[2 * at]) | u32::from(self.pointers[2 * at + 1]) << 16)
+        let low = u32::from(self.pointers[2 * at]) | u32::from(self.pointers[2 * at + 1]) << 16;
+        let unit = u64::from(low);
+        if self.high_at == 0 {
+            return Pointer::new(unit);
+        }
+        let high = self.pointers[self.high_at + at / 2].to_le_bytes()[at % 2];
+        Pointer::new(u64::from(high) << 32 | unit)
     }
 }
 
@@ -108,14 +120,27 @@ impl IndexPage<'_> {
 pub(super) struct IndexPageMut<'a> {
     fragments: &'a mut [u16],
     pointers: &'a mut [u16],
+    high_bytes: &'a mut [u16],
 }
 
 impl IndexPageMut<'_> {
     pub(super) fn set(&mut self, at: usize, fragment: u16, pointer: Pointer) {
         debug_assert_ne!(fragment, VACANT, "a fragment without delimiter would match every query");
         self.fragments[at] = fragment;
-        self.pointers[2 * at] = pointer.0 as u16;
-        self.pointers[2 * at + 1] = (pointer.0 >> 16) as u16;
+        let unit = pointer.unit();
+        self.pointers[2 * at] = unit as u16;
+        self.pointers[2 * at + 1] = (unit >> 16) as u16;
+        self.set_high_byte(at, (unit >> 32) as u8);
+    }
+
+    fn set_high_byte(&mut self, at: usize, byte: u8) {
+        if let Some(pair) = self.high_bytes.get_mut(at / 2) {
+            let mut bytes = pair.to_le_bytes();
+            bytes[at % 2] = byte;
+            *pair = u16::from_le_bytes(bytes);
+        } else {
+            debug_assert_eq!(byte, 0, "a pointer past what 32 bits can name");
+        }
     }
 
     /// Moves the entry at `last` over the one at `at` and vacates `last`.
@@ -124,6 +149,8 @@ impl IndexPageMut<'_> {
         self.fragments[at] = self.fragments[last];
         self.pointers[2 * at] = self.pointers[2 * last];
         self.pointers[2 * at + 1] = self.pointers[2 * last + 1];
+        let high = self.high_bytes.get(last / 2).map_or(0, |pair| pair.to_le_bytes()[last % 2]);
+        self.set_high_byte(at, high);
         self.fragments[last] = VACANT;
     }
 }
@@ -138,17 +165,11 @@ fn entries_max(class: u8) -> usize {
     usize::from(class) * CLASS_STEP
 }
 
-fn slot_units(class: u8) -> usize {
-    OWNER_UNITS + ENTRY_UNITS * entries_max(class)
-}
-
-fn slots_per_block(class: u8) -> u32 {
-    (BLOCK_UNITS / slot_units(class)) as u32
-}
-
 /// All pages' slots of one index.
 pub(super) struct IndexSlab {
     memory: Blocks<[u16; BLOCK_UNITS]>,
+    /// Units of two entries.
+    pair_units: usize,
     /// The block at each place of `memory`.
     numbers: Vec<u32>,
     blocks: Vec<SlabBlock>,
@@ -161,10 +182,14 @@ pub(super) struct IndexSlab {
 }
 
 impl IndexSlab {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(width: PointerWidth) -> Self {
         let none = SizeClass { last: NO_BLOCK, used: 0 };
         Self {
             memory: Blocks::default(),
+            pair_units: match width {
+                PointerWidth::Bits32 => PAIR_UNITS,
+                PointerWidth::Bits40 => WIDE_PAIR_UNITS,
+            },
             numbers: Vec::new(),
             blocks: Vec::new(),
             classes: Box::new([none; CLASSES]),
@@ -191,12 +216,14 @@ impl IndexSlab {
         }
         let block = self.blocks[handle.block()];
         let places = entries_max(block.class);
-        let start = handle.slot() * slot_units(block.class);
-        let slot = &self.units(block)[start..start + slot_units(block.class)];
+        let units = self.slot_units(block.class);
+        let start = handle.slot() * units;
+        let slot = &self.units(block)[start..start + units];
         let (fragments, rest) = slot.split_at(places);
         // Sizes go in steps of two, so at most the last place is vacant.
         let entries = places - usize::from(fragments[places - 1] == VACANT);
-        IndexPage { fragments: &fragments[..entries], pointers: &rest[..2 * places] }
+        let high_at = if self.pair_units == PAIR_UNITS { 0 } else { 2 * places };
+        IndexPage { fragments: &fragments[..entries], pointers: rest, high_at }
     }
 
     /// Prefetches the page at `handle`.
@@ -204,8 +231,9 @@ impl IndexSlab {
     pub(super) fn fetch(&self, handle: BlockHandle) {
         if handle != BlockHandle::NONE {
             let block = self.blocks[handle.block()];
-            let start = handle.slot() * slot_units(block.class);
-            prefetch(&self.units(block)[start..start + slot_units(block.class)]);
+            let units = self.slot_units(block.class);
+            let start = handle.slot() * units;
+            prefetch(&self.units(block)[start..start + units]);
         }
     }
 
@@ -214,10 +242,12 @@ impl IndexSlab {
         assert_ne!(handle, BlockHandle::NONE, "an empty page owns no slot to write to");
         let block = self.blocks[handle.block()];
         let places = entries_max(block.class);
-        let start = handle.slot() * slot_units(block.class);
-        let slot_end = start + slot_units(block.class);
-        let (fragments, rest) = self.units_mut(block)[start..slot_end].split_at_mut(places);
-        IndexPageMut { fragments, pointers: &mut rest[..2 * places] }
+        let units = self.slot_units(block.class);
+        let start = handle.slot() * units;
+        let (fragments, rest) = self.units_mut(block)[start..start + units].split_at_mut(places);
+        let (pointers, rest) = rest.split_at_mut(2 * places);
+        let high_units = rest.len() - OWNER_UNITS;
+        IndexPageMut { fragments, pointers, high_bytes: &mut rest[..high_units] }
     }
 
     /// Places of the page at `handle`, the vacant one included.
@@ -231,14 +261,15 @@ impl IndexSlab {
         assert!(entries > 0, "a page without entries owns no slot");
         let class = class_of(entries);
         let SizeClass { last, used } = self.classes[usize::from(class)];
-        let (block, slot) = if last == NO_BLOCK || used == slots_per_block(class) {
+        let (block, slot) = if last == NO_BLOCK || used == self.slots_per_block(class) {
             (self.take_block(class, last), 0)
         } else {
             (last, used)
         };
         self.classes[usize::from(class)] = SizeClass { last: block, used: slot + 1 };
-        let start = slot as usize * slot_units(class);
-        let units = &mut self.units_mut(self.blocks[block as usize])[start..start + slot_units(class)];
+        let slot_units = self.slot_units(class);
+        let start = slot as usize * slot_units;
+        let units = &mut self.units_mut(self.blocks[block as usize])[start..start + slot_units];
         units[entries..entries_max(class)].fill(VACANT);
         write_owner(units, owner);
         BlockHandle::new(block, slot)
@@ -251,13 +282,19 @@ impl IndexSlab {
             return;
         }
         let (from, to) = (self.blocks[source.block()], self.blocks[target.block()]);
-        let (from_start, from_places) = (source.slot() * slot_units(from.class), entries_max(from.class));
-        let (to_start, to_places) = (target.slot() * slot_units(to.class), entries_max(to.class));
+        let (from_start, from_places) = (source.slot() * self.slot_units(from.class), entries_max(from.class));
+        let (to_start, to_places) = (target.slot() * self.slot_units(to.class), entries_max(to.class));
+        let is_wide = self.pair_units == WIDE_PAIR_UNITS;
         // Sizes differ, so the slots are in different blocks.
         let [from, to] = self.memory.pair_mut(from.place as usize, to.place as usize);
         to[to_start..to_start + entries].copy_from_slice(&from[from_start..from_start + entries]);
         let (from_start, to_start) = (from_start + from_places, to_start + to_places);
         to[to_start..to_start + 2 * entries].copy_from_slice(&from[from_start..from_start + 2 * entries]);
+        if is_wide {
+            let (from_start, to_start) = (from_start + 2 * from_places, to_start + 2 * to_places);
+            let units = entries.div_ceil(2);
+            to[to_start..to_start + units].copy_from_slice(&from[from_start..from_start + units]);
+        }
     }
 
     /// Frees the slot of `handle` by moving the last slot of its class there.
@@ -279,7 +316,7 @@ impl IndexSlab {
 
     /// Copies a slot over another of the same class; returns its owner.
     fn transfer_slot(&mut self, source: BlockHandle, target: BlockHandle, class: u8) -> u32 {
-        let units = slot_units(class);
+        let units = self.slot_units(class);
         let (from, to) = (source.slot() * units, target.slot() * units);
         let [source, target] = [source, target].map(|handle| self.blocks[handle.block()]);
         assert_eq!(source.class, target.class, "slots of different sizes cannot replace each other");
@@ -307,7 +344,7 @@ impl IndexSlab {
             assert_eq!(state.used == 0, state.last == NO_BLOCK, "class {class} keeps an empty block");
             let filled = chain(state.last).count();
             blocks += filled;
-            slots += state.used as usize + filled.saturating_sub(1) * slots_per_block(class.max(1)) as usize;
+            slots += state.used as usize + filled.saturating_sub(1) * self.slots_per_block(class.max(1)) as usize;
         }
         assert_eq!(chain(self.spare).count(), self.spare_len as usize);
         assert_eq!(blocks + self.spare_len as usize, self.memory.len());
@@ -358,7 +395,7 @@ impl IndexSlab {
             self.vacant = number;
             self.give_back(number);
         }
-        let used = if before == NO_BLOCK { 0 } else { slots_per_block(class) };
+        let used = if before == NO_BLOCK { 0 } else { self.slots_per_block(class) };
         self.classes[usize::from(class)] = SizeClass { last: before, used };
     }
 
@@ -372,6 +409,15 @@ impl IndexSlab {
             target.copy_from_slice(source);
         }
         self.memory.pop();
+    }
+
+    #[inline]
+    fn slot_units(&self, class: u8) -> usize {
+        OWNER_UNITS + self.pair_units * usize::from(class)
+    }
+
+    fn slots_per_block(&self, class: u8) -> u32 {
+        (BLOCK_UNITS / self.slot_units(class)) as u32
     }
 
     #[inline]

@@ -1,10 +1,11 @@
 //! The segment table: the files of the log, and per segment the facts that the drop rule needs.
 use super::LogPosition;
+use crate::format::manifest::slots_max;
 use crate::format::manifest::{ManifestEdit, SegmentSeal};
 use crate::format::record::RecordKind;
 use crate::format::segment::{PerStream, RecordFacts, StreamKind};
 use crate::format::{SegmentUuid, UNIT_BYTES};
-use crate::index::Pointer;
+use crate::index::{Pointer, PointerWidth};
 use core::cell::Cell;
 use fawn_flash::FileId;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -422,18 +423,21 @@ pub(crate) struct SegmentTable {
 }
 
 impl SegmentTable {
-    pub(crate) fn new(segment_bytes: u32) -> Self {
+    pub(crate) fn new(segment_bytes: u32, pointers: PointerWidth) -> Self {
         let slot_shift = segment_bytes.ilog2() - UNIT_BYTES.ilog2();
-        Self { slots: Vec::new(), slot_shift, slots_max: 1 << (32 - slot_shift), count: 0, visited: Cell::new(0) }
+        let slots_max = slots_max(segment_bytes, pointers);
+        Self { slots: Vec::new(), slot_shift, slots_max, count: 0, visited: Cell::new(0) }
     }
 
     pub(crate) fn pointer(&self, slot: u32, offset: u32) -> Pointer {
         debug_assert!((offset as usize).is_multiple_of(UNIT_BYTES), "records lie on units");
-        Pointer((slot << self.slot_shift) | (offset / UNIT_BYTES as u32))
+        Pointer::new((u64::from(slot) << self.slot_shift) | u64::from(offset / UNIT_BYTES as u32))
     }
 
     pub(crate) fn slot_and_offset(&self, pointer: Pointer) -> (u32, u32) {
-        (pointer.0 >> self.slot_shift, (pointer.0 & ((1 << self.slot_shift) - 1)) * UNIT_BYTES as u32)
+        let unit = pointer.unit();
+        let of_segment = unit & ((1 << self.slot_shift) - 1);
+        ((unit >> self.slot_shift) as u32, of_segment as u32 * UNIT_BYTES as u32)
     }
 
     pub(crate) fn get(&self, slot: u32) -> Option<&Segment> {

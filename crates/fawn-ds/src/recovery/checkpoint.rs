@@ -207,7 +207,7 @@ fn read_content(
         let mut image = IndexImage { number, index, counts: vec![0; slots.len()] };
         let mut first = 0u64;
         loop {
-            let (depth, entries) = content::decode_cell(source)?;
+            let (depth, entries) = content::decode_cell(source, options.pointers)?;
             if !(1..=DEPTH_MAX).contains(&depth) || first << depth != 0 {
                 return refuse("a cell does not begin where the one before ends");
             }
@@ -223,7 +223,7 @@ fn read_content(
         indexes.push(image);
     }
     for _ in 0..count {
-        ranges.push(content::decode_range(source)?);
+        ranges.push(content::decode_range(source, options.pointers)?);
     }
     let (segments, partial) = (read_segments(source)?, read_segments(source)?);
     Ok(CheckpointImage { from, indexes, ranges, segments, partial })

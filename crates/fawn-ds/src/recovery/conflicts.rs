@@ -44,7 +44,7 @@ struct IndexedRecord {
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
     list: Vec<Conflict>,
-    known: HashMap<u32, IndexedRecord, FxBuildHasher>,
+    known: HashMap<Pointer, IndexedRecord, FxBuildHasher>,
 }
 
 impl Conflicts {
@@ -79,11 +79,11 @@ impl Conflicts {
     }
 
     fn read_candidates<D: Device>(&mut self, engine: &mut Engine<D>) -> Result<(), EngineError> {
-        let candidates = |conflict: &Conflict| -> SmallVec<[u32; 4]> {
+        let candidates = |conflict: &Conflict| -> SmallVec<[Pointer; 4]> {
             let index = &engine.ranges[conflict.range].index;
-            index.candidates(KeyHash(conflict.name.hash)).map(|pointer| pointer.0).collect()
+            index.candidates(KeyHash(conflict.name.hash)).collect()
         };
-        let mut wanted: Vec<u32> = self.list.iter().flat_map(candidates).collect();
+        let mut wanted: Vec<Pointer> = self.list.iter().flat_map(candidates).collect();
         wanted.sort_unstable();
         wanted.dedup();
         let runs = runs_of(engine, &wanted);
@@ -107,7 +107,7 @@ impl Conflicts {
             }
             for (run, buf) in batch.iter().zip(&bufs) {
                 for &pointer in &wanted[run.first..run.last] {
-                    self.learn(engine, Pointer(pointer), run, buf)?;
+                    self.learn(engine, pointer, run, buf)?;
                 }
             }
         }
@@ -131,7 +131,7 @@ impl Conflicts {
                 let name = engine.name_of(hash, stored.record.key);
                 let known =
                     IndexedRecord { name, version: stored.record.version, len_bytes: stored.encoded_len as u32 };
-                self.known.insert(pointer.0, known);
+                self.known.insert(pointer, known);
                 Ok(())
             }
             Err(error) if error.is_truncated() => {
@@ -152,14 +152,14 @@ impl Conflicts {
         let mut base = OverlayBase::Absent;
         let candidates: SmallVec<[Pointer; 4]> = engine.ranges[range].index.candidates(KeyHash(name.hash)).collect();
         for candidate in candidates {
-            if !self.known.contains_key(&candidate.0) {
+            if !self.known.contains_key(&candidate) {
                 // An earlier conflict of this batch inserted it after the reads.
                 let (slot, offset) = engine.segments.slot_and_offset(candidate);
                 let run = RecordRun::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
                 let buf = run.read(engine)?;
                 self.learn(engine, candidate, &run, &buf)?;
             }
-            let Some(known) = self.known.get(&candidate.0) else { continue };
+            let Some(known) = self.known.get(&candidate) else { continue };
             if known.name == name {
                 if known.version > version {
                     return Ok(());
@@ -170,7 +170,7 @@ impl Conflicts {
         if is_put {
             let (slot, _) = engine.segments.slot_and_offset(pointer);
             engine.segments.expect_mut(slot).add_live(range, len_bytes);
-            self.known.insert(pointer.0, IndexedRecord { name, version, len_bytes });
+            self.known.insert(pointer, IndexedRecord { name, version, len_bytes });
         }
         engine.move_index(range, name, base, Written { version, pointer, len_bytes, is_put });
         Ok(())
@@ -209,10 +209,10 @@ impl RecordRun {
     }
 }
 
-fn runs_of<D: Device>(engine: &Engine<D>, wanted: &[u32]) -> Vec<RecordRun> {
+fn runs_of<D: Device>(engine: &Engine<D>, wanted: &[Pointer]) -> Vec<RecordRun> {
     let mut runs: Vec<RecordRun> = Vec::new();
     for (i, &pointer) in wanted.iter().enumerate() {
-        let (slot, offset) = engine.segments.slot_and_offset(Pointer(pointer));
+        let (slot, offset) = engine.segments.slot_and_offset(pointer);
         let segment = engine.segments.expect(slot);
         let (from, to) = segment.first_read(offset, engine.options.segment_bytes);
         match runs.last_mut() {

@@ -2,6 +2,7 @@
 use crate::error::OpenError;
 use crate::format::manifest::{self, Identity, ManifestState};
 use crate::format::{FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, StoreUuid, segment};
+use crate::index::PointerWidth;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use fawn_flash::Device;
@@ -27,10 +28,23 @@ pub(super) fn create<D: Device>(device: &mut D, options: &Options, now: Now) -> 
         format: FORMAT_VERSION,
         segment_bytes: bytes,
         secret,
+        pointers: pointers_of(device, options)?,
     };
     let state =
         ManifestState { identity: Some(identity), clock: Some((now.wall, now.mono)), ..ManifestState::default() };
     ManifestFile::create(device, state)
+}
+
+/// A store without a capacity may take the whole device.
+fn pointers_of<D: Device>(device: &mut D, options: &Options) -> Result<PointerWidth, OpenError> {
+    if let Some(pointers) = options.pointers_if_new {
+        return Ok(pointers);
+    }
+    let capacity_bytes = match options.capacity_bytes {
+        Some(bytes) => bytes,
+        None => device.free_bytes()?,
+    };
+    Ok(PointerWidth::for_capacity(capacity_bytes))
 }
 
 /// Stores of a cluster or node may share the secret; number and creation time tell them apart.

@@ -83,6 +83,7 @@ impl<D: Device> Engine<D> {
             return Err(OpenError::SecretDiffers);
         }
         options.segment_bytes = identity.segment_bytes;
+        options.index.pointers = identity.pointers;
         let clock = manifest.state().clock;
         let clock = clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
@@ -138,7 +139,7 @@ impl<D: Device> Engine<D> {
             certify_at: MonoMs(0),
             ranges: Vec::new(),
             range_ids: Vec::new(),
-            segments: SegmentTable::new(segment_bytes),
+            segments: SegmentTable::new(segment_bytes, identity.pointers),
             drops: Drops::default(),
             has_unlisted: true,
             has_unlisted_clear: false,

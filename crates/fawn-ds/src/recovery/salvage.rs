@@ -19,6 +19,7 @@ use crate::format::scan::{ScanInput, Scanner};
 use crate::format::segment::{self, SegmentHeader, StreamKind};
 use crate::format::walk::{RecordWalk, WalkInput, WalkReport};
 use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, StoreUuid};
+use crate::index::PointerWidth;
 use crate::log::segments::Segment;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
@@ -200,6 +201,8 @@ fn invent_manifest(headers: &[(String, SegmentHeader)]) -> Result<(ManifestHeade
         segment_bytes: header.segment_bytes,
         // The store's own is lost with the manifest. It places keys in the index, which is built here.
         secret: HashSecret([0; 16]),
+        // Its slots may be past what shorter ones can name.
+        pointers: PointerWidth::Bits40,
     };
     let state = ManifestState { identity: Some(identity), ..ManifestState::default() };
     Ok((ManifestHeader { store: header.store, rewrite: 1 }, state))
@@ -214,7 +217,7 @@ fn adopt_segments(state: &mut ManifestState, headers: &[(String, SegmentHeader)]
             && header.sequence > last_sequence
     };
     for (_, header) in headers.iter().filter(|(_, header)| is_lost(header)) {
-        let slots = u32::try_from(slots_max(identity.segment_bytes)).unwrap_or(u32::MAX);
+        let slots = slots_max(identity.segment_bytes, identity.pointers);
         // The manifest may have lost that the slot's former segment was dropped.
         let free = core::iter::once(header.slot).chain(0..slots).find(|slot| !state.segments.contains_key(slot));
         let Some(slot) = free else { return };

@@ -55,7 +55,8 @@ impl Builder {
         self
     }
 
-    /// Most bytes of segment files; by default the store takes what the device has.
+    /// Most bytes of segment files; by default the store takes what the device has. A store that is created for more than
+    /// 64 GiB may grow to 16 TiB, and its index takes a byte more per key.
     pub const fn capacity(mut self, bytes: u64) -> Self {
         self.options.capacity_bytes = Some(bytes);
         self

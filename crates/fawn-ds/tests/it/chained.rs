@@ -356,8 +356,10 @@ fn needed_records_are_kept_beyond_the_lowered_number() {
 /// A restart replays all that the log keeps: one read per record would take seconds.
 #[test]
 fn a_cold_replay_reads_many_records_at_once() {
+    // All records stay pending.
+    let options = || Options { memory_bytes: 2 << 20, ..chained() };
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     for seq in 1..=400 {
         put(&mut node, format!("k{seq}").as_bytes(), &[seq as u8; 500], version(1, seq));
         if seq % 20 == 0 {
@@ -365,7 +367,7 @@ fn a_cold_replay_reads_many_records_at_once() {
         }
     }
     drop(node);
-    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     let (before, mut seen, mut after) = (node.engine.stats().reads, 0, node.engine.replay_floor(RANGE));
     loop {
         let visit = |record: &RecordRef<'_>| {

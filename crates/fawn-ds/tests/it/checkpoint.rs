@@ -1,13 +1,13 @@
 //! Checkpoints: what an opening takes from them, what it refuses, and what is left of one that was not finished.
 use crate::support::{RANGE, TestNode, TestWrite, scanned, small};
 use fawn_ds::internals::format::checkpoint::{self, content};
-use fawn_ds::internals::format::manifest;
-use fawn_ds::internals::index::{Index, IndexOptions, Pointer};
+use fawn_ds::internals::format::{RangeNumber, manifest};
+use fawn_ds::internals::index::{Index, IndexOptions, Pointer, PointerWidth};
 use fawn_ds::internals::{Options, View, check};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, KeyHash, Now};
+use fawn_types::{Durability, KeyHash, Now, Version};
 use std::collections::BTreeMap;
 
 /// Keys and their values.
@@ -217,6 +217,7 @@ fn content_of(bytes: &[u8], len_bytes: u64) -> Vec<u8> {
 /// Writes a checkpoint's file again with other content of the same length and good checksums.
 fn forge(disk: &SimDisk, name: &str, change: impl Fn(&mut content::SegmentImage)) {
     let state = manifest::decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
+    let pointers = state.identity.unwrap().pointers;
     let entry = state.checkpoints.iter().find(|entry| checkpoint::file_name(entry.uuid) == name).unwrap();
     let mut bytes = disk.contents(name).unwrap();
     let old = content_of(&bytes, entry.len_bytes);
@@ -226,12 +227,12 @@ fn forge(disk: &SimDisk, name: &str, change: impl Fn(&mut content::SegmentImage)
         content::decode_range_start(&mut source).unwrap();
         let mut at = Some(0u64);
         while let Some(first) = at {
-            let (depth, _) = content::decode_cell(&mut source).unwrap();
+            let (depth, _) = content::decode_cell(&mut source, pointers).unwrap();
             at = first.checked_add(1 << (64 - depth));
         }
     }
     for _ in 0..ranges {
-        content::decode_range(&mut source).unwrap();
+        content::decode_range(&mut source, pointers).unwrap();
     }
     let mut new = old[..old.len() - source.len()].to_vec();
     let count = content::decode_count(&mut source).unwrap();
@@ -354,21 +355,51 @@ fn content_of_any_bytes_is_decoded_or_refused() {
     for _ in 0..2000 {
         let bytes: Vec<u8> =
             (0..rng.next() % 200).map(|_| if rng.next().is_multiple_of(3) { 0 } else { rng.next() as u8 }).collect();
-        let _ = content::decode_range(&mut &bytes[..]);
         let _ = content::decode_segment(&mut &bytes[..]);
-        let _ = content::decode_cell(&mut &bytes[..]).map(|(_, entries)| entries.count());
+        for pointers in [PointerWidth::Bits32, PointerWidth::Bits40] {
+            let _ = content::decode_range(&mut &bytes[..], pointers);
+            let _ = content::decode_cell(&mut &bytes[..], pointers).map(|(_, entries)| entries.count());
+        }
         let _ = checkpoint::decode_header(&bytes);
     }
-    let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 4 });
-    (0..1000)
-        .for_each(|i: u64| index.insert(KeyHash(i.wrapping_mul(0x9E37_79B9_7F4A_7C15)), Pointer(i as u32)).unwrap());
-    let mut bytes = Vec::new();
-    let mut at = Some(0);
-    while let Some(cursor) = at {
-        content::encode_cell(&index.cell(cursor), &mut bytes);
-        at = index.cell(cursor).next;
+}
+
+#[test]
+fn cells_come_back_with_pointers_of_either_length() {
+    for pointers in [PointerWidth::Bits32, PointerWidth::Bits40] {
+        let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 4, pointers });
+        // From both ends of what pointers can name.
+        let pointer = |i: u64| Pointer::new(if i.is_multiple_of(2) { i } else { (1 << pointers.bits()) - i });
+        (0..1000).for_each(|i: u64| index.insert(KeyHash(i.wrapping_mul(0x9E37_79B9_7F4A_7C15)), pointer(i)).unwrap());
+        let mut bytes = Vec::new();
+        let (mut at, mut written) = (Some(0), Vec::new());
+        while let Some(cursor) = at {
+            let cell = index.cell(cursor);
+            content::encode_cell(&cell, pointers, &mut bytes);
+            written.push((cell.depth(), cell.entries().collect::<Vec<_>>()));
+            at = cell.next;
+        }
+        assert_eq!(bytes.len() as u64, content::cells_bytes(&index), "the estimate is exact");
+        let mut source = &bytes[..];
+        for (depth, entries) in written {
+            let (found, decoded) = content::decode_cell(&mut source, pointers).unwrap();
+            assert_eq!((found, decoded.collect::<Vec<_>>()), (depth, entries), "{pointers:?}");
+        }
+        assert!(source.is_empty());
+        let record =
+            content::RecordImage { version: Version::from_u64(7), pointer: pointer(3), len_bytes: 48, sequence: 9 };
+        let range = content::RangeImage {
+            number: RangeNumber(1),
+            committed: Version::from_u64(8),
+            cleared: Version::ZERO,
+            complete_above: Version::ZERO,
+            retained: vec![record; 3],
+            copied_results: vec![record],
+        };
+        let mut bytes = Vec::new();
+        content::encode_range(&range, pointers, &mut bytes);
+        assert_eq!(content::decode_range(&mut &bytes[..], pointers), Ok(range));
     }
-    assert_eq!(bytes.len() as u64, content::cells_bytes(&index), "the estimate is exact");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! A checkpoint only repeats what the log says. An opening that cannot use it must therefore find the same content, the
 //! same progress, the same live bytes, and the same records to retransmit.
-use crate::support::{RANGE, SECRET, TestNode, small};
+use crate::support::{RANGE, SECRET, TestNode, pointers_of, small};
 use fawn_ds::internals::format::checkpoint;
 use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, Replay, TransferredResults, View};
 use fawn_flash::sim::Loss;
@@ -189,7 +189,8 @@ impl ComparedRun {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let durability = if seed.is_multiple_of(4) { Durability::EverySecond } else { Durability::Sync };
         let amplification = if seed.is_multiple_of(3) { 140 } else { 0 };
-        let options = Options { space_amplification_max_percent: amplification, ..small(durability) };
+        let pointers_if_new = Some(pointers_of(seed));
+        let options = Options { space_amplification_max_percent: amplification, pointers_if_new, ..small(durability) };
         let mut node = TestNode::open_in_chain(&disk, options.clone(), Now::at(5000)).unwrap();
         node.engine.add_range(CHAINED, KeyRange::ALL).unwrap();
         node.engine.add_range(TRANSFERRED, KeyRange::ALL).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! For each image the store must open and contain every acknowledged (and so every observed) write. Its content must be
 //! a prefix of the appended writes, without a gap, and batches must be atomic.
-use crate::support::{RANGE, TestNode, TestWrite, small};
+use crate::support::{RANGE, TestNode, TestWrite, pointers_of, small};
 use fawn_ds::internals::{EngineError, Options, View};
 use fawn_flash::sim::{Capture, DeviceFault, Image, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -58,6 +58,7 @@ pub(crate) struct CrashRun {
 impl CrashRun {
     fn new(seed: u64, options: Options, keys: u64) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let options = Options { pointers_if_new: Some(pointers_of(seed)), ..options };
         let node = TestNode::open(&disk, options.clone(), Now::at(5000)).unwrap();
         let mut history = CrashHistory::default();
         history.prefixes.insert(Version::ZERO, CrashContent::new());

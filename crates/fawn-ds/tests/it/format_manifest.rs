@@ -6,6 +6,7 @@ use fawn_ds::internals::format::manifest::{
 };
 use fawn_ds::internals::format::segment::{NumberFacts, RecordFacts, StreamKind};
 use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, RangeNumber, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::index::PointerWidth;
 use fawn_types::checksum::checksum64;
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
@@ -13,7 +14,13 @@ const HEADER: ManifestHeader = ManifestHeader { store: StoreUuid([5; 16]), rewri
 
 fn identity() -> ManifestEdit {
     let secret = HashSecret([6; 16]);
-    ManifestEdit::Identity { store: HEADER.store, format: FORMAT_VERSION, segment_bytes: 1 << 20, secret }
+    ManifestEdit::Identity {
+        store: HEADER.store,
+        format: FORMAT_VERSION,
+        segment_bytes: 1 << 20,
+        secret,
+        pointers: PointerWidth::Bits32,
+    }
 }
 
 fn commits() -> Vec<Vec<ManifestEdit>> {

@@ -3,6 +3,7 @@ use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode
 use fawn_ds::internals::format::manifest::{ManifestEdit, ManifestHeader, encode_commit};
 use fawn_ds::internals::format::record::{Envelope, RecordKind, RecordPlace, RecordRef, encode_into, encoded_len};
 use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::index::PointerWidth;
 use fawn_types::{ClientTag, Epoch, HashSecret, KeyRange, RangeId, Version};
 use std::fmt::Write;
 
@@ -71,8 +72,13 @@ fn wide_example() -> Vec<u8> {
 fn commit_example() -> Vec<u8> {
     let header = ManifestHeader { store: StoreUuid(uuid(0x40)), rewrite: 0 };
     let secret = HashSecret(uuid(0x60));
-    let identity =
-        ManifestEdit::Identity { store: header.store, format: FORMAT_VERSION, segment_bytes: 1 << 26, secret };
+    let identity = ManifestEdit::Identity {
+        store: header.store,
+        format: FORMAT_VERSION,
+        segment_bytes: 1 << 26,
+        secret,
+        pointers: PointerWidth::Bits40,
+    };
     let mut bytes = Vec::new();
     encode_commit(&header, &[identity, ManifestEdit::Generation(1)], 512, 0, &mut bytes);
     bytes

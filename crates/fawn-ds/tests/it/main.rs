@@ -56,3 +56,4 @@ mod synced_end;
 mod tail_lost;
 mod torn_again;
 mod unreadable;
+mod wide_pointers;

@@ -50,7 +50,7 @@ fn records_without_a_commit_stay_within_the_budget() {
     for keys in [1, 100, 200_000] {
         let mut engine = open(chained(BUDGET));
         let taken = fill(&mut engine, keys, 2_000_000);
-        assert!((3_000..2_000_000).contains(&taken), "{taken} records of {keys} keys were accepted");
+        assert!((2_500..2_000_000).contains(&taken), "{taken} records of {keys} keys were accepted");
         let memory = engine.memory();
         assert!(memory.overlay_bytes <= BUDGET / 8 * 11 / 10, "{keys} keys: {memory:?}");
         assert!(memory.total_bytes() <= BUDGET * 11 / 10, "{keys} keys: {memory:?}");

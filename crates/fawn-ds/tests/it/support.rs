@@ -1,5 +1,5 @@
 //! Harness of the engine's tests: one engine over a simulated disk with one range, committed as in a chain of one.
-use fawn_ds::internals::index::IndexOptions;
+use fawn_ds::internals::index::{IndexOptions, PointerWidth};
 use fawn_ds::internals::{
     Engine, EngineError, Event, Lookup, OpenError, OpenReport, Options, RecordKind, RecordRef, Scan, ScanStep, View,
 };
@@ -10,6 +10,7 @@ pub(crate) const RANGE: RangeId = RangeId(7);
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a secret of test");
 
 /// Options so small that every boundary is reached: segments of 64 KiB, no page cache, a checkpoint for every few frames.
+/// Pointers have 32 bits in the mode `sync`, 40 in the others, so that many suites meet both.
 pub(crate) fn small(durability: Durability) -> Options {
     Options {
         segment_bytes: 64 << 10,
@@ -17,9 +18,18 @@ pub(crate) fn small(durability: Durability) -> Options {
         durability,
         secret: Some(SECRET),
         checkpoint_log_bytes_min: 16 << 10,
-        index: IndexOptions { entries_min: 64, page_entries: 8 },
+        index: IndexOptions { entries_min: 64, page_entries: 8, ..IndexOptions::default() },
+        pointers_if_new: Some(match durability {
+            Durability::Sync => PointerWidth::Bits32,
+            Durability::EverySecond | Durability::Memory => PointerWidth::Bits40,
+        }),
         ..Options::default()
     }
+}
+
+/// A width for each seed, every third one the longer.
+pub(crate) const fn pointers_of(seed: u64) -> PointerWidth {
+    if seed.is_multiple_of(3) { PointerWidth::Bits40 } else { PointerWidth::Bits32 }
 }
 
 /// As [`small`], without checkpoints: every opening reads the whole log.

@@ -429,7 +429,7 @@ fn options(map: &ClusterMap) -> Options {
         durability: map.durability,
         value_bytes_max: 1 << 20,
         secret: Some(map.secret),
-        index: IndexOptions { entries_min: 64, page_entries: 4 },
+        index: IndexOptions { entries_min: 64, page_entries: 4, ..IndexOptions::default() },
         checkpoint_log_bytes_min: 64 << 10,
         // Runs last seconds, so records would never be cleaned as expired.
         expiry_margin_ms: 500,

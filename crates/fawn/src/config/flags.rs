@@ -38,7 +38,7 @@ pub(crate) struct SettingFlags {
     #[arg(long, env = "FAWN_SPACE_AMPLIFICATION_MAX", value_name = "RATIO")]
     pub(crate) space_amplification_max: Option<Ratio>,
     /// Size of the log's segments, a power of two; a record is at most a quarter of it [default: 64M, or a sixteenth of
-    /// a shard's capacity if that is less].
+    /// a shard's capacity if that is less; more above 1T].
     #[arg(long, env = "FAWN_SEGMENT", value_name = "SIZE")]
     pub(crate) segment: Option<Size>,
     /// Maximum value length [default: 8M, or a quarter of a segment if that is less].

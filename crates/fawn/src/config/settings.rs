@@ -14,6 +14,8 @@ const MEMORY_BYTES_MIN: u64 = 16 << 20;
 const SEGMENTS_MIN: u64 = 8;
 /// Number of segments that a capacity is divided into, unless that makes them larger than the default.
 const SEGMENTS_WANTED: u64 = 16;
+/// Most segments of a shard's capacity: beyond that, segments are larger than the default.
+const SEGMENTS_MAX: u64 = 16 << 10;
 const SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
@@ -221,15 +223,18 @@ pub(crate) fn refuse<T>(message: impl ToString) -> Result<T, Failure> {
     Err(Failure::new(Exit::Usage, message))
 }
 
-/// The size of a segment if none is given: a small store still needs several.
+/// The size of a segment if none is given: a small store still needs several, and a large one not too many.
 fn segment_for(capacity: Option<Size>, shards: Option<ShardCount>) -> Size {
     let shards = match shards {
         Some(ShardCount::Number(shards)) => shards,
         Some(ShardCount::Auto) => cores(),
         None => 1,
     };
-    let part = capacity.map_or(u64::MAX, |capacity| capacity.0 / (SEGMENTS_WANTED * u64::from(shards.max(1))));
-    Size(1 << part.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_DEFAULT).ilog2())
+    let Some(Size(capacity)) = capacity else { return Size(SEGMENT_BYTES_DEFAULT) };
+    let of_shard = capacity / u64::from(shards.max(1));
+    let bytes_min = of_shard.div_ceil(SEGMENTS_MAX).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_power_of_two();
+    let bytes_max = (of_shard / SEGMENTS_WANTED).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_DEFAULT);
+    Size((1 << bytes_max.ilog2()).max(bytes_min))
 }
 
 /// Suffix of an error text for a bound that grows with the shards.
@@ -312,10 +317,15 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_as_small_as_the_capacity_of_a_shard_needs() {
+    fn segments_are_as_small_or_as_large_as_the_capacity_of_a_shard_needs() {
         for (text, expected) in [("", "64M"), ("capacity = '2G'", "64M"), ("capacity = '1023M'", "32M")]
             .into_iter()
             .chain([("capacity = '100M'", "4M"), ("capacity = '100M'\nshards = 2", "2M"), ("capacity = '600K'", "64K")])
+            .chain([
+                ("capacity = '1024G'", "64M"),
+                ("capacity = '1025G'", "128M"),
+                ("capacity = '1025G'\nshards = 2", "64M"),
+            ])
         {
             let settings = resolve(file::parse("f", text).expect("valid"));
             assert_eq!(settings.segment.to_string(), expected, "{text}");

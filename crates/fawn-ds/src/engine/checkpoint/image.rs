@@ -33,7 +33,7 @@ impl<D: Device> Engine<D> {
             content::encode_range_start(range.number, range.index.pages(), &mut writer.content);
         }
         let cell = range.index.cell(cursor);
-        content::encode_cell(&cell, &mut writer.content);
+        content::encode_cell(&cell, self.options.index.pointers, &mut writer.content);
         match cell.next {
             Some(cursor) => CheckpointStep::Cells { at, cursor },
             None => CheckpointStep::Cells { at: at + 1, cursor: 0 },
@@ -63,7 +63,7 @@ impl<D: Device> Engine<D> {
                 retained: range.retained.iter().filter(in_image).map(image_of).collect(),
                 copied_results: range.copied_results.iter().filter(in_image).map(image_of).collect(),
             };
-            content::encode_range(&image, &mut writer.content);
+            content::encode_range(&image, self.options.index.pointers, &mut writer.content);
         }
         let is_whole = |segment: &&Segment| segment.sequence < from[segment.stream].sequence;
         let whole: Vec<_> = self.segments.iter().filter(is_whole).collect();

@@ -4,13 +4,13 @@
 //! content: count of ranges u32 | per range: number u32 | pages u32 | cells | then per range: its end
 //!          count of segments that lie before the position u32 | per segment: its part
 //!          count of segments in which it lies u32, 0 or 1 | its part: slot, sequence, live records, died by, hides below
-//! cell:    entries in bits 0–9 and depth in bits 10–15 of a u16 | per entry: fragment u16, pointer u32
+//! cell:    entries in bits 0–9 and depth in bits 10–15 of a u16 | per entry: fragment u16, pointer u32 or u40
 //! ```
 //! A range's cells are in hash order, without gaps: each begins where the one before ends, so their depths tell when
 //! hash order ends. The state behind the cells is of a later time than any of them.
 use crate::format::RangeNumber;
 use crate::format::bytes::{u16_at, u32_at, u64_at};
-use crate::index::{Cell, Index, Pointer};
+use crate::index::{Cell, Index, Pointer, PointerWidth};
 use fawn_types::Version;
 
 /// Content that no checkpoint has.
@@ -142,7 +142,6 @@ pub struct SegmentImage {
 /// Most entries of a cell that its header can count.
 const CELL_ENTRIES_MAX: usize = (1 << CELL_DEPTH_SHIFT) - 1;
 const CELL_DEPTH_SHIFT: u32 = 10;
-const ENTRY_BYTES: usize = 6;
 
 const _: () = assert!(crate::index::PAGE_ENTRIES_MAX <= CELL_ENTRIES_MAX);
 
@@ -177,16 +176,27 @@ pub fn decode_range_start(source: &mut impl ContentSource) -> Result<(RangeNumbe
 /// Length of an index's cells in a checkpoint, bytes.
 #[must_use]
 pub fn cells_bytes(index: &Index) -> u64 {
-    u64::from(index.len()) * ENTRY_BYTES as u64 + u64::from(index.pages()) * size_of::<u16>() as u64
+    let entry_bytes = size_of::<u16>() + index.pointer_width().bytes();
+    u64::from(index.len()) * entry_bytes as u64 + u64::from(index.pages()) * size_of::<u16>() as u64
+}
+
+fn encode_pointer(pointer: Pointer, pointers: PointerWidth, out: &mut Vec<u8>) {
+    out.extend_from_slice(&pointer.unit().to_le_bytes()[..pointers.bytes()]);
+}
+
+fn pointer_at(bytes: &[u8], at: usize, pointers: PointerWidth) -> Pointer {
+    let mut pointer = [0; 8];
+    pointer[..pointers.bytes()].copy_from_slice(&bytes[at..at + pointers.bytes()]);
+    Pointer::new(u64::from_le_bytes(pointer))
 }
 
 /// Appends a cell.
-pub fn encode_cell(cell: &Cell<'_>, out: &mut Vec<u8>) {
+pub fn encode_cell(cell: &Cell<'_>, pointers: PointerWidth, out: &mut Vec<u8>) {
     let header = (cell.depth() << CELL_DEPTH_SHIFT) as u16 | cell.len() as u16;
     out.extend_from_slice(&header.to_le_bytes());
     for (fragment, pointer) in cell.entries() {
         out.extend_from_slice(&fragment.to_le_bytes());
-        out.extend_from_slice(&pointer.0.to_le_bytes());
+        encode_pointer(pointer, pointers, out);
     }
 }
 
@@ -196,16 +206,17 @@ pub fn encode_cell(cell: &Cell<'_>, out: &mut Vec<u8>) {
 /// The source's.
 pub fn decode_cell(
     source: &mut impl ContentSource,
+    pointers: PointerWidth,
 ) -> Result<(u32, impl ExactSizeIterator<Item = (u16, Pointer)> + Clone), ContentError> {
     let header = u16_at(source.take(2)?, 0);
     let (depth, entries) = (u32::from(header >> CELL_DEPTH_SHIFT), usize::from(header) & CELL_ENTRIES_MAX);
-    let bytes = source.take(entries * ENTRY_BYTES)?;
-    let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
-    Ok((depth, entries.iter().map(|entry| (u16_at(entry, 0), Pointer(u32_at(entry, 2))))))
+    let entry_bytes = size_of::<u16>() + pointers.bytes();
+    let entries = source.take(entries * entry_bytes)?.chunks_exact(entry_bytes);
+    Ok((depth, entries.map(move |entry| (u16_at(entry, 0), pointer_at(entry, 2, pointers)))))
 }
 
 /// Appends the state of a range.
-pub fn encode_range(range: &RangeImage, out: &mut Vec<u8>) {
+pub fn encode_range(range: &RangeImage, pointers: PointerWidth, out: &mut Vec<u8>) {
     out.extend_from_slice(&range.number.0.to_le_bytes());
     for version in [range.committed, range.cleared, range.complete_above] {
         out.extend_from_slice(&version.as_u64().to_le_bytes());
@@ -214,7 +225,7 @@ pub fn encode_range(range: &RangeImage, out: &mut Vec<u8>) {
         encode_count(records.len(), out);
         for RecordImage { version, pointer, len_bytes, sequence } in records {
             out.extend_from_slice(&version.as_u64().to_le_bytes());
-            out.extend_from_slice(&pointer.0.to_le_bytes());
+            encode_pointer(*pointer, pointers, out);
             out.extend_from_slice(&len_bytes.to_le_bytes());
             out.extend_from_slice(&sequence.to_le_bytes());
         }
@@ -225,25 +236,26 @@ pub fn encode_range(range: &RangeImage, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// The source's.
-pub fn decode_range(source: &mut impl ContentSource) -> Result<RangeImage, ContentError> {
+pub fn decode_range(source: &mut impl ContentSource, pointers: PointerWidth) -> Result<RangeImage, ContentError> {
     let bytes = source.take(28)?;
     let version = |at| Version::from_u64(u64_at(bytes, at));
     let number = RangeNumber(u32_at(bytes, 0));
     let (committed, cleared, complete_above) = (version(4), version(12), version(20));
-    let (retained, copied_results) = (decode_records(source)?, decode_records(source)?);
+    let (retained, copied_results) = (decode_records(source, pointers)?, decode_records(source, pointers)?);
     Ok(RangeImage { number, committed, cleared, complete_above, retained, copied_results })
 }
 
-fn decode_records(source: &mut impl ContentSource) -> Result<Vec<RecordImage>, ContentError> {
+fn decode_records(source: &mut impl ContentSource, pointers: PointerWidth) -> Result<Vec<RecordImage>, ContentError> {
     let count = decode_count(source)?;
     let mut records = Vec::new();
     for _ in 0..count {
-        let bytes = source.take(24)?;
+        let behind = 8 + pointers.bytes();
+        let bytes = source.take(behind + 12)?;
         records.push(RecordImage {
             version: Version::from_u64(u64_at(bytes, 0)),
-            pointer: Pointer(u32_at(bytes, 8)),
-            len_bytes: u32_at(bytes, 12),
-            sequence: u64_at(bytes, 16),
+            pointer: pointer_at(bytes, 8, pointers),
+            len_bytes: u32_at(bytes, behind),
+            sequence: u64_at(bytes, behind + 4),
         });
     }
     Ok(records)

@@ -3,6 +3,7 @@ use super::SegmentSeal;
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
+use crate::index::PointerWidth;
 use fawn_flash::buffer::SECTOR_BYTES;
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
@@ -22,6 +23,8 @@ pub enum ManifestEdit {
         segment_bytes: u32,
         /// Secret of the key hashes.
         secret: HashSecret,
+        /// Length of the pointers into its log.
+        pointers: PointerWidth,
     },
     /// The store was opened for writing, for the n-th time. Tag 2.
     Generation(u32),
@@ -188,11 +191,12 @@ impl ManifestEdit {
         let start = out.len();
         out.extend_from_slice(&[self.tag(), 0, 0, 0, 0, 0, 0, 0]);
         match self {
-            Self::Identity { store, format, segment_bytes, secret } => {
+            Self::Identity { store, format, segment_bytes, secret, pointers } => {
                 out.extend_from_slice(&store.0);
                 out.extend_from_slice(&format.to_le_bytes());
                 out.extend_from_slice(&segment_bytes.to_le_bytes());
                 out.extend_from_slice(&secret.0);
+                out.extend_from_slice(&pointers.bits().to_le_bytes());
             }
             Self::Generation(generation) => out.extend_from_slice(&generation.to_le_bytes()),
             Self::AddRange { range, keys } => {
@@ -280,11 +284,12 @@ impl ManifestEdit {
     /// Each tag fixes its body lengths, so that every access within an arm is in bounds.
     fn decode_body(tag: u8, body: &[u8]) -> Option<Self> {
         Some(match (tag, body.len()) {
-            (1, 40) => Self::Identity {
+            (1, 44) => Self::Identity {
                 store: StoreUuid(array(body, 0)),
                 format: u32_at(body, 16),
                 segment_bytes: u32_at(body, 20),
                 secret: HashSecret(array(body, 24)),
+                pointers: PointerWidth::from_bits(u32_at(body, 40))?,
             },
             (2, 4) => Self::Generation(u32_at(body, 0)),
             (3, 24 | 44) => Self::AddRange {

@@ -5,6 +5,7 @@ use crate::format::{
     FORMAT_OLDEST, FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid,
     StoreUuid, Watermark,
 };
+use crate::index::PointerWidth;
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, TimeMs, Version};
 use std::collections::BTreeMap;
 
@@ -155,6 +156,8 @@ pub struct Identity {
     pub segment_bytes: u32,
     /// Secret of the key hashes.
     pub secret: HashSecret,
+    /// Length of the pointers into its log.
+    pub pointers: PointerWidth,
 }
 
 impl ManifestState {
@@ -202,7 +205,9 @@ impl ManifestState {
     }
 
     fn identify(&mut self, edit: &ManifestEdit) -> Result<(), &'static str> {
-        let ManifestEdit::Identity { store, format, segment_bytes, secret } = *edit else { return Err("an identity") };
+        let ManifestEdit::Identity { store, format, segment_bytes, secret, pointers } = *edit else {
+            return Err("an identity");
+        };
         if self.identity.is_some() {
             return Err("a store has one identity");
         }
@@ -212,7 +217,7 @@ impl ManifestState {
         if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
             return Err("the segments' length must be a power of two within the limits");
         }
-        self.identity = Some(Identity { store, format, segment_bytes, secret });
+        self.identity = Some(Identity { store, format, segment_bytes, secret, pointers });
         Ok(())
     }
 
@@ -313,8 +318,8 @@ impl ManifestState {
         if entry.sequence <= self.last_sequence {
             return Err("segment sequence numbers only grow");
         }
-        let slots = self.identity.map_or(0, |identity| slots_max(identity.segment_bytes));
-        if u64::from(slot) >= slots {
+        let slots = self.identity.map_or(0, |identity| slots_max(identity.segment_bytes, identity.pointers));
+        if slot >= slots {
             return Err("this slot is past what a pointer can name");
         }
         self.last_sequence = entry.sequence;
@@ -382,8 +387,8 @@ impl ManifestState {
     #[must_use]
     pub fn snapshot(&self) -> Vec<ManifestEdit> {
         let Some(identity) = self.identity else { return Vec::new() };
-        let Identity { store, format, segment_bytes, secret } = identity;
-        let mut edits = vec![ManifestEdit::Identity { store, format, segment_bytes, secret }];
+        let Identity { store, format, segment_bytes, secret, pointers } = identity;
+        let mut edits = vec![ManifestEdit::Identity { store, format, segment_bytes, secret, pointers }];
         if self.generation > 0 {
             edits.push(ManifestEdit::Generation(self.generation));
         }
@@ -455,8 +460,12 @@ fn assign_number(last: &mut RangeNumber, number: RangeNumber) -> Result<(), &'st
     Ok(())
 }
 
-/// Number of segments of `segment_bytes` that a 32-bit pointer in units of 16 B can address.
+/// Most segments of any store: a table of them stays within memory, whatever a manifest says.
+const SEGMENTS_MAX: u32 = 1 << 20;
+
+/// Number of segments of `segment_bytes` that a store with these pointers may have.
 #[must_use]
-pub const fn slots_max(segment_bytes: u32) -> u64 {
-    (1 << 32) * crate::format::UNIT_BYTES as u64 / segment_bytes as u64
+pub const fn slots_max(segment_bytes: u32, pointers: PointerWidth) -> u32 {
+    let named = pointers.log_bytes_max() / segment_bytes as u64;
+    if named < SEGMENTS_MAX as u64 { named as u32 } else { SEGMENTS_MAX }
 }

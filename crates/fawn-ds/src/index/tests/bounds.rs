@@ -8,51 +8,51 @@ use fawn_types::random::SplitMix64;
 fn equal_hashes_fill_one_page_and_then_are_refused() {
     let mut index = Index::default();
     let hash = KeyHash(0x0123_4567_89ab_cdef);
-    for pointer in 0..PAGE_ENTRIES_MAX as u32 {
-        index.insert(hash, Pointer(pointer)).unwrap();
+    for pointer in 0..PAGE_ENTRIES_MAX as u64 {
+        index.insert(hash, Pointer::new(pointer)).unwrap();
     }
-    let refused = index.insert(hash, Pointer(u32::MAX)).unwrap_err();
+    let refused = index.insert(hash, Pointer::new(u64::from(u32::MAX))).unwrap_err();
     assert_eq!(refused, IndexError::PageFull { hash: hash.0 });
     assert!(refused.to_string().contains("hash secret"), "{refused}");
     assert_eq!(index.candidates(hash).count(), PAGE_ENTRIES_MAX);
-    assert!(index.remove(hash, Pointer(7)));
-    index.insert(hash, Pointer(u32::MAX)).unwrap();
-    assert!(index.candidates(hash).any(|found| found == Pointer(u32::MAX)));
+    assert!(index.remove(hash, Pointer::new(7)));
+    index.insert(hash, Pointer::new(u64::from(u32::MAX))).unwrap();
+    assert!(index.candidates(hash).any(|found| found == Pointer::new(u64::from(u32::MAX))));
 }
 
 #[test]
 fn a_full_page_survives_the_splits_that_growth_brings() {
-    let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 4 });
+    let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 4, ..IndexOptions::default() });
     let (hash, mut others) = (KeyHash(u64::MAX), SplitMix64::new(9));
-    (0..400).for_each(|pointer| index.insert(hash, Pointer(pointer)).unwrap());
+    (0..400).for_each(|pointer| index.insert(hash, Pointer::new(pointer)).unwrap());
     for pointer in 400..20_000 {
-        index.insert(KeyHash(others.next()), Pointer(pointer)).unwrap();
+        index.insert(KeyHash(others.next()), Pointer::new(pointer)).unwrap();
     }
     for pointer in 0..400 {
-        assert!(index.replace(hash, Pointer(pointer), Pointer(pointer | 1 << 31)), "{pointer} lost");
+        assert!(index.replace(hash, Pointer::new(pointer), Pointer::new(pointer | 1 << 31)), "{pointer} lost");
     }
 }
 
 /// 64 pages of 2 to 2^21 pages would need four million entries; removing entries during growth keeps only the pages.
 #[test]
 fn growth_waits_for_a_refill_rather_than_lose_an_entry() {
-    let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 2 });
+    let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 2, ..IndexOptions::default() });
     let (old, mut others) = (KeyHash(0), SplitMix64::new(11));
-    index.insert(old, Pointer(0)).unwrap();
+    index.insert(old, Pointer::new(0)).unwrap();
     let mut pointer = 0;
     while index.growth_blocked().is_none() {
         pointer += 1;
-        index.insert(KeyHash(others.next() | 1 << 62), Pointer(pointer)).unwrap();
+        index.insert(KeyHash(others.next() | 1 << 62), Pointer::new(pointer)).unwrap();
         assert!(pointer < 1 << 23, "growth never ran out of bits");
     }
     let cursor = index.growth_blocked().unwrap();
-    assert_eq!(index.cell(cursor).stale(1).collect::<Vec<_>>(), [Pointer(0)]);
-    assert!(index.candidates(old).any(|found| found == Pointer(0)));
-    assert!(index.refill(old, Pointer(0)));
+    assert_eq!(index.cell(cursor).stale(1).collect::<Vec<_>>(), [Pointer::new(0)]);
+    assert!(index.candidates(old).any(|found| found == Pointer::new(0)));
+    assert!(index.refill(old, Pointer::new(0)));
     pointer += 1;
-    index.insert(KeyHash(1 << 62), Pointer(pointer)).unwrap();
+    index.insert(KeyHash(1 << 62), Pointer::new(pointer)).unwrap();
     assert_ne!(index.growth_blocked(), Some(cursor));
-    assert!(index.remove(old, Pointer(0)));
+    assert!(index.remove(old, Pointer::new(0)));
 }
 
 #[test]

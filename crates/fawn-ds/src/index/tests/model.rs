@@ -1,5 +1,5 @@
 //! The index against a multimap, with scans during growth.
-use crate::index::{Index, IndexOptions, Pointer};
+use crate::index::{Index, IndexOptions, Pointer, PointerWidth};
 use fawn_types::KeyHash;
 use fawn_types::random::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,22 +7,30 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Few bits of hash at the top and the bottom: fragments collide often, pages stay uneven.
 const NARROW: u64 = 0xfff0_0000_0000_0003;
 
+fn options(seed: u64) -> IndexOptions {
+    let pointers = if seed.is_multiple_of(2) { PointerWidth::Bits32 } else { PointerWidth::Bits40 };
+    IndexOptions { entries_min: 0, page_entries: 4, pointers }
+}
+
 struct IndexModel {
     index: Index,
     pointers: BTreeMap<(u64, Pointer), ()>,
     random: SplitMix64,
-    pointer_next: u32,
+    pointer_next: u64,
+    pointer_bits: u32,
     hash_mask: u64,
 }
 
 impl IndexModel {
+    /// Odd seeds have the longer pointers.
     fn new(seed: u64, hash_mask: u64) -> Self {
-        let options = IndexOptions { entries_min: 0, page_entries: 4 };
+        let options = options(seed);
         Self {
             index: Index::new(options),
             pointers: BTreeMap::new(),
             random: SplitMix64::new(seed),
             pointer_next: 0,
+            pointer_bits: options.pointers.bits(),
             hash_mask,
         }
     }
@@ -33,12 +41,13 @@ impl IndexModel {
 
     fn pointer(&mut self) -> Pointer {
         self.pointer_next += 1;
-        Pointer(self.pointer_next.wrapping_mul(0x9e37_79b1))
+        // An odd factor: every pointer is another one, in all of its bits.
+        Pointer::new(self.pointer_next.wrapping_mul(0x9e37_79b9_7f4a_7c15) & ((1 << self.pointer_bits) - 1))
     }
 
     /// An entry at or after a random place, so that most operations find one.
     fn some_entry(&mut self) -> Option<(KeyHash, Pointer)> {
-        let from = (self.hash().0, Pointer(0));
+        let from = (self.hash().0, Pointer::new(0));
         let entry = self.pointers.range(from..).next().or_else(|| self.pointers.iter().next());
         entry.map(|(&(hash, pointer), ())| (KeyHash(hash), pointer))
     }
@@ -126,8 +135,7 @@ fn an_image_copied_during_growth_has_every_entry_that_did_not_change() {
         let mut model = IndexModel::new(seed, hash_mask);
         (0..2_000).for_each(|_| model.step(10));
         let before = model.pointers.clone();
-        let mut image =
-            Index::with_pages(IndexOptions { entries_min: 0, page_entries: 4 }, model.index.pages()).unwrap();
+        let mut image = Index::with_pages(options(seed), model.index.pages()).unwrap();
         let mut cursor = 0;
         loop {
             let cell = model.index.cell(cursor);
@@ -154,16 +162,16 @@ fn an_image_copied_during_growth_has_every_entry_that_did_not_change() {
 
 #[test]
 fn an_impossible_image_is_refused() {
-    let options = IndexOptions { entries_min: 0, page_entries: 4 };
+    let options = IndexOptions { entries_min: 0, page_entries: 4, ..IndexOptions::default() };
     for pages in [0, 1, 63] {
         assert!(Index::with_pages(options, pages).is_err(), "{pages} pages");
     }
     let mut image = Index::with_pages(options, 100).unwrap();
     assert_eq!(image.pages(), 100);
     let depth = image.cell(0).depth();
-    let entry = |count: usize| (0..count).map(|at| (1 | (at << 1) as u16, Pointer(at as u32)));
+    let entry = |count: usize| (0..count).map(|at| (1 | (at << 1) as u16, Pointer::new(at as u64)));
     assert!(image.load_cell(0, depth - 1, entry(1)).is_err(), "a cell of two pages");
     assert!(image.load_cell(0, depth, entry(511)).is_err(), "more entries than a page has");
-    assert!(image.load_cell(0, depth, [(0, Pointer(1))].into_iter()).is_err(), "a vacant entry");
+    assert!(image.load_cell(0, depth, [(0, Pointer::new(1))].into_iter()).is_err(), "a vacant entry");
     image.load_cell(0, depth, entry(1)).unwrap();
 }
