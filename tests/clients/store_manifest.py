@@ -64,8 +64,8 @@ class State:
         edit(self, body)
 
     def identity(self, body):
-        want(self.store is None and len(body) == 44, "a second identity, or one of another length")
-        self.pointer_bits = u32(body, 40)
+        want(self.store is None and len(body) in (40, 44), "a second identity, or one of another length")
+        self.pointer_bits = u32(body, 40) if len(body) == 44 else 32
         want(self.pointer_bits in (32, 40), f"pointers of {self.pointer_bits} bits")
         self.store, self.segment_bytes, self.secret = body[:16], u32(body, 20), body[24:40]
         want(u32(body, 16) == 2, f"format {u32(body, 16)}")

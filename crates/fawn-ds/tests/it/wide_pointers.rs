@@ -1,6 +1,7 @@
 //! Pointers of 40 bits: the width of a new store, and stores whose segments lie beyond the 64 GiB that 32 bits can name.
 use crate::support::{TestNode, TestWrite, small};
-use fawn_ds::internals::format::manifest::{decode_all, encode_snapshot, slots_max};
+use fawn_ds::internals::format::StoreUuid;
+use fawn_ds::internals::format::manifest::{ManifestHeader, decode_all, encode_header, encode_snapshot, slots_max};
 use fawn_ds::internals::format::segment::{self, HEADER_BYTES};
 use fawn_ds::internals::index::PointerWidth;
 use fawn_ds::internals::{Options, View, check};
@@ -132,4 +133,23 @@ fn a_store_of_32_bits_refuses_slots_that_its_pointers_cannot_name() {
     let high = move_to_high_slots(&disk);
     let refused = TestNode::open(&high, options(None), Now::at(2)).err().unwrap().to_string();
     assert!(refused.starts_with("manifest"), "{refused}");
+}
+
+/// The first commit of the format page as it was before stores had a width.
+#[test]
+fn a_store_without_a_width_has_pointers_of_32_bits() {
+    let header = ManifestHeader { store: StoreUuid(core::array::from_fn(|i| 0x40 + i as u8)), rewrite: 0 };
+    let commit: [u128; 6] = [
+        0x46776e4d_3c000000_b4726a3e_2633d757,
+        0x00020000_00000000_00000000_00000000,
+        0x01000000_28000000_40414243_44454647,
+        0x48494a4b_4c4d4e4f_02000000_00000004,
+        0x60616263_64656667_68696a6b_6c6d6e6f,
+        0x02000000_04000000_01000000_00000000,
+    ];
+    let mut bytes = encode_header(&header).to_vec();
+    bytes.extend(commit.iter().flat_map(|line| line.to_be_bytes()));
+    let state = decode_all(&bytes).unwrap().state;
+    assert_eq!(state.identity.unwrap().pointers, PointerWidth::Bits32);
+    assert_eq!(decode_all(&encode_snapshot(&state, 2)).unwrap().state, state, "rewritten with its width");
 }

@@ -284,12 +284,16 @@ impl ManifestEdit {
     /// Each tag fixes its body lengths, so that every access within an arm is in bounds.
     fn decode_body(tag: u8, body: &[u8]) -> Option<Self> {
         Some(match (tag, body.len()) {
-            (1, 44) => Self::Identity {
+            // Builds before the first release wrote no width: their pointers have 32 bits.
+            (1, 40 | 44) => Self::Identity {
                 store: StoreUuid(array(body, 0)),
                 format: u32_at(body, 16),
                 segment_bytes: u32_at(body, 20),
                 secret: HashSecret(array(body, 24)),
-                pointers: PointerWidth::from_bits(u32_at(body, 40))?,
+                pointers: match body.len() {
+                    40 => PointerWidth::Bits32,
+                    _ => PointerWidth::from_bits(u32_at(body, 40))?,
+                },
             },
             (2, 4) => Self::Generation(u32_at(body, 0)),
             (3, 24 | 44) => Self::AddRange {
