@@ -117,6 +117,39 @@ pub fn random_reads<D: Device>(device: &mut D, file: FileId, options: &DeviceBen
     Ok(row)
 }
 
+/// Measures random 4 KiB writes of `file` through `device`, one after the other, without syncs.
+///
+/// # Errors
+/// If a write fails.
+pub fn random_writes<D: Device>(device: &mut D, file: FileId, options: &DeviceBenchOptions) -> Result<Row, BenchError> {
+    let pages = options.file_bytes / PAGE_BYTES as u64;
+    let mut random = SplitMix64::new(options.seed);
+    let mut nanos = row::histogram();
+    let mut buf = AlignedBuf::zeroed(PAGE_BYTES);
+    buf.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
+    let mut done = VecDeque::new();
+    let (started, cpu, mut writes) = (Instant::now(), machine::own_cpu(), 0);
+    while started.elapsed() < options.run {
+        let sent = Instant::now();
+        let offset = random.below(pages) * PAGE_BYTES as u64;
+        device.submit_write(file, offset, buf, PAGE_BYTES, IoClass::Foreground, Token(0));
+        while done.is_empty() {
+            device.wait(&mut done);
+        }
+        let Some(completion) = done.pop_front() else { unreachable!("waited for above") };
+        completion.result?;
+        let Some(back) = completion.buf else { unreachable!("the device returns the buffer of a write") };
+        buf = back;
+        nanos.saturating_record(sent.elapsed().as_nanos() as u64);
+        writes += 1;
+    }
+    let cpu = machine::own_cpu() - cpu;
+    let row = Row::new("device", "fawn", "random write 4 KiB").timed(writes, started.elapsed(), Some(cpu));
+    let mut row = row.latencies(&nanos).with("device", device.name());
+    row.device_bytes_written_per_user_byte = Some(1.0);
+    Ok(row)
+}
+
 /// Measures the same with fio.
 ///
 /// # Errors

@@ -19,7 +19,8 @@ const NO_SETTINGS: [&str; 9] = [
 ];
 /// Settings of one engine that its peers do not have or name differently. All other settings belong to the workload:
 /// an unlisted new setting keeps rows apart.
-const ENGINE_SETTINGS: [&str; 7] = ["durability", "device", "note", "settings", "threads", "writers", "write_bytes"];
+const ENGINE_SETTINGS: [&str; 8] =
+    ["durability", "device", "note", "segment_bytes", "settings", "threads", "writers", "write_bytes"];
 
 type RowSettings<'r> = BTreeMap<&'r str, &'r str>;
 

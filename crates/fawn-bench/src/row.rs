@@ -30,8 +30,17 @@ pub struct Row {
     pub p99_us: Option<f64>,
     /// 99.9th percentile of latency, µs.
     pub p999_us: Option<f64>,
+    /// Maximum of latency, µs.
+    #[serde(default, skip_serializing_if = "Option::is_none")] // absent in results before 2026-11-25
+    pub max_us: Option<f64>,
     /// Further parameters of the result: depth, sizes, durability, pair number.
     pub config: BTreeMap<String, String>,
+    /// Further counts and gauges of the run, by name with unit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measured: BTreeMap<String, f64>,
+    /// Values over time or over another axis, by name with unit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub series: BTreeMap<String, Vec<f64>>,
 }
 
 impl Row {
@@ -45,6 +54,13 @@ impl Row {
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.config.insert(name.into(), value.to_string());
+        self
+    }
+
+    /// Adds a further count or gauge.
+    #[must_use]
+    pub fn measuring(mut self, name: &str, value: f64) -> Self {
+        self.measured.insert(name.into(), value);
         self
     }
 
@@ -63,6 +79,7 @@ impl Row {
         if !nanos.is_empty() {
             let at = |quantile: f64| Some(nanos.value_at_quantile(quantile) as f64 / 1e3);
             (self.p50_us, self.p99_us, self.p999_us) = (at(0.5), at(0.99), at(0.999));
+            self.max_us = Some(nanos.max() as f64 / 1e3);
         }
         self
     }
@@ -86,6 +103,7 @@ impl Row {
             ("µs p50", self.p50_us),
             ("µs p99", self.p99_us),
             ("µs p99.9", self.p999_us),
+            ("µs max", self.max_us),
         ];
         for (unit, figure) in figures.into_iter().filter_map(|(unit, figure)| Some((unit, figure?))) {
             text.push_str(&format!("  {figure:.3} {unit}"));
@@ -115,6 +133,9 @@ mod tests {
         assert!((495.0..=505.0).contains(&p50), "{p50}");
         let json = row.to_json();
         assert_eq!(serde_json::from_str::<Row>(&json).unwrap(), row);
+        assert!(!json.contains("measured") && !json.contains("series"), "empty maps are left out: {json}");
+        let row = row.measuring("debt", 2.0);
+        assert_eq!(serde_json::from_str::<Row>(&row.to_json()).unwrap(), row);
         for field in
             "level engine workload ops_per_s cpu_us_per_op device_reads_per_op device_bytes_written_per_user_byte \
                       dram_bytes_per_key p50_us p99_us p999_us config"

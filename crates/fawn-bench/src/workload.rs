@@ -39,10 +39,90 @@ impl Values {
     }
 }
 
+/// A distribution of key numbers.
+#[derive(Clone, Debug)]
+pub struct KeyDistribution {
+    keys: u64,
+    /// Sums of the weights by rank; empty for the uniform distribution.
+    sums: Vec<f64>,
+}
+
+impl KeyDistribution {
+    /// Each of `keys` numbers is as likely as any other.
+    #[must_use]
+    pub const fn uniform(keys: u64) -> Self {
+        Self { keys, sums: Vec::new() }
+    }
+
+    /// The number of rank r, from 1 on, has the weight r^−`exponent`. Ranks are scattered over the numbers.
+    #[must_use]
+    pub fn zipf(keys: u64, exponent: f64) -> Self {
+        if exponent == 0.0 {
+            return Self::uniform(keys);
+        }
+        let mut sum = 0.0;
+        let weight = |rank: u64| {
+            sum += (rank as f64).powf(-exponent);
+            sum
+        };
+        Self { keys, sums: (1..=keys).map(weight).collect() }
+    }
+
+    /// Number of distinct keys.
+    #[must_use]
+    pub const fn keys(&self) -> u64 {
+        self.keys
+    }
+
+    /// Draws a number.
+    pub fn pick(&self, random: &mut SplitMix64) -> u64 {
+        let Some(last) = self.sums.last() else { return random.below(self.keys) };
+        let drawn = (random.next() >> 11) as f64 / (1_u64 << 53) as f64 * last;
+        let rank = (self.sums.partition_point(|sum| *sum <= drawn) as u64).min(self.keys - 1);
+        scatter(rank, self.keys)
+    }
+}
+
+/// A permutation of the numbers below `keys`: hot keys must not be neighbours in the log.
+fn scatter(rank: u64, keys: u64) -> u64 {
+    let mask = keys.next_power_of_two() - 1;
+    let mut at = rank;
+    loop {
+        // Odd multipliers and shifts permute a power of two; a number that is no key is permuted once more.
+        at = at.wrapping_mul(0x9E37_79B9_7F4A_7C15) & mask;
+        at ^= at >> 9;
+        at = at.wrapping_mul(0xD6E8_FEB8_6659_FD93) & mask;
+        at ^= at >> 7;
+        if at < keys {
+            return at;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn ranks_are_scattered_without_loss_and_zipf_draws_the_hottest_as_often_as_its_weight() {
+        for keys in [1, 7, 1000, 1024] {
+            let places: BTreeSet<u64> = (0..keys).map(|rank| scatter(rank, keys)).collect();
+            assert_eq!(places.len() as u64, keys);
+        }
+        let (keys, draws) = (1000, 100_000);
+        let (zipf, mut random) = (KeyDistribution::zipf(keys, 0.99), SplitMix64::new(1));
+        let mut counts = vec![0_u32; keys as usize];
+        (0..draws).for_each(|_| counts[zipf.pick(&mut random) as usize] += 1);
+        let sum: f64 = (1..=keys).map(|rank| (rank as f64).powf(-0.99)).sum();
+        for rank in [0, 1, 9] {
+            let expected = f64::from(draws) * (rank as f64 + 1.0).powf(-0.99) / sum;
+            let found = f64::from(counts[scatter(rank, keys) as usize]);
+            assert!((found / expected - 1.0).abs() < 0.1, "rank {rank}: {found}, expected {expected}");
+        }
+        let uniform = KeyDistribution::zipf(keys, 0.0);
+        assert!((0..draws).all(|_| uniform.pick(&mut random) < keys));
+    }
 
     #[test]
     fn keys_differ_and_values_follow_their_number() {

@@ -1,5 +1,6 @@
 //! The command `fawn bench store`.
 use super::output::{OutputArgs, PairArgs};
+use crate::store::figures::Figure;
 use crate::store::ladder::{self, EngineChoice, StoreOptions, Workload};
 use crate::{BenchError, units};
 use clap::{Args, ValueEnum};
@@ -16,9 +17,12 @@ pub(super) struct StoreArgs {
     /// Store to measure; may be repeated. Ratios are FAWN-DS over the others.
     #[arg(long = "engine", value_name = "ENGINE", value_enum, default_value = "fawn-ds")]
     engines: Vec<EngineChoice>,
-    /// Workload to run; may be repeated [default: all].
+    /// Workload to run; may be repeated [default: all, or none with --figure].
     #[arg(long = "workload", value_name = "WORKLOAD", value_enum)]
     workloads: Vec<Workload>,
+    /// Experiment of a paper to run; may be repeated. Sizes follow --keys, durations --seconds.
+    #[arg(long = "figure", value_name = "FIGURE", value_enum)]
+    figures: Vec<Figure>,
     /// Directory for the stores; each gets a new subdirectory, removed afterwards.
     #[arg(long, value_name = "DIR", default_value_os_t = ladder::default_dir().to_owned())]
     dir: PathBuf,
@@ -44,6 +48,9 @@ pub(super) struct StoreArgs {
     /// Number of writers that wait for their sync.
     #[arg(long, value_name = "N", default_value = "64", value_parser = units::parse_count)]
     writers: u64,
+    /// Largest number of ranges or stores that a load is divided into.
+    #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=256))]
+    parts_max: u32,
     /// Seed for the choice of keys.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -57,7 +64,9 @@ impl StoreArgs {
     pub(super) fn run(self) -> Result<(), BenchError> {
         let all = || Workload::value_variants().to_vec();
         let options = StoreOptions {
-            workloads: if self.workloads.is_empty() { all() } else { self.workloads },
+            workloads: if self.workloads.is_empty() && self.figures.is_empty() { all() } else { self.workloads },
+            figures: self.figures,
+            parts_max: self.parts_max,
             engines: self.engines,
             keys: self.keys,
             value_bytes: self.value_bytes as usize,

@@ -1,5 +1,6 @@
 //! Runs of the store level: the workloads, the setup of each, and the alternation of the sides.
 use super::fawn_ds::FawnDs;
+use super::figures::{self, Figure};
 use super::raw::RawDevice;
 use super::rocksdb::RocksDb;
 use super::{Contender, DataShape, FillEnd, Gets, Puts};
@@ -53,6 +54,8 @@ pub struct StoreOptions {
     pub engines: Vec<EngineChoice>,
     /// The workloads to run.
     pub workloads: Vec<Workload>,
+    /// The papers' experiments to run after the workloads.
+    pub figures: Vec<Figure>,
     /// Number of distinct keys.
     pub keys: u64,
     /// Length of the values of all workloads except the bulk load, bytes.
@@ -69,6 +72,8 @@ pub struct StoreOptions {
     pub depth: usize,
     /// Number of writers in the durable workload.
     pub writers: usize,
+    /// Maximum number of ranges or stores that a load is divided into.
+    pub parts_max: u32,
     /// Seed for the choice of keys.
     pub seed: u64,
 }
@@ -104,7 +109,8 @@ pub fn run_with(
     ladder.fills()?;
     ladder.durable()?;
     ladder.cached()?;
-    ladder.cold()
+    ladder.cold()?;
+    figures::run(options, &mut ladder.contenders, &mut ladder.raw, ladder.sink)
 }
 
 /// The default directory for stores: relative, so that it is on a disk rather than in a memory file system.

@@ -1,10 +1,13 @@
 //! The store level: the interface of a store under test, its workloads, and the data directories.
 pub mod fawn_ds;
+pub mod figures;
 pub mod ladder;
+pub mod mix;
 pub mod raw;
 pub mod rocksdb;
 
 use crate::{BenchError, Row};
+use mix::Mix;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -65,6 +68,35 @@ pub struct Puts {
     pub seed: u64,
 }
 
+/// The parts that a load is divided into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoadParts {
+    /// Number of parts.
+    pub count: u32,
+    /// The thing that a part is.
+    pub unit: PartUnit,
+    /// Whether one part is filled after the other, instead of all at the same time.
+    pub in_sequence: bool,
+}
+
+/// The thing that a part of a load is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartUnit {
+    /// A key range of one store.
+    Range,
+    /// A store, with files of its own.
+    Store,
+}
+
+/// The space of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceLimit {
+    /// Maximum bytes of the store's files.
+    pub capacity_bytes: Option<u64>,
+    /// Whether the store reclaims the space of dead records.
+    pub cleans: bool,
+}
+
 /// A store under test. It returns rows without a workload name; the caller sets the name.
 pub trait Contender {
     /// The store's name in rows.
@@ -99,6 +131,31 @@ pub trait Contender {
     /// # Errors
     /// If the engine fails.
     fn durable_puts(&mut self, shape: &DataShape, puts: &Puts) -> Result<Row, BenchError>;
+
+    /// Like [`Contender::fill`] to [`FillEnd::Written`], into several ranges or stores; `None` if this store has none.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    fn fill_parts(&mut self, _shape: &DataShape, _parts: LoadParts) -> Result<Option<Row>, BenchError> {
+        Ok(None)
+    }
+
+    /// Like [`Contender::fill`] to [`FillEnd::Written`] with a limit of space, where writes count once the system has
+    /// them (`everysec`); `None` if this store has no such limit.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    fn fill_within(&mut self, _shape: &DataShape, _space: SpaceLimit) -> Result<Option<Row>, BenchError> {
+        Ok(None)
+    }
+
+    /// Gets, puts and deletes in a filled store; `None` if this store cannot run this mix.
+    ///
+    /// # Errors
+    /// If the engine fails, or a lookup has an unexpected result.
+    fn mixed(&mut self, _mix: &Mix) -> Result<Option<Row>, BenchError> {
+        Ok(None)
+    }
 
     /// Removes the store's files.
     ///

@@ -88,4 +88,17 @@ impl RawDevice {
         let row = device::random_reads(&mut device, file, options)?;
         Ok(Row { level: "store".to_owned(), engine: NAME.to_owned(), ..row })
     }
+
+    /// Measures random 4 KiB writes into a new file, without syncs, one after the other.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn random_writes(&mut self, options: &DeviceBenchOptions) -> Result<Row, BenchError> {
+        let mut device = self.open_for_reads(options, true)?;
+        let file = device::prepare(&mut device, options)?;
+        let row = device::random_writes(&mut device, file, options)?;
+        drop(device);
+        self.dir.remove()?;
+        Ok(Row { level: "store".to_owned(), engine: NAME.to_owned(), ..row })
+    }
 }

@@ -28,6 +28,8 @@ fn the_manual_is_complete_and_consistent() {
 fn nonsense_is_refused_by_name() {
     assert!(refused(&["bench", "store", "--engine", "mysql"]).contains("fawn-ds"));
     assert!(refused(&["bench", "store", "--keys", "0"]).contains("above zero"));
+    assert!(refused(&["bench", "store", "--figure", "fawn09-fig99"]).contains("fawn09-table2"));
+    assert!(refused(&["bench", "store", "--parts-max", "257"]).contains("256"));
     assert!(refused(&["bench", "device", "--file", "1X"]).contains("not a size"));
     assert!(refused(&["bench", "server", "--against", "mysql"]).contains("redis"));
 }

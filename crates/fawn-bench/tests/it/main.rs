@@ -1,4 +1,5 @@
 //! Tests of the benchmarks: tiny complete runs, and detection of a wrong load.
 mod cli;
+mod figures;
 mod servers;
 mod stores;

@@ -98,6 +98,8 @@ fn the_ladder_takes_turns_and_leaves_nothing_behind() {
         dir: dir.path().to_owned(),
         engines: vec![EngineChoice::FawnDs],
         workloads: vec![Workload::Load, Workload::Durable, Workload::GetCached],
+        figures: Vec::new(),
+        parts_max: 256,
         keys: 2000,
         value_bytes: 256,
         load_value_bytes: 1024,

@@ -1,9 +1,14 @@
 //! FAWN-DS as a contender: the engine runs in this process, driven like in a server's event loop.
+mod mixed;
+mod parts;
 mod reads;
 mod session;
 mod writes;
 
-use super::{Contender, DataShape, FillEnd, Gets, OwnDir, Puts};
+pub use mixed::record_bytes_of;
+
+use super::mix::Mix;
+use super::{Contender, DataShape, FillEnd, Gets, LoadParts, OwnDir, PartUnit, Puts, SpaceLimit};
 use crate::{BenchError, Row};
 use fawn_ds::internals::Options;
 use fawn_flash::{Device, FileDevice};
@@ -18,7 +23,8 @@ pub struct FawnDs<D: Device> {
     dir: OwnDir,
     open_device: OpenDevice<D>,
     segment_bytes: u32,
-    session: Option<BenchSession<D>>,
+    /// The open stores: one, except in loads of several stores.
+    sessions: Vec<BenchSession<D>>,
 }
 
 impl FawnDs<FileDevice> {
@@ -36,7 +42,8 @@ impl<D: Device> FawnDs<D> {
         segment_bytes: u32,
         open_device: impl FnMut(&Path) -> Result<D, BenchError> + 'static,
     ) -> Self {
-        Self { dir: OwnDir::new(parent, "fawn-ds"), open_device: Box::new(open_device), segment_bytes, session: None }
+        let dir = OwnDir::new(parent, "fawn-ds");
+        Self { dir, open_device: Box::new(open_device), segment_bytes, sessions: Vec::new() }
     }
 
     /// Writes a wrong value for key number `n`, so that a test can check the verification.
@@ -49,20 +56,20 @@ impl<D: Device> FawnDs<D> {
         session.acknowledge_all()
     }
 
-    fn begin(&mut self, shape: &DataShape, durability: Durability) -> Result<&mut BenchSession<D>, BenchError> {
-        self.session = None;
+    fn options(&self, shape: &DataShape, durability: Durability) -> Options {
+        let (memory_bytes, segment_bytes) = (shape.memory_bytes, self.segment_bytes);
+        Options { durability, memory_bytes, segment_bytes, ..Options::default() }
+    }
+
+    fn begin(&mut self, shape: &DataShape, options: Options, ranges: u32) -> Result<&mut BenchSession<D>, BenchError> {
+        self.sessions.clear();
         let device = (self.open_device)(self.dir.renew()?)?;
-        let options = Options {
-            durability,
-            memory_bytes: shape.memory_bytes,
-            segment_bytes: self.segment_bytes,
-            ..Options::default()
-        };
-        Ok(self.session.insert(BenchSession::open(device, options, *shape)?))
+        self.sessions.push(BenchSession::open(device, options, *shape, ranges)?);
+        self.filled()
     }
 
     fn filled(&mut self) -> Result<&mut BenchSession<D>, BenchError> {
-        self.session.as_mut().ok_or_else(|| BenchError::failed("fawn-ds", "used before it was filled"))
+        self.sessions.first_mut().ok_or_else(|| BenchError::failed("fawn-ds", "used before it was filled"))
     }
 }
 
@@ -72,11 +79,12 @@ impl<D: Device> Contender for FawnDs<D> {
     }
 
     fn fill(&mut self, shape: &DataShape, end: FillEnd) -> Result<Row, BenchError> {
-        self.begin(shape, Durability::Memory)?.fill(end)
+        self.begin(shape, self.options(shape, Durability::Memory), 1)?.fill(end)
     }
 
     fn verify(&mut self) -> Result<(), BenchError> {
-        self.filled()?.verify()
+        self.filled()?;
+        self.sessions.iter_mut().try_for_each(BenchSession::verify)
     }
 
     fn gets(&mut self, gets: &Gets) -> Result<Row, BenchError> {
@@ -89,11 +97,43 @@ impl<D: Device> Contender for FawnDs<D> {
     }
 
     fn durable_puts(&mut self, shape: &DataShape, puts: &Puts) -> Result<Row, BenchError> {
-        self.begin(shape, Durability::Sync)?.durable_puts(puts)
+        self.begin(shape, self.options(shape, Durability::Sync), 1)?.durable_puts(puts)
+    }
+
+    fn fill_parts(&mut self, shape: &DataShape, parts: LoadParts) -> Result<Option<Row>, BenchError> {
+        match parts.unit {
+            PartUnit::Range if parts.in_sequence => Ok(None),
+            PartUnit::Range => {
+                let options = self.options(shape, Durability::Memory);
+                self.begin(shape, options, parts.count)?.fill(FillEnd::Written).map(Some)
+            }
+            PartUnit::Store => self.fill_stores(shape, parts).map(Some),
+        }
+    }
+
+    fn fill_within(&mut self, shape: &DataShape, space: SpaceLimit) -> Result<Option<Row>, BenchError> {
+        let mut options = self.options(shape, Durability::EverySecond);
+        // Without a limit, cleaning begins long before the files take three times the data.
+        let reach_bytes = space.capacity_bytes.unwrap_or(3 * shape.user_bytes());
+        options.segment_bytes = parts::segment_bytes_of(reach_bytes, self.segment_bytes);
+        let segment_bytes = u64::from(options.segment_bytes);
+        options.capacity_bytes = space.capacity_bytes.map(|bytes| bytes.next_multiple_of(segment_bytes));
+        if !space.cleans {
+            (options.capacity_bytes, options.space_amplification_max_percent) = (None, u64::from(u32::MAX));
+        }
+        let row = self.begin(shape, options, 1)?.fill(FillEnd::Written)?;
+        Ok(Some(row.with("segment_bytes", segment_bytes)))
+    }
+
+    fn mixed(&mut self, mix: &Mix) -> Result<Option<Row>, BenchError> {
+        if mix.keys.keys() > self.filled()?.shape.keys {
+            return Err(BenchError::failed("fawn-ds", "a mix of more keys than the store was filled with"));
+        }
+        self.filled()?.mixed(mix).map(Some)
     }
 
     fn discard(&mut self) -> Result<(), BenchError> {
-        self.session = None;
+        self.sessions.clear();
         self.dir.remove()
     }
 }

@@ -1,5 +1,5 @@
 //! Read workloads on FAWN-DS, and the verification of a load.
-use super::session::{BenchSession, RANGE, now};
+use super::session::{BenchSession, now};
 use crate::store::Gets;
 use crate::{BenchError, Row, row};
 use fawn_ds::internals::{EngineError, Event, Lookup, View};
@@ -47,9 +47,9 @@ impl<D: Device> BenchSession<D> {
     /// Compares every key's value with the last one written.
     pub(super) fn verify(&mut self) -> Result<(), BenchError> {
         let keys = self.shape.keys;
-        let held = self.engine.len(RANGE);
-        if held != keys {
-            return Err(BenchError::Unverified(format!("fawn-ds holds {held} keys, expected {keys}")));
+        let (held, live) = (self.len(), keys - self.deleted());
+        if held != live {
+            return Err(BenchError::Unverified(format!("fawn-ds holds {held} keys, expected {live}")));
         }
         let mut expected = vec![0; self.shape.value_bytes];
         let mut numbers = 0..keys;
@@ -57,14 +57,16 @@ impl<D: Device> BenchSession<D> {
             VERIFY_DEPTH,
             |_| numbers.next(),
             |session_values, n, round, value| {
-                session_values.fill(n, round, &mut expected);
-                if value == Some(&expected[..]) {
+                let expected = round.map(|round| {
+                    session_values.fill(n, round, &mut expected);
+                    &expected[..]
+                });
+                if value == expected {
                     return Ok(());
                 }
                 let found = if value.is_some() { "another value" } else { "nothing" };
-                Err(BenchError::Unverified(format!(
-                    "fawn-ds, key number {n}: found {found}, expected its version {round}"
-                )))
+                let expected = round.map_or("nothing".to_owned(), |round| format!("its version {round}"));
+                Err(BenchError::Unverified(format!("fawn-ds, key number {n}: found {found}, expected {expected}")))
             },
         )?;
         assert_eq!(flight.operations, keys, "every key must be read exactly once");
@@ -117,7 +119,7 @@ impl<D: Device> BenchSession<D> {
         mut check: impl FnMut(Option<&[u8]>) -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
         let (hash, key) = self.hash(n);
-        let mut answer = self.engine.lookup(RANGE, hash, &key, View::Committed, now.wall);
+        let mut answer = self.engine.lookup(self.range_of(&key), hash, &key, View::Committed, now.wall);
         loop {
             let plan = match answer.map_err(read_failed)? {
                 Lookup::Found(entry) => return check(Some(entry.value)),
@@ -144,7 +146,7 @@ impl<D: Device> BenchSession<D> {
         &mut self,
         depth: usize,
         mut next: impl FnMut(Instant) -> Option<u64>,
-        mut check: impl FnMut(&crate::workload::Values, u64, u64, Option<&[u8]>) -> Result<(), BenchError>,
+        mut check: impl FnMut(&crate::workload::Values, u64, Option<u64>, Option<&[u8]>) -> Result<(), BenchError>,
     ) -> Result<LookupsInFlight, BenchError> {
         let mut flight = LookupsInFlight::new(depth);
         let mut more = true;
@@ -161,7 +163,8 @@ impl<D: Device> BenchSession<D> {
                 flight.slots[slot] = ReadSlot { n, sent };
                 let (hash, key) = self.hash(n);
                 let round = self.round_if_there(n);
-                let answer = self.engine.lookup(RANGE, hash, &key, View::Committed, now.wall).map_err(read_failed)?;
+                let range = self.range_of(&key);
+                let answer = self.engine.lookup(range, hash, &key, View::Committed, now.wall).map_err(read_failed)?;
                 let plan = settle(answer, |value| check(&self.values, n, round, value))?;
                 match plan {
                     Some(plan) => self.engine.read(plan, slot as u64),
@@ -186,13 +189,13 @@ impl<D: Device> BenchSession<D> {
         Ok(flight)
     }
 
-    fn round_if_there(&self, n: u64) -> u64 {
-        if n < self.shape.keys { self.round_of(n) } else { 0 }
+    fn round_if_there(&self, n: u64) -> Option<u64> {
+        if n < self.shape.keys { self.round_of(n) } else { None }
     }
 }
 
 /// Checks a final result, or returns the plan to read.
-fn settle(
+pub(super) fn settle(
     answer: Lookup<'_>,
     check: impl FnOnce(Option<&[u8]>) -> Result<(), BenchError>,
 ) -> Result<Option<fawn_ds::internals::LookupPlan>, BenchError> {
@@ -218,6 +221,6 @@ fn check(n: u64, value: Option<&[u8]>, present: bool, value_bytes: usize) -> Res
     }
 }
 
-fn read_failed(error: EngineError) -> BenchError {
+pub(super) fn read_failed(error: EngineError) -> BenchError {
     BenchError::failed("fawn-ds, lookup", error)
 }

@@ -2,7 +2,6 @@
 use super::session::{BenchSession, RANGE, TURN_WRITES};
 use crate::store::{FillEnd, Puts};
 use crate::{BenchError, Row, row};
-use fawn_ds::internals::PREFETCH_KEYS_MAX;
 use fawn_flash::Device;
 use fawn_types::Version;
 use fawn_types::random::SplitMix64;
@@ -17,17 +16,16 @@ impl<D: Device> BenchSession<D> {
     /// prefetched in groups, as a session does with requests that it has already read.
     pub(super) fn fill(&mut self, end: FillEnd) -> Result<Row, BenchError> {
         let (mark, keys) = (self.mark(), self.shape.keys);
-        for first in (0..keys).step_by(PREFETCH_KEYS_MAX) {
-            self.put_warmed(first)?;
-            if first % TURN_WRITES == 0 {
-                self.turn(false)?;
-            }
+        for first in (0..keys).step_by(TURN_WRITES as usize) {
+            self.put_first(first, (first + TURN_WRITES).min(keys))?;
+            self.turn(false)?;
         }
         self.acknowledge_all()?;
         if end == FillEnd::Written {
             self.write_all()?;
         }
-        let mut row = self.row(&mark, keys).with("end", format!("{end:?}"));
+        let row = self.row(&mark, keys).with("end", format!("{end:?}"));
+        let mut row = row.measuring("seconds", mark.elapsed().as_secs_f64());
         if end == FillEnd::Acknowledged {
             // After the measurement of time, so that the number of bytes is complete.
             self.write_all()?;
