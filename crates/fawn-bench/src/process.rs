@@ -13,6 +13,8 @@ pub struct ProcessUsage {
     pub cpu: Duration,
     /// Number of read system calls. With direct I/O, each call is one request to the device.
     pub read_calls: u64,
+    /// Bytes that storage was read for; those that came from the system's page cache do not count.
+    pub read_bytes: u64,
     /// Bytes written to storage.
     pub written_bytes: u64,
     /// Resident memory, bytes.
@@ -29,8 +31,21 @@ impl ProcessUsage {
         Self {
             cpu: cpu_of_stat(&stat).unwrap_or_default(),
             read_calls: field("syscr:"),
+            read_bytes: field("read_bytes:"),
             written_bytes: field("write_bytes:"),
             resident_bytes: machine::resident_bytes_of(pid).unwrap_or_default(),
+        }
+    }
+
+    /// The resources used since `before`, and the memory resident now.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(before.cpu),
+            read_calls: self.read_calls.saturating_sub(before.read_calls),
+            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+            resident_bytes: self.resident_bytes,
         }
     }
 }
@@ -92,7 +107,7 @@ pub fn run_lines(
     }
 }
 
-fn tail_of(log: &Path) -> String {
+pub(crate) fn tail_of(log: &Path) -> String {
     let text = read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(5).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join(" / ")

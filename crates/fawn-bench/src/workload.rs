@@ -43,6 +43,7 @@ impl Values {
 #[derive(Clone, Debug)]
 pub struct KeyDistribution {
     keys: u64,
+    exponent: f64,
     /// Sums of the weights by rank; empty for the uniform distribution.
     sums: Vec<f64>,
 }
@@ -51,7 +52,7 @@ impl KeyDistribution {
     /// Each of `keys` numbers is as likely as any other.
     #[must_use]
     pub const fn uniform(keys: u64) -> Self {
-        Self { keys, sums: Vec::new() }
+        Self { keys, exponent: 0.0, sums: Vec::new() }
     }
 
     /// The number of rank r, from 1 on, has the weight r^−`exponent`. Ranks are scattered over the numbers.
@@ -65,13 +66,19 @@ impl KeyDistribution {
             sum += (rank as f64).powf(-exponent);
             sum
         };
-        Self { keys, sums: (1..=keys).map(weight).collect() }
+        Self { keys, exponent, sums: (1..=keys).map(weight).collect() }
     }
 
     /// Number of distinct keys.
     #[must_use]
     pub const fn keys(&self) -> u64 {
         self.keys
+    }
+
+    /// The exponent of its weights; 0 for the uniform distribution.
+    #[must_use]
+    pub const fn exponent(&self) -> f64 {
+        self.exponent
     }
 
     /// Draws a number.

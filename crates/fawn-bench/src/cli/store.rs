@@ -26,6 +26,9 @@ pub(super) struct StoreArgs {
     /// Directory for the stores; each gets a new subdirectory, removed afterwards.
     #[arg(long, value_name = "DIR", default_value_os_t = ladder::default_dir().to_owned())]
     dir: PathBuf,
+    /// Directory with the programs of the peers.
+    #[arg(long, value_name = "DIR", default_value_os_t = ladder::default_peer_programs().to_owned())]
+    peer_programs: PathBuf,
     /// Number of distinct keys.
     #[arg(long, value_name = "N", default_value = "400000", value_parser = units::parse_count)]
     keys: u64,
@@ -67,6 +70,7 @@ impl StoreArgs {
             workloads: if self.workloads.is_empty() && self.figures.is_empty() { all() } else { self.workloads },
             figures: self.figures,
             parts_max: self.parts_max,
+            peer_programs: self.peer_programs,
             engines: self.engines,
             keys: self.keys,
             value_bytes: self.value_bytes as usize,

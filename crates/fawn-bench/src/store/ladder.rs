@@ -1,6 +1,7 @@
 //! Runs of the store level: the workloads, the setup of each, and the alternation of the sides.
 use super::fawn_ds::FawnDs;
 use super::figures::{self, Figure};
+use super::peer::{self, Peer};
 use super::raw::RawDevice;
 use super::rocksdb::RocksDb;
 use super::{Contender, DataShape, FillEnd, Gets, Puts};
@@ -24,6 +25,34 @@ pub enum EngineChoice {
     FawnDs,
     /// RocksDB through `db_bench` (Debian's package rocksdb-tools).
     Rocksdb,
+    /// RocksDB through its C interface, for mixes that `db_bench` lacks (`eval/peers/build.sh`).
+    RocksdbC,
+    /// The same, with half of the budget as row cache.
+    RocksdbRowCache,
+    /// LMDB (`eval/peers/build.sh`).
+    Lmdb,
+    /// Berkeley DB 5.3 (`eval/peers/build.sh`).
+    Bdb,
+    /// redb (`eval/peers/build.sh`).
+    Redb,
+    /// fjall (`eval/peers/build.sh`).
+    Fjall,
+}
+
+impl EngineChoice {
+    fn contender(self, options: &StoreOptions) -> Box<dyn Contender> {
+        let kind = match self {
+            Self::FawnDs => return Box::new(FawnDs::new(&options.dir)),
+            Self::Rocksdb => return Box::new(RocksDb::new(&options.dir)),
+            Self::RocksdbC => peer::ROCKSDB,
+            Self::RocksdbRowCache => peer::ROCKSDB_ROW_CACHE,
+            Self::Lmdb => peer::LMDB,
+            Self::Bdb => peer::BDB,
+            Self::Redb => peer::REDB,
+            Self::Fjall => peer::FJALL,
+        };
+        Box::new(Peer::new(&options.dir, kind, &options.peer_programs))
+    }
 }
 
 /// A workload of this level.
@@ -72,6 +101,8 @@ pub struct StoreOptions {
     pub depth: usize,
     /// Number of writers in the durable workload.
     pub writers: usize,
+    /// Directory with the programs of the peers.
+    pub peer_programs: PathBuf,
     /// Maximum number of ranges or stores that a load is divided into.
     pub parts_max: u32,
     /// Seed for the choice of keys.
@@ -85,13 +116,7 @@ type PairSide<'s> = Box<dyn FnMut(u64) -> Result<Row, BenchError> + 's>;
 /// # Errors
 /// The first error of any side; rows emitted before are kept.
 pub fn run(options: &StoreOptions, sink: &mut Sink) -> Result<(), BenchError> {
-    let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
-    for engine in &options.engines {
-        contenders.push(match engine {
-            EngineChoice::FawnDs => Box::new(FawnDs::new(&options.dir)),
-            EngineChoice::Rocksdb => Box::new(RocksDb::new(&options.dir)),
-        });
-    }
+    let contenders = options.engines.iter().map(|engine| engine.contender(options)).collect();
     run_with(options, contenders, RawDevice::new(&options.dir), sink)
 }
 
@@ -117,6 +142,12 @@ pub fn run_with(
 #[must_use]
 pub fn default_dir() -> &'static Path {
     Path::new("fawn-bench-data")
+}
+
+/// The directory that `eval/peers/build.sh` builds into.
+#[must_use]
+pub fn default_peer_programs() -> &'static Path {
+    Path::new("target/peers")
 }
 
 struct Ladder<'l> {

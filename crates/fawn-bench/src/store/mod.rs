@@ -3,6 +3,7 @@ pub mod fawn_ds;
 pub mod figures;
 pub mod ladder;
 pub mod mix;
+pub mod peer;
 pub mod raw;
 pub mod rocksdb;
 

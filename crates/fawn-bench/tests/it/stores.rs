@@ -9,7 +9,7 @@ use fawn_bench::store::rocksdb::RocksDb;
 use fawn_bench::store::{Contender, DataShape, FillEnd, Gets, Puts};
 use fawn_bench::{BenchError, disk};
 use fawn_flash::{SimDevice, SimOptions};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -100,6 +100,7 @@ fn the_ladder_takes_turns_and_leaves_nothing_behind() {
         workloads: vec![Workload::Load, Workload::Durable, Workload::GetCached],
         figures: Vec::new(),
         parts_max: 256,
+        peer_programs: PathBuf::new(),
         keys: 2000,
         value_bytes: 256,
         load_value_bytes: 1024,

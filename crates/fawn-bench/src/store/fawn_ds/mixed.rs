@@ -166,6 +166,8 @@ impl<D: Device> BenchSession<D> {
             row.cpu_us_per_op = None;
         }
         row.device_reads_per_op = Some(self.reads_per_op(&mark, operations));
+        let read_bytes = self.engine.device().stats().total().read_bytes - io_before.total().read_bytes;
+        row = row.measuring("read_bytes_per_op", read_bytes as f64 / operations.max(1) as f64);
         self.acknowledge_all()?;
         self.write_all()?;
         let puts = run.ended[MixedOp::Put as usize];
