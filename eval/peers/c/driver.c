@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { POOL_BYTES = 256 << 10, BATCH = 1000, THREADS_MAX = 256, PARTS_MAX = 256, VALUE_BYTES_MAX = 1 << 20 };
+enum { POOL_BYTES = 256 << 10, BATCH = 1000, THREADS_MAX = 256, PARTS_MAX = 256, VALUE_BYTES_MAX = 1 << 20, STRIPES = 4096 };
 enum { STEPS = 64, BUCKETS = 64 * STEPS };      /* of the latency histogram: 64 steps for each power of two */
 
 _Noreturn void die(const char *what, const char *detail) {
@@ -204,6 +204,9 @@ struct worker {
     double max_s;
 };
 
+/* Writes of one key follow each other, so that the last round is the value that the store must have. */
+static pthread_mutex_t writing[STRIPES];
+
 static int bucket_of(double seconds) {
     uint64_t nanos = (uint64_t)(seconds * 1e9) + STEPS;
     int power = 63 - __builtin_clzll(nanos);
@@ -223,19 +226,24 @@ static void run_one(struct worker *worker, struct session **sessions, uint64_t *
     key_of(n, key);
     struct session *session = sessions[n % (uint64_t)data.parts];
     if (kind < mix->put_percent) {
-        /* Two threads may put the same key: the last one to write decides which round is right. */
-        uint32_t round = data.rounds[n] + 1 == UINT32_MAX ? 0 : data.rounds[n] + 1;
-        data.rounds[n] = round;
+        pthread_mutex_lock(&writing[n % STRIPES]);
+        uint32_t round = data.rounds[n] + 1 >= UINT32_MAX - 1 ? 0 : data.rounds[n] + 1;
+        __atomic_store_n(&data.rounds[n], round, __ATOMIC_RELAXED);
         value_of(n, round, value);
         session_put(session, key, value, data.value_bytes);
+        pthread_mutex_unlock(&writing[n % STRIPES]);
         worker->counts[1]++;
     } else if (kind < mix->put_percent + mix->delete_percent) {
-        data.rounds[n] = UINT32_MAX;
+        pthread_mutex_lock(&writing[n % STRIPES]);
+        __atomic_store_n(&data.rounds[n], UINT32_MAX, __ATOMIC_RELAXED);
         session_delete(session, key);
+        pthread_mutex_unlock(&writing[n % STRIPES]);
         worker->counts[2]++;
     } else {
+        /* Before the read: a put meanwhile makes a deleted key present, and such a key may be either. */
+        int was_deleted = __atomic_load_n(&data.rounds[n], __ATOMIC_RELAXED) == UINT32_MAX;
         long len = session_get(session, key, value, VALUE_BYTES_MAX);
-        int may_lack = mix->absent || mix->delete_percent > 0 || data.rounds[n] == UINT32_MAX;
+        int may_lack = mix->absent || mix->delete_percent > 0 || was_deleted;
         if (len == -1 ? !may_lack : mix->absent || len != (long)data.value_bytes) worker->wrong++;
         worker->counts[0]++;
     }
@@ -323,6 +331,7 @@ static void mix(const char *line) {
 
 int main(int count, char **words) {
     if (count != 2) die("usage", "peer-NAME DIR, with commands on standard input");
+    for (int at = 0; at < STRIPES; at++) pthread_mutex_init(&writing[at], NULL);
     char line[4096];
     while (fgets(line, sizeof line, stdin)) {
         int is_fill = strncmp(line, "fill ", 5) == 0;

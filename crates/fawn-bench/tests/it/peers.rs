@@ -96,7 +96,8 @@ fn complete_run(dir: &Path, kind: PeerKind, programs: &Path) {
         let row = peer.gets(&Gets { depth: 4, run: RUN, present, warm: false, seed: 1 }).unwrap();
         assert!(row.ops_per_s > 0.0 && row.p999_us.is_some(), "{row:?}");
     }
-    let row = peer.mixed(&mix(ArrivalPattern::InFlight(1))).unwrap().unwrap();
+    // Threads that put the same hot keys.
+    let row = peer.mixed(&mix(ArrivalPattern::InFlight(8))).unwrap().unwrap();
     let shares = ["gets", "puts", "deletes"].map(|name| row.measured[name]);
     assert!(shares[0] > 0.0 && shares[1] > shares[2] && shares[2] > 0.0, "{row:?}");
     peer.verify().unwrap();
