@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod clients;
+mod eval;
 mod fix;
 mod fuzz;
 mod peers;
@@ -45,6 +46,19 @@ enum XtaskCommand {
         /// Targets [default: all].
         targets: Vec<String>,
     },
+    /// Experiments of the evaluation: rows into a new folder of `eval/results`, pictures into `eval/figures`. The store's
+    /// take about four hours on a quiet machine.
+    Eval {
+        /// The experiments.
+        #[arg(long)]
+        only: String,
+        /// One figure of them.
+        #[arg(long)]
+        figure: Option<String>,
+        /// A small run into `target/eval`, to see that everything works; its timings mean nothing.
+        #[arg(long)]
+        trial: bool,
+    },
     /// The lint rules alone.
     Tidy,
 }
@@ -56,6 +70,7 @@ fn main() -> ExitCode {
         XtaskCommand::Quick => test::quick(),
         XtaskCommand::Fix => fix::run(),
         XtaskCommand::Fuzz { seconds, targets } => fuzz::fuzz(seconds, &targets),
+        XtaskCommand::Eval { only, figure, trial } => eval::run(&only, figure.as_deref(), trial),
         XtaskCommand::Tidy => tidy::run(),
     };
     match outcome {

@@ -1,5 +1,5 @@
 //! Gets by the size of the store [FAWN09 Table 2], and by skew and memory.
-use super::FigureRun;
+use super::{FigureRun, steady::CHURN_MAX};
 use crate::device::DeviceBenchOptions;
 use crate::store::mix::{ArrivalPattern, Mix};
 use crate::store::{DataShape, Gets, KEY_BYTES};
@@ -68,8 +68,8 @@ impl FigureRun<'_> {
         Ok(())
     }
 
-    /// Gets of a Zipf distribution with budgets smaller than the data: device reads count, not time. Each contender first
-    /// runs the mix once, so that its caches are warm.
+    /// Gets of a Zipf distribution with budgets smaller than the data: device reads count, not time. Each contender's caches are
+    /// warmed by half as many gets as there are keys.
     pub(super) fn skewed_gets(&mut self) -> Result<(), BenchError> {
         let (options, value_bytes) = (self.options, self.options.value_bytes);
         let shape = DataShape { keys: options.keys, value_bytes, memory_bytes: 0 };
@@ -96,8 +96,11 @@ impl FigureRun<'_> {
                     operations_max: u64::MAX,
                     seed: options.seed,
                 };
+                // The same number of gets for a slow and a fast store.
+                let arrival = ArrivalPattern::InFlight(options.depth);
+                let warming = Mix { arrival, run: CHURN_MAX, operations_max: shape.keys.div_ceil(2), ..mix.clone() };
                 for contender in &mut *self.contenders {
-                    contender.mixed(&mix)?;
+                    contender.mixed(&warming)?;
                 }
                 for pair in 0..options.pairs {
                     let mix = Mix { seed: self.seed(pair), ..mix.clone() };
