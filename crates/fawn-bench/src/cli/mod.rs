@@ -20,13 +20,14 @@ use clap::{Args, Subcommand};
 Examples:
   fawn bench device                                   FAWN's device against fio
   fawn bench store --engine fawn-ds --engine rocksdb  the stores, all workloads, about two minutes
+  fawn bench store --figure fawn09-fig10              the rate by put ratio, as in a paper
   fawn bench store --workload get-cold --keys 8000000 --seconds 10 --pairs 15
   fawn bench server --against redis                   the servers, one core each
   fawn bench memory                                   20 M keys and 10,000 idle connections within 512 MiB
   fawn bench store --out eval/results/today/store.jsonl && fawn bench report eval/results/today
 
 The peers are in Debian's packages fio, rocksdb-tools, redis-server, redis-tools and memcached; an error names the
-missing one. Peers are configured as their documentation recommends; each row's config states its durability.")]
+missing one. eval/peers/build.sh builds the programs of the other stores. Peers are configured as their documentation recommends; each row's config states its durability.")]
 pub struct Bench {
     #[command(subcommand)]
     level: BenchLevel,

@@ -152,7 +152,7 @@ fn an_hour_of_overwrites_in_small_stays_within_its_capacity_and_counts_all_that_
     for row in rows.iter().filter(|row| row.config["cleaning"] == "true") {
         let written = row.measured["written_per_record_byte"];
         // A lone record is flushed with its page, so only a busy store has an upper bound.
-        assert!(written >= 1.0 && (written < 8.0 || row.config["load"] != "peak"), "{row:?}");
+        assert!(written >= 1.0 && (written < 10.0 || row.config["load"] != "peak"), "{row:?}");
         let by_cause: f64 =
             row.measured.iter().filter(|(name, _)| name.starts_with("written_bytes_")).map(|it| it.1).sum();
         assert!((by_cause / row.measured["record_bytes"] - written).abs() < 0.001, "every byte has a cause: {row:?}");

@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Number of segments that a store of limited capacity has at least.
 const SEGMENTS_MIN: u64 = 256;
 /// Smallest segments of these loads, bytes.
-const SEGMENT_BYTES_MIN: u64 = 128 << 10;
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// Smallest memory budget of one of several stores, bytes.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
 
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn segments_are_powers_of_two_within_their_bounds() {
-        assert_eq!(segment_bytes_of(1, 64 << 20), 128 << 10);
+        assert_eq!(segment_bytes_of(1, 64 << 20), 64 << 10);
         assert_eq!(segment_bytes_of(300 << 20, 64 << 20), 1 << 20);
         assert_eq!(segment_bytes_of(64 << 30, 64 << 20), 64 << 20);
     }

@@ -109,9 +109,12 @@ impl<D: Device> BenchSession<D> {
             hashed[i] = self.hash(n);
             hashes[i] = hashed[i].0;
         }
-        // Keys of several ranges are in several indexes: a group of one range is rare.
         if self.epochs.len() == 1 {
             self.engine.prefetch(RANGE, &hashes[..count]);
+        } else {
+            for (hash, key) in &hashed[..count] {
+                self.engine.prefetch(self.range_of(key), std::slice::from_ref(hash));
+            }
         }
         for (n, (hash, key)) in (first..).zip(&hashed[..count]) {
             self.put_hashed(n, 0, *hash, key)?;
