@@ -32,8 +32,9 @@ impl<D: Device> FawnDs<D> {
             memory_bytes: (shape.memory_bytes / count).max(MEMORY_BYTES_MIN),
             ..*shape
         };
-        // Small stores with large segments would allocate far more than they write.
-        let segment_bytes = segment_bytes_of(shape.user_bytes() * SEGMENTS_MIN / 4, self.segment_bytes);
+        // About as long as the store's data: larger ones would allocate far more than they hold, and with smaller ones
+        // the creation of segments would be measured.
+        let segment_bytes = segment_bytes_of(shape.user_bytes() * SEGMENTS_MIN, self.segment_bytes);
         let options = Options { segment_bytes, ..self.options(&shape, Durability::Memory) };
         self.sessions.clear();
         let dir = self.dir.renew()?.to_owned();
