@@ -7,9 +7,9 @@ use fawn_bench::store::figures::Figure;
 use fawn_bench::store::ladder::{self, StoreOptions};
 use fawn_bench::store::mix::{ArrivalPattern, Mix};
 use fawn_bench::store::raw::RawDevice;
-use fawn_bench::store::{Contender, DataShape, LoadParts, PartUnit, SpaceLimit};
+use fawn_bench::store::{Contender, DataShape, LoadParts, PartUnit, Puts, SpaceLimit};
 use fawn_bench::workload::KeyDistribution;
-use fawn_flash::{SimDevice, SimOptions};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -189,6 +189,32 @@ fn an_overloaded_open_loop_counts_the_wait_of_every_operation_and_says_what_it_l
     assert_eq!(row.measured["gets"] + row.measured["puts"], 500.0, "{row:?}");
     let more = Mix { keys: KeyDistribution::uniform(1001), ..mix };
     assert!(store.mixed(&more).unwrap_err().to_string().contains("more keys"));
+}
+
+#[test]
+fn a_run_on_a_disk_that_stays_full_ends_with_the_reason() {
+    let (dir, disk) = (tempfile::tempdir_in(".").unwrap(), SimDisk::new(SimOptions::default()));
+    let shape = DataShape { keys: 3000, value_bytes: 256, memory_bytes: 8 << 20 };
+    let attached = disk.clone();
+    let store = FawnDs::over(dir.path(), 1 << 20, move |_| Ok(SimDevice::attach(&attached)));
+    let mut store = store.with_patience(Duration::from_millis(200));
+    store.fill_within(&shape, SpaceLimit { capacity_bytes: None, cleans: false }).unwrap();
+    disk.set_full(true);
+    let mix = Mix {
+        put_percent: 100,
+        delete_percent: 0,
+        keys: KeyDistribution::uniform(shape.keys),
+        arrival: ArrivalPattern::PerSecond(1e6),
+        run: Duration::from_secs(3600),
+        operations_max: 100_000,
+        seed: 1,
+    };
+    for arrival in [ArrivalPattern::PerSecond(1e6), ArrivalPattern::InFlight(8)] {
+        let error = store.mixed(&Mix { arrival, ..mix.clone() }).unwrap_err().to_string();
+        assert!(error.contains("0.2 s") && error.contains("full"), "{error}");
+    }
+    let error = store.overwrites(&Puts { writers: 1, run: RUN, seed: 1 }).unwrap_err().to_string();
+    assert!(error.contains("full"), "{error}");
 }
 
 #[test]

@@ -152,6 +152,9 @@ impl<D: Device> BenchSession<D> {
             if run.in_flight() == 0 {
                 run.samples.note_progress(at);
             }
+            if at.saturating_duration_since(run.samples.progress_at) > self.patience {
+                return Err(self.no_progress());
+            }
             let now = now();
             self.begin_due(&mut run, now)?;
             self.run_iteration(&mut run, now, mix.arrival)?;

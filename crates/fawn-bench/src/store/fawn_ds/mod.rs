@@ -13,8 +13,9 @@ use crate::{BenchError, Row};
 use fawn_ds::internals::Options;
 use fawn_flash::{Device, FileDevice};
 use fawn_types::Durability;
-use session::BenchSession;
+use session::{BenchSession, PATIENCE};
 use std::path::Path;
+use std::time::Duration;
 
 type OpenDevice<D> = Box<dyn FnMut(&Path) -> Result<D, BenchError>>;
 
@@ -23,6 +24,7 @@ pub struct FawnDs<D: Device> {
     dir: OwnDir,
     open_device: OpenDevice<D>,
     segment_bytes: u32,
+    patience: Duration,
     /// The open stores: one, except in loads of several stores.
     sessions: Vec<BenchSession<D>>,
 }
@@ -43,7 +45,14 @@ impl<D: Device> FawnDs<D> {
         open_device: impl FnMut(&Path) -> Result<D, BenchError> + 'static,
     ) -> Self {
         let dir = OwnDir::new(parent, "fawn-ds");
-        Self { dir, open_device: Box::new(open_device), segment_bytes, sessions: Vec::new() }
+        Self { dir, open_device: Box::new(open_device), segment_bytes, patience: PATIENCE, sessions: Vec::new() }
+    }
+
+    /// Ends a run with an error after this time without progress.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// Writes a wrong value for key number `n`, so that a test can check the verification.
@@ -64,7 +73,9 @@ impl<D: Device> FawnDs<D> {
     fn begin(&mut self, shape: &DataShape, options: Options, ranges: u32) -> Result<&mut BenchSession<D>, BenchError> {
         self.sessions.clear();
         let device = (self.open_device)(self.dir.renew()?)?;
-        self.sessions.push(BenchSession::open(device, options, *shape, ranges)?);
+        let mut session = BenchSession::open(device, options, *shape, ranges)?;
+        session.patience = self.patience;
+        self.sessions.push(session);
         self.filled()
     }
 

@@ -42,7 +42,9 @@ impl<D: Device> FawnDs<D> {
             let path = dir.join(format!("store-{at:03}"));
             std::fs::create_dir(&path).map_err(|error| BenchError::failed(path.display().to_string(), error))?;
             let device = (self.open_device)(&path)?;
-            self.sessions.push(BenchSession::open(device, options.clone(), shape, 1)?);
+            let mut session = BenchSession::open(device, options.clone(), shape, 1)?;
+            session.patience = self.patience;
+            self.sessions.push(session);
         }
         let before: u64 = self.sessions.iter().map(BenchSession::written_bytes).sum();
         let (at, cpu) = (Instant::now(), machine::own_cpu());

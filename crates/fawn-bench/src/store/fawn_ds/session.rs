@@ -13,8 +13,8 @@ pub(super) const RANGE: RangeId = RangeId(1);
 pub(super) const TURN_WRITES: u64 = 64;
 /// Round of a key that is deleted; rounds of values skip it.
 const DELETED: u16 = u16::MAX;
-/// Time without space for a record after which the store counts as full for good.
-const FULL_MAX: Duration = Duration::from_secs(30);
+/// Time without progress after which a run ends with an error, unless chosen otherwise.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Time added to now, so that all timers of the engine are due.
 const LATER_MS: u64 = 60_000;
 
@@ -29,6 +29,8 @@ pub(super) struct BenchSession<D: Device> {
     /// The epoch of each range.
     epochs: Vec<Epoch>,
     seq: u64,
+    /// Time without progress after which a run ends with an error: the store may be full for good.
+    pub(super) patience: Duration,
 }
 
 /// Resources used before a measurement.
@@ -63,7 +65,7 @@ impl<D: Device> BenchSession<D> {
         }
         let (rounds, value) = (vec![0; shape.keys as usize], vec![0; shape.value_bytes]);
         let values = Values::new(shape.value_bytes);
-        Ok(Self { engine, shape, events: Vec::new(), values, rounds, value, epochs, seq: 0 })
+        Ok(Self { engine, shape, events: Vec::new(), values, rounds, value, epochs, seq: 0, patience: PATIENCE })
     }
 
     /// The range of a key.
@@ -128,14 +130,17 @@ impl<D: Device> BenchSession<D> {
             if let Some(version) = self.try_append(n, Some(round), hash, key)? {
                 return Ok(version);
             }
-            if refused_at.get_or_insert_with(Instant::now).elapsed() > FULL_MAX {
-                return Err(BenchError::failed(
-                    "fawn-ds",
-                    format!("no space for a record in {} s", FULL_MAX.as_secs()),
-                ));
+            if refused_at.get_or_insert_with(Instant::now).elapsed() > self.patience {
+                return Err(self.no_progress());
             }
             self.turn(true)?;
         }
+    }
+
+    /// The end of a run without progress.
+    pub(super) fn no_progress(&self) -> BenchError {
+        let full = if self.engine.is_full() { ", and the store is full" } else { "" };
+        BenchError::failed("fawn-ds", format!("no operation ended for {} s{full}", self.patience.as_secs_f64()))
     }
 
     /// Appends the value of key number `n` in `round`, or its deletion; `None` if the engine has no space for it now.
