@@ -9,8 +9,8 @@ const SIZE: (u32, u32) = (1240, 600);
 const CHART_WIDTH: u32 = 900;
 const NAME_HEIGHT: i32 = 22;
 const FONT: &str = "sans-serif";
-/// Colours that remain apart for colour-blind readers [Okabe and Ito 2008].
-const COLOURS: [RGBColor; 8] = [
+/// The first six remain apart for colour-blind readers [Okabe and Ito 2008].
+const COLOURS: [RGBColor; 12] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
@@ -19,6 +19,10 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(213, 94, 0),
     RGBColor(120, 120, 120),
     RGBColor(150, 140, 30),
+    RGBColor(80, 40, 120),
+    RGBColor(0, 70, 60),
+    RGBColor(170, 20, 60),
+    RGBColor(140, 190, 110),
 ];
 
 const PAPER_COLOURS: [RGBColor; 3] = [RGBColor(0, 0, 0), RGBColor(110, 110, 110), RGBColor(160, 160, 160)];
