@@ -4,13 +4,13 @@ use crate::tree;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A program that a test runs, and its Debian package.
+/// A program that a test runs, or the path of a header that it compiles with, and its Debian package.
 struct TestPeer {
     program: &'static str,
     package: &'static str,
 }
 
-const PEERS: [TestPeer; 7] = [
+const PEERS: [TestPeer; 11] = [
     TestPeer { program: "redis-server", package: "redis-server" },
     TestPeer { program: "redis-benchmark", package: "redis-tools" },
     TestPeer { program: "memcached", package: "memcached" },
@@ -18,6 +18,10 @@ const PEERS: [TestPeer; 7] = [
     TestPeer { program: "strace", package: "strace" },
     TestPeer { program: "python3", package: "python3" },
     TestPeer { program: "git", package: "git" },
+    TestPeer { program: "gcc", package: "gcc" },
+    TestPeer { program: "/usr/include/lmdb.h", package: "liblmdb-dev" },
+    TestPeer { program: "/usr/include/db.h", package: "libdb5.3-dev" },
+    TestPeer { program: "/usr/include/rocksdb/c.h", package: "librocksdb-dev" },
 ];
 
 /// Python packages of the client sessions. Versions are exact: a new release must not fail the gate.

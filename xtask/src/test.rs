@@ -61,6 +61,7 @@ fn server_steps() -> Vec<Step<'static>> {
         script("kill -9 of demo --shards 2", "kill.py", &["30", &seed, "demo", "--shards", "2"]),
         script("restarts without a write", "restarts.py", &["200", "demo"]),
         ("memory".to_owned(), Box::new(memory)),
+        ("peer stores".to_owned(), Box::new(peer_stores)),
         ("demo with real clients".to_owned(), Box::new(demo)),
         script("bad input to serve", "bad_input.py", &["serve"]),
         script("bad input to demo", "bad_input.py", &["demo"]),
@@ -103,6 +104,14 @@ fn memory() -> Result<(), String> {
     let dir = clients::scratch("memory")?;
     let words = ["bench", "memory", "--keys", "5000000", "--memory", "128M", "--dir", &dir.to_string_lossy()];
     steps::run(&server::binary().to_string_lossy(), &words)
+}
+
+/// Builds peer stores of the benchmarks, and runs every workload on each. Those in Rust take minutes to build: `cargo xtask
+/// eval` does.
+fn peer_stores() -> Result<(), String> {
+    steps::run("eval/peers/build.sh", &["lmdb", "bdb", "rocksdb"])?;
+    let env = [("FAWN_PEERS_MIN", "4")];
+    steps::run_with("cargo", &["test", "--locked", "--quiet", "-p", "fawn-bench", "--test", "it", "peers::"], &env)
 }
 
 /// Seeds side by side: first the same ones for every commit, then a block that no earlier commit has seen. Both are bounded by
