@@ -9,6 +9,7 @@ use crate::format::record::RecordRef;
 use crate::format::segment;
 use crate::index::IndexOptions;
 use crate::options::Options;
+pub use crate::sorted::fuzz::{run_ends, run_page, run_tail};
 use fawn_flash::sim::Loss;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs, Version};

@@ -51,6 +51,7 @@ mod overlay;
 mod range;
 mod record_cache;
 mod recovery;
+mod sorted;
 mod stats;
 mod store;
 
@@ -117,5 +118,9 @@ pub mod internals {
     /// The index of the log.
     pub mod index {
         pub use crate::index::*;
+    }
+    /// The sorted tier, not used by the engine yet.
+    pub mod sorted {
+        pub use crate::sorted::*;
     }
 }

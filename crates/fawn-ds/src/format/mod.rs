@@ -10,6 +10,7 @@ pub(crate) mod fuzz;
 pub mod id;
 pub mod manifest;
 pub mod record;
+pub mod run;
 pub mod scan;
 pub mod segment;
 pub mod walk;

@@ -2,6 +2,8 @@
 use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
 use fawn_ds::internals::format::manifest::{ManifestEdit, ManifestHeader, encode_commit};
 use fawn_ds::internals::format::record::{Envelope, RecordKind, RecordPlace, RecordRef, encode_into, encoded_len};
+use fawn_ds::internals::format::run::RunRecord;
+use fawn_ds::internals::format::run::page::PageBuilder;
 use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use fawn_ds::internals::index::PointerWidth;
 use fawn_types::{ClientTag, Epoch, HashSecret, KeyRange, RangeId, Version};
@@ -109,6 +111,24 @@ fn sole_example() -> Vec<u8> {
     bytes
 }
 
+/// The first bytes of a run's first page: a put with every extension in space 1, and a tombstone.
+fn run_example() -> Vec<u8> {
+    let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+    let put = RunRecord {
+        type_byte: 1,
+        expires_at_ms: 1_700_000_000_000,
+        flags: 7,
+        ..RunRecord::put(RangeNumber(9), version(1), b"fawn", b"wimpy")
+    };
+    let tombstone = RunRecord { version: version(2), key: b"deer", ..put.to_tombstone() };
+    let (mut builder, mut page) = (PageBuilder::default(), vec![0; 4096]);
+    builder.push(&put);
+    builder.push(&tombstone);
+    builder.finish(SegmentUuid(uuid(0x20)), 0, &mut page);
+    page.truncate(80);
+    page
+}
+
 #[test]
 fn the_worked_example_is_what_the_code_writes() {
     let mut example = String::new();
@@ -120,6 +140,8 @@ fn the_worked_example_is_what_the_code_writes() {
     hex(title, &range_example(), &mut example);
     let title = "\na commit at byte 4096: range 9 ends a sole epoch at 2.5 and begins the sole epoch 3";
     hex(title, &sole_example(), &mut example);
+    let title = "\nthe first 80 bytes of the page at byte 4096 of a run whose uuid is 20 21 22 … 2f; zeros follow";
+    hex(title, &run_example(), &mut example);
     let page = std::fs::read_to_string(PAGE).unwrap();
     let start = page.find(START).expect("the page has an example") + START.len();
     let end = start + page[start..].find("```").expect("the example ends");

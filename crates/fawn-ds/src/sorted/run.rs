@@ -1,0 +1,236 @@
+//! An open run: identity, counts, fences and filters; opening reads header, footer and tail, and no page.
+use super::fences::{FenceError, Fences};
+use crate::format::run::tail::{FilterParts, decode_pieces};
+use crate::format::run::{
+    self, FOOTER_BYTES, HEADER_BYTES, RunFooter, RunHeader, Space, decode_footer, decode_header, filter_hash,
+    page_offset,
+};
+use crate::format::segment::RecordFacts;
+use crate::format::{HeaderError, SegmentUuid, StoreUuid};
+use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass, Token};
+use fawn_types::bytes::DecodeError;
+use fawn_types::{HashSecret, RingKey};
+use std::collections::VecDeque;
+
+use super::PageSpan;
+
+/// Error of a run. None of them means that a key is absent.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RunError {
+    /// The device returned an error.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    /// The header or footer is not one of this format: the file was cut short, or is no run.
+    #[error("{file}: {error}")]
+    Header {
+        /// Name of the run's file.
+        file: String,
+        /// The fault.
+        error: HeaderError,
+    },
+    /// The file is another run's, or another store's.
+    #[error("{file}: {what} is {found:02x?}, expected {expected:02x?}; was the file copied from elsewhere?")]
+    Foreign {
+        /// Name of the run's file.
+        file: String,
+        /// The uuid that differs.
+        what: &'static str,
+        /// The uuid expected.
+        expected: [u8; 16],
+        /// The uuid found.
+        found: [u8; 16],
+    },
+    /// The length of the file is not the one that its footer or the manifest says.
+    #[error("{file}: {found_bytes} bytes, expected {expected_bytes}; restore the file from a backup")]
+    Length {
+        /// Name of the run's file.
+        file: String,
+        /// Length expected.
+        expected_bytes: u64,
+        /// Length found.
+        found_bytes: u64,
+    },
+    /// Stored bytes differ from those that were written.
+    #[error("{file} is corrupt at byte {offset_bytes}: {detail}; run `fawn check` on the data directory")]
+    Corrupt {
+        /// Name of the run's file.
+        file: String,
+        /// Offset of the page or piece.
+        offset_bytes: u64,
+        /// Description of the fault.
+        detail: String,
+    },
+}
+
+/// An open run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub(super) name: String,
+    pub(super) footer: RunFooter,
+    pub(super) secret: HashSecret,
+    pub(super) facts: RecordFacts,
+    pub(super) fences: Fences,
+    pub(super) filters: Vec<FilterParts>,
+}
+
+impl Run {
+    /// The run with this uuid, from the file's first and last block and the bytes between its last page and the footer.
+    ///
+    /// # Errors
+    /// If they are not those of this run.
+    pub fn load(
+        expected: RunHeader,
+        secret: &HashSecret,
+        header: &[u8],
+        footer: &[u8],
+        tail: &[u8],
+    ) -> Result<Self, RunError> {
+        let name = run::file_name(expected.uuid);
+        let footer = check_ends(&name, expected, header, footer)?;
+        let corrupt =
+            |detail: String| RunError::Corrupt { file: name.clone(), offset_bytes: footer.tail_offset(), detail };
+        let tail = decode_pieces(&footer, tail).map_err(|error: DecodeError| corrupt(error.to_string()))?;
+        if tail.facts.records() != footer.records {
+            return Err(corrupt(format!("facts of {} records, expected {}", tail.facts.records(), footer.records)));
+        }
+        let fences = Fences::load(tail.fences, &footer).map_err(|error: FenceError| corrupt(error.to_string()))?;
+        Ok(Self { name, footer, secret: *secret, facts: tail.facts, fences, filters: tail.filters })
+    }
+
+    /// Opens the run with this identity and length, as the manifest lists it. Blocks; for recovery.
+    ///
+    /// # Errors
+    /// As [`Run::load`], or the device's error.
+    pub fn open<D: Device>(
+        device: &mut D,
+        expected: RunHeader,
+        secret: &HashSecret,
+        expected_bytes: u64,
+    ) -> Result<(Self, FileId), RunError> {
+        let file = device.open(&run::file_name(expected.uuid))?;
+        let run = Self::read(device, file, expected, secret, expected_bytes);
+        if run.is_err() {
+            device.close(file);
+        }
+        Ok((run?, file))
+    }
+
+    fn read<D: Device>(
+        device: &mut D,
+        file: FileId,
+        expected: RunHeader,
+        secret: &HashSecret,
+        expected_bytes: u64,
+    ) -> Result<Self, RunError> {
+        let name = run::file_name(expected.uuid);
+        let found_bytes = device.len(file)?;
+        let least = (HEADER_BYTES + FOOTER_BYTES) as u64;
+        if found_bytes != expected_bytes || expected_bytes < least {
+            return Err(RunError::Length { file: name, expected_bytes: expected_bytes.max(least), found_bytes });
+        }
+        let header = read(device, file, 0, HEADER_BYTES)?;
+        let footer_bytes = read(device, file, expected_bytes - FOOTER_BYTES as u64, FOOTER_BYTES)?;
+        let footer = check_ends(&name, expected, &header, &footer_bytes)?;
+        if footer.file_bytes() != found_bytes {
+            return Err(RunError::Length { file: name, expected_bytes: footer.file_bytes(), found_bytes });
+        }
+        let tail = match footer.tail_bytes {
+            0 => AlignedBuf::zeroed(HEADER_BYTES),
+            len => read(device, file, footer.tail_offset(), len as usize)?,
+        };
+        Self::load(expected, secret, &header, &footer_bytes, &tail[..footer.tail_bytes as usize])
+    }
+
+    /// The run's identity.
+    #[must_use]
+    pub const fn header(&self) -> RunHeader {
+        self.footer.header
+    }
+
+    /// Counts and bounds.
+    #[must_use]
+    pub const fn footer(&self) -> &RunFooter {
+        &self.footer
+    }
+
+    /// Facts of its records.
+    #[must_use]
+    pub const fn facts(&self) -> &RecordFacts {
+        &self.facts
+    }
+
+    /// The pages that may hold `key`, by the fences alone.
+    #[must_use]
+    pub fn locate(&self, space: Space, key: &RingKey) -> Option<PageSpan> {
+        self.fences.locate(space, key)
+    }
+
+    /// Whether the run may hold `key`, by fences and filters; never false for a key that it holds.
+    #[must_use]
+    pub fn may_contain(&self, space: Space, key: &RingKey) -> bool {
+        self.candidates(space, key).is_some()
+    }
+
+    /// The pages that may hold `key`, by fences and filters.
+    pub(super) fn candidates(&self, space: Space, key: &RingKey) -> Option<PageSpan> {
+        let span = self.fences.locate(space, key)?;
+        let hash = filter_hash(space, key);
+        let last = self.filters.partition_point(|filter| filter.first_page <= span.last);
+        let first = self.filters[..last].partition_point(|filter| filter.first_page <= span.first).saturating_sub(1);
+        self.filters[first..last].iter().any(|filter| filter.may_contain(hash)).then_some(span)
+    }
+
+    /// Memory of the run, bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.fences_bytes() + self.filters_bytes() + size_of::<Self>() + size_of_val(&*self.facts.numbers)
+    }
+
+    /// Memory of its fences, bytes.
+    #[must_use]
+    pub fn fences_bytes(&self) -> usize {
+        self.fences.memory_bytes()
+    }
+
+    /// Memory of its filters, bytes.
+    #[must_use]
+    pub fn filters_bytes(&self) -> usize {
+        self.filters.iter().map(FilterParts::memory_bytes).sum()
+    }
+
+    pub(super) fn corrupt(&self, page: u32, detail: impl ToString) -> RunError {
+        RunError::Corrupt { file: self.name.clone(), offset_bytes: page_offset(page), detail: detail.to_string() }
+    }
+}
+
+fn check_ends(name: &str, expected: RunHeader, header: &[u8], footer: &[u8]) -> Result<RunFooter, RunError> {
+    let named = |error| RunError::Header { file: name.to_owned(), error };
+    let (header, footer) = (decode_header(header).map_err(named)?, decode_footer(footer).map_err(named)?);
+    for found in [header, footer.header] {
+        let foreign = |what, expected, found| RunError::Foreign { file: name.to_owned(), what, expected, found };
+        let (SegmentUuid(uuid), StoreUuid(store)) = (found.uuid, found.store);
+        if store != expected.store.0 {
+            return Err(foreign("the store's uuid", expected.store.0, store));
+        }
+        if uuid != expected.uuid.0 {
+            return Err(foreign("the run's uuid", expected.uuid.0, uuid));
+        }
+    }
+    Ok(footer)
+}
+
+fn read<D: Device>(device: &mut D, file: FileId, offset: u64, len_bytes: usize) -> Result<AlignedBuf, RunError> {
+    const READ: Token = Token(u64::MAX);
+    device.submit_read(file, offset, AlignedBuf::zeroed(len_bytes), IoClass::Recovery, READ);
+    let mut done = VecDeque::new();
+    loop {
+        device.wait(&mut done);
+        for completion in done.drain(..) {
+            assert!(completion.token == READ, "an opening has the device for itself");
+            completion.result?;
+            if let Some(buf) = completion.buf {
+                return Ok(buf);
+            }
+        }
+    }
+}

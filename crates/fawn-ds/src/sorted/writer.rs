@@ -1,0 +1,490 @@
+//! Writer of a run: takes records in order, writes large sequential pieces in budgeted steps, and proves the whole by a
+//! footer.
+//!
+//! Order: pages, tail, sync, footer (a durable write), sync of the directory, and only then the listing. A crash before
+//! leaves an orphan without a listing. Memory: [`BUFFERS_MAX`] buffers, one filter's hashes, and 20 B per page.
+use super::FenceBuilder;
+use super::fences::prefix_of;
+use super::filter;
+use crate::format::checkpoint::PIECE_BYTES;
+use crate::format::record::RecordKind;
+use crate::format::run::page::PageBuilder;
+use crate::format::run::tail::{FilterParts, RunTail, encode_next_piece};
+use crate::format::run::{
+    self, FOOTER_BYTES, HEADER_BYTES, KeyBounds, PAGES_MAX, PageChain, RunFooter, RunHeader, RunRecord, SPACES, Space,
+    filter_hash, page_offset,
+};
+use crate::format::segment::RecordFacts;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId, IoClass, Token};
+use fawn_types::{HashSecret, RingKey};
+use std::collections::VecDeque;
+
+/// Buffers being filled, waiting, or in flight.
+const BUFFERS_MAX: usize = 3;
+/// Space that is allocated at once, bytes.
+const ALLOCATE_BYTES: u64 = 8 << 20;
+
+/// Parameters of a run.
+#[derive(Clone, Debug)]
+pub struct RunWriterOptions {
+    /// Its identity.
+    pub header: RunHeader,
+    /// The secret of the store's key hashes.
+    pub secret: HashSecret,
+    /// Bits per key of its filters: 4 for the oldest run, 8 for later ones.
+    pub filter_bits: u8,
+    /// Keys per filter. Building a filter is the longest step without a pause.
+    pub filter_keys: usize,
+    /// Length of a write, bytes: a multiple of a page, at least 64 KiB.
+    pub write_bytes: usize,
+    /// Maximum number of pages.
+    pub pages_max: u32,
+}
+
+impl RunWriterOptions {
+    /// The usual parameters: filters of 8,192 keys, writes of 1 MiB, runs of 256 MiB.
+    #[must_use]
+    pub const fn new(header: RunHeader, secret: HashSecret, filter_bits: u8) -> Self {
+        Self { header, secret, filter_bits, filter_keys: 8192, write_bytes: 1 << 20, pages_max: 65_536 }
+    }
+}
+
+/// Result of passing a record to the writer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pushed {
+    /// The record is in the run.
+    Taken,
+    /// The buffers are full: step, and pass the record again once a write is complete.
+    Wait,
+    /// The run has its maximum length: finish it, and pass the record to the next one.
+    Full,
+}
+
+/// Records that the writer refuses; the run is unharmed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RunWriteError {
+    /// The record is longer than a run's may be, or is no put and no tombstone.
+    #[error("a record of {found_bytes} bytes is no record of a run: it stays in the log")]
+    NotForRuns {
+        /// Its length in a page.
+        found_bytes: usize,
+    },
+    /// The record is not above the one before in (space, ring key).
+    #[error("records out of order: {found:?} after {last:?}")]
+    Order {
+        /// Space and ring key of the record before.
+        last: (Space, RingKey),
+        /// Space and ring key of the record.
+        found: (Space, RingKey),
+    },
+}
+
+/// A complete, synced run: the facts for the manifest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RunListing {
+    /// Its identity.
+    pub header: RunHeader,
+    /// Length of its file, bytes.
+    pub file_bytes: u64,
+    /// Facts of its records.
+    pub facts: RecordFacts,
+}
+
+/// State of the writer after a step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WriterState {
+    /// It takes records, or has work left for later steps.
+    Working,
+    /// It waits for the device.
+    Waiting,
+    /// The run is complete and durable.
+    Done(Box<RunListing>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WriterStep {
+    Pages,
+    Tail,
+    Drain,
+    Syncing,
+    Footer,
+    FooterInFlight,
+    Name,
+    Done,
+}
+
+/// Writes one run.
+#[derive(Debug)]
+pub struct RunWriter {
+    options: RunWriterOptions,
+    file: FileId,
+    step: WriterStep,
+    page: PageBuilder,
+    /// The buffer being filled, and its filled length.
+    buf: Option<(AlignedBuf, usize)>,
+    full: VecDeque<(AlignedBuf, usize)>,
+    free: Vec<AlignedBuf>,
+    in_flight: usize,
+    /// Bytes submitted, and space allocated.
+    offset: u64,
+    allocated: u64,
+    contents: Contents,
+    /// The tail's content, the length already encoded, and the offset of the next piece.
+    content: Vec<u8>,
+    taken: usize,
+    piece_offset: u64,
+}
+
+/// Counts and memory structures of the pages so far.
+#[derive(Debug)]
+struct Contents {
+    last: Option<(Space, RingKey)>,
+    starts: [u32; SPACES + 1],
+    bounds: [KeyBounds; SPACES],
+    pages: u32,
+    chain: PageChain,
+    facts: RecordFacts,
+    fences: FenceBuilder,
+    filters: Vec<FilterParts>,
+    hashes: Vec<u64>,
+    filter_page: u32,
+    tail_bytes: u64,
+}
+
+impl RunWriter {
+    /// Creates the run's file. Its name is durable once the run is complete.
+    ///
+    /// # Errors
+    /// The device's; [`DeviceError::is_retryable`] says whether nothing was changed.
+    ///
+    /// # Panics
+    /// If an option is out of its bounds: a caller's error.
+    pub fn create<D: Device>(device: &mut D, options: RunWriterOptions) -> Result<Self, DeviceError> {
+        assert!(options.write_bytes >= PIECE_BYTES && options.write_bytes.is_multiple_of(PAGE_BYTES), "write length");
+        assert!((1..=PAGES_MAX).contains(&options.pages_max) && options.filter_keys > 0, "bounds of a run");
+        let file = device.create(&run::file_name(options.header.uuid))?;
+        let mut buf = AlignedBuf::zeroed(options.write_bytes);
+        run::encode_header(&options.header, &mut buf);
+        let contents = Contents {
+            last: None,
+            starts: [0; SPACES + 1],
+            bounds: [KeyBounds::NONE; SPACES],
+            pages: 0,
+            chain: PageChain::default(),
+            facts: RecordFacts::default(),
+            fences: FenceBuilder::default(),
+            filters: Vec::new(),
+            hashes: Vec::new(),
+            filter_page: 0,
+            tail_bytes: 0,
+        };
+        Ok(Self {
+            options,
+            file,
+            step: WriterStep::Pages,
+            page: PageBuilder::default(),
+            buf: Some((buf, HEADER_BYTES)),
+            full: VecDeque::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            offset: 0,
+            allocated: 0,
+            contents,
+            content: Vec::new(),
+            taken: 0,
+            piece_offset: 0,
+        })
+    }
+
+    /// The run's file.
+    #[must_use]
+    pub const fn file(&self) -> FileId {
+        self.file
+    }
+
+    /// Adds the next record.
+    ///
+    /// # Errors
+    /// If the record is not for runs, or not above the one before.
+    ///
+    /// # Panics
+    /// After [`Self::finish`]: a caller's error.
+    pub fn push(&mut self, record: &RunRecord<'_>) -> Result<Pushed, RunWriteError> {
+        assert!(self.step == WriterStep::Pages, "records come before the end");
+        if !record.fits() {
+            return Err(RunWriteError::NotForRuns { found_bytes: record.encoded_len() });
+        }
+        let found = (record.space(), RingKey::of(&self.options.secret, record.key));
+        if let Some(last) = self.contents.last.filter(|last| *last >= found) {
+            return Err(RunWriteError::Order { last, found });
+        }
+        let is_new_space = self.contents.last.is_none_or(|(space, _)| space != found.0);
+        if !self.page.is_empty() && (is_new_space || !self.page.has_space(record)) {
+            if !self.has_page_space() {
+                return Ok(Pushed::Wait);
+            }
+            self.end_page();
+        }
+        if self.page.is_empty() {
+            if self.contents.pages == self.options.pages_max {
+                return Ok(Pushed::Full);
+            }
+            self.contents.begin_page(found);
+        }
+        self.page.push(record);
+        self.contents.count(record, found);
+        Ok(Pushed::Taken)
+    }
+
+    /// No record follows.
+    ///
+    /// # Panics
+    /// If it is called twice, or while the writer waits: a caller's error.
+    pub fn finish(&mut self) {
+        assert!(self.step == WriterStep::Pages, "a run ends once");
+        self.step = WriterStep::Tail;
+    }
+
+    /// Whether one more page fits into the buffers.
+    fn has_page_space(&mut self) -> bool {
+        if self.buf.is_some() {
+            return true;
+        }
+        if self.full.len() + self.in_flight >= BUFFERS_MAX {
+            return false;
+        }
+        let buf = self.free.pop().unwrap_or_else(|| AlignedBuf::zeroed(self.options.write_bytes));
+        self.buf = Some((buf, 0));
+        true
+    }
+
+    /// Moves the page to the buffers, which have space for it.
+    fn end_page(&mut self) {
+        let Some((buf, used)) = &mut self.buf else { unreachable!("the caller made space for a page") };
+        let contents = &mut self.contents;
+        let checksum = self.page.finish(self.options.header.uuid, contents.pages, &mut buf[*used..]);
+        *used += PAGE_BYTES;
+        contents.chain = contents.chain.then(checksum);
+        contents.pages += 1;
+        if contents.hashes.len() >= self.options.filter_keys {
+            contents.end_filter(self.options.filter_bits);
+        }
+        self.queue_full(PAGE_BYTES);
+    }
+
+    /// Queues the buffer if it has less than `next` bytes left.
+    fn queue_full(&mut self, next: usize) {
+        if let Some((buf, used)) = self.buf.take_if(|(buf, used)| *used + next > buf.len()) {
+            self.full.push_back((buf, used));
+        }
+    }
+
+    /// Continues: submits at most about `budget_bytes` of writes under tokens of the caller, whose completions return to
+    /// [`Self::completed`].
+    ///
+    /// # Errors
+    /// The device's. If it [is retryable](DeviceError::is_retryable), step again later, or [abandon](Self::abandon).
+    pub fn step<D: Device>(
+        &mut self,
+        device: &mut D,
+        budget_bytes: usize,
+        token: &mut dyn FnMut() -> Token,
+    ) -> Result<WriterState, DeviceError> {
+        let mut left = budget_bytes.max(1);
+        while left > 0 {
+            if let Some(written) = self.submit_full(device, token)? {
+                left = left.saturating_sub(written);
+                continue;
+            }
+            let step = self.step;
+            match step {
+                WriterStep::Pages => return Ok(WriterState::Working),
+                WriterStep::Tail if self.end_content() => {}
+                WriterStep::Drain if self.in_flight == 0 => self.sync(device, token())?,
+                WriterStep::Footer => self.write_footer(device, token()),
+                WriterStep::Name | WriterStep::Done => return self.list(device),
+                _ => return Ok(WriterState::Waiting),
+            }
+        }
+        Ok(WriterState::Working)
+    }
+
+    /// Submits one full buffer, if there is one; returns its length.
+    fn submit_full<D: Device>(
+        &mut self,
+        device: &mut D,
+        token: &mut dyn FnMut() -> Token,
+    ) -> Result<Option<usize>, DeviceError> {
+        let Some(len) = self.full.front().map(|(_, len)| *len) else { return Ok(None) };
+        let end = self.offset + len as u64;
+        if end > self.allocated {
+            let more = ALLOCATE_BYTES.max(len as u64);
+            device.allocate(self.file, self.allocated, more)?;
+            self.allocated += more;
+        }
+        let Some((buf, len)) = self.full.pop_front() else { return Ok(None) };
+        device.submit_write(self.file, self.offset, buf, len, IoClass::Sort, token());
+        self.offset = end;
+        self.in_flight += 1;
+        Ok(Some(len))
+    }
+
+    /// Moves the last page and the next pieces of the tail to the buffers; false if they have no space.
+    fn end_content(&mut self) -> bool {
+        if !self.has_page_space() {
+            return false;
+        }
+        if !self.page.is_empty() {
+            self.end_page();
+            return true;
+        }
+        if self.piece_offset == 0 {
+            self.contents.end_filter(self.options.filter_bits);
+            self.content = self.contents.encode_tail();
+            self.piece_offset = page_offset(self.contents.pages);
+        }
+        let rest = &self.content[self.taken..];
+        if rest.is_empty() {
+            self.contents.tail_bytes = self.piece_offset - page_offset(self.contents.pages);
+            self.content = Vec::new();
+            self.step = WriterStep::Drain;
+            // An empty buffer has nothing to write.
+            let last = self.buf.take().filter(|(_, used)| *used > 0);
+            self.full.extend(last);
+            return true;
+        }
+        self.queue_full(PIECE_BYTES);
+        if !self.has_page_space() {
+            return false;
+        }
+        let Some((buf, used)) = &mut self.buf else { return false };
+        let rest = &self.content[self.taken..];
+        let (written, taken) = encode_next_piece(self.options.header.uuid, self.piece_offset, rest, &mut buf[*used..]);
+        *used += written;
+        self.taken += taken;
+        self.piece_offset += written as u64;
+        true
+    }
+
+    /// Cuts off the space allocated in excess, and syncs pages and tail.
+    fn sync<D: Device>(&mut self, device: &mut D, token: Token) -> Result<(), DeviceError> {
+        self.step = WriterStep::Syncing;
+        device.truncate(self.file, self.footer().file_bytes())?;
+        device.submit_sync(self.file, IoClass::Sort, token);
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    fn footer(&self) -> RunFooter {
+        let Contents { starts, bounds, pages, chain, facts, tail_bytes, .. } = &self.contents;
+        let (header, records) = (self.options.header, facts.records());
+        let (pages, tail_bytes, chain) = (*pages, *tail_bytes, *chain);
+        RunFooter { header, pages, records, tail_bytes, starts: *starts, bounds: *bounds, chain }
+    }
+
+    /// The footer, once pages and tail are synced: it proves that they are.
+    fn write_footer<D: Device>(&mut self, device: &mut D, token: Token) {
+        self.step = WriterStep::FooterInFlight;
+        let footer = self.footer();
+        let mut buf = AlignedBuf::zeroed(FOOTER_BYTES);
+        run::encode_footer(&footer, &mut buf);
+        let offset = footer.file_bytes() - FOOTER_BYTES as u64;
+        device.submit_write_durable(self.file, offset, buf, FOOTER_BYTES, IoClass::Sort, token);
+        self.in_flight += 1;
+    }
+
+    /// Makes the run's name durable; after that it may be listed.
+    fn list<D: Device>(&mut self, device: &mut D) -> Result<WriterState, DeviceError> {
+        if self.step == WriterStep::Name {
+            device.sync_dir()?;
+            self.step = WriterStep::Done;
+        }
+        let footer = self.footer();
+        let facts = self.contents.facts.clone();
+        let listing = RunListing { header: footer.header, file_bytes: footer.file_bytes(), facts };
+        Ok(WriterState::Done(Box::new(listing)))
+    }
+
+    /// A write or sync of the run is complete.
+    ///
+    /// # Errors
+    /// The operation's failure; it poisoned the device.
+    pub fn completed(&mut self, completion: Completion) -> Result<(), DeviceError> {
+        self.in_flight -= 1;
+        completion.result?;
+        match self.step {
+            WriterStep::Syncing => self.step = WriterStep::Footer,
+            WriterStep::FooterInFlight => self.step = WriterStep::Name,
+            _ => {}
+        }
+        if let Some(buf) = completion.buf.filter(|buf| buf.len() == self.options.write_bytes) {
+            self.free.push(buf);
+        }
+        Ok(())
+    }
+
+    /// Operations in flight.
+    #[must_use]
+    pub const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Gives the run up: closes and unlinks its file. If the unlink is refused for now, the file is an orphan.
+    ///
+    /// # Errors
+    /// The device's.
+    ///
+    /// # Panics
+    /// While operations are in flight: a caller's error.
+    pub fn abandon<D: Device>(self, device: &mut D) -> Result<(), DeviceError> {
+        assert!(self.in_flight == 0, "the device still has buffers of the run");
+        device.close(self.file);
+        device.unlink(&run::file_name(self.options.header.uuid))
+    }
+}
+
+impl Contents {
+    /// The next page begins with this key.
+    fn begin_page(&mut self, (space, key): (Space, RingKey)) {
+        let space = usize::from(space.get());
+        if self.starts[space] == self.pages {
+            self.bounds[space].lowest = key;
+        }
+        self.starts[space + 1..].fill(self.pages + 1);
+        self.fences.push(key);
+    }
+
+    fn count(&mut self, record: &RunRecord<'_>, found: (Space, RingKey)) {
+        let (space, key) = found;
+        if let Some((_, last)) = self.last.filter(|(last, _)| *last == space)
+            && last.boundary() != key.boundary()
+            && prefix_of(&last) == prefix_of(&key)
+        {
+            self.fences.note_shared_prefix(&key);
+        }
+        self.last = Some(found);
+        self.bounds[usize::from(space.get())].highest = key;
+        self.hashes.push(filter_hash(space, &key));
+        self.facts.tombstones += u32::from(record.kind == RecordKind::Tombstone);
+        self.facts.latest_expiry_ms = self.facts.latest_expiry_ms.max(record.expires_at_ms);
+        self.facts.count_version(record.number, record.version);
+    }
+
+    /// Builds the filter of the pages since the last one.
+    fn end_filter(&mut self, bits: u8) {
+        if !self.hashes.is_empty() {
+            self.filters.push(filter::build(&self.hashes, bits, self.filter_page));
+            self.hashes.clear();
+            self.filter_page = self.pages;
+        }
+    }
+
+    fn encode_tail(&mut self) -> Vec<u8> {
+        let fences = core::mem::take(&mut self.fences).finish(&self.starts, &self.bounds);
+        let (facts, filters) = (self.facts.clone(), core::mem::take(&mut self.filters));
+        let mut content = Vec::new();
+        RunTail { facts, fences, filters }.encode(&mut content);
+        content
+    }
+}
