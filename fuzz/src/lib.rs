@@ -1,6 +1,7 @@
 //! The table of fuzz targets: name, function under test, and valid samples as starting points.
 #![forbid(unsafe_code)]
 
+mod run_samples;
 mod samples;
 mod wire;
 
@@ -21,6 +22,9 @@ pub static TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "scan", run: fawn_ds::fuzz::scan, samples: samples::segments },
     FuzzTarget { name: "manifest", run: fawn_ds::fuzz::manifest, samples: samples::manifests },
     FuzzTarget { name: "recovery", run: fawn_ds::fuzz::recovery, samples: samples::splices },
+    FuzzTarget { name: "run_page", run: fawn_ds::fuzz::run_page, samples: run_samples::pages },
+    FuzzTarget { name: "run_ends", run: fawn_ds::fuzz::run_ends, samples: run_samples::ends },
+    FuzzTarget { name: "run_tail", run: fawn_ds::fuzz::run_tail, samples: run_samples::tails },
     FuzzTarget { name: "resp", run: wire::resp, samples: samples::resp },
     FuzzTarget { name: "memcached", run: wire::memcached, samples: samples::memcached },
     FuzzTarget { name: "internal", run: wire::internal, samples: samples::internal },
