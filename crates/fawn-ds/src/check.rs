@@ -155,10 +155,7 @@ fn check_segment<'m, D: Device>(
     let store = decoded.header.store;
     let scan = with_segment(device, &name, |device, file, header| {
         let SegmentEntry { uuid, sequence, stream, .. } = *entry;
-        let expected = SegmentHeader { slot, uuid, store, sequence, stream, ..header };
-        if header != expected {
-            return Err(format!("the file is {header:?}, the manifest lists {expected:?}"));
-        }
+        expect_header(&header, &SegmentHeader { slot, uuid, store, sequence, stream, ..header })?;
         let sealed_len = entry.sealed_len();
         scan(device, file, &header, sealed_len).map_err(|error| error.to_string())
     });
@@ -191,6 +188,18 @@ fn with_segment<D: Device, T>(
         .and_then(|header| then(device, file, header));
     device.close(file);
     result
+}
+
+/// Checks the header of a listed segment's file.
+pub(crate) fn judge_header(bytes: &[u8], expected: &SegmentHeader) -> Result<(), String> {
+    segment::decode(bytes).map_err(|error| error.to_string()).and_then(|header| expect_header(&header, expected))
+}
+
+fn expect_header(header: &SegmentHeader, expected: &SegmentHeader) -> Result<(), String> {
+    if header == expected {
+        return Ok(());
+    }
+    Err(format!("the file is {header:?}, the manifest lists {expected:?}"))
 }
 
 fn scan<D: Device>(

@@ -90,8 +90,8 @@ pub mod sim {
 pub mod internals {
     pub use crate::engine::{
         BlobTicket, CorruptRecord, DumpReport, Engine, Event, KeepReason, Lookup, LookupPlan, LostPart,
-        PREFETCH_KEYS_MAX, Replay, Scan, ScanItem, ScanStep, TransferScan, TransferStep, TransferredResults, View,
-        Watermarks,
+        PREFETCH_KEYS_MAX, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferScan, TransferStep,
+        TransferredResults, View, Watermarks,
     };
     pub use crate::error::{EngineError, OpenError};
     pub use crate::format::record::{RecordKind, RecordRef};

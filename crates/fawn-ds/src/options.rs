@@ -17,6 +17,9 @@ const CHECKPOINT_LOG_BYTES_MIN: u64 = 64 << 20;
 /// The members of a chain extrapolate its time between messages, so theirs differ by far less.
 const EXPIRY_MARGIN_MS: u64 = 60_000;
 
+/// Disks grow latent errors over weeks; arrays and file systems are scrubbed at such intervals, too.
+const SCRUB_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
+
 /// Minimum memory for records between append and commit, in any budget, bytes.
 const PENDING_BYTES_MIN: usize = 64 << 10;
 
@@ -43,6 +46,9 @@ pub struct Options {
     /// Time after which cleaning takes an expired record of a chain for dead: longer than the chain's time may fall when
     /// members fail.
     pub expiry_margin_ms: u64,
+    /// Time within which every sealed segment is read again and verified; 0 turns that off. The pace is bounded: a very short
+    /// period is exceeded.
+    pub scrub_period_ms: u64,
     /// Starts every frame on a new page, for disks where rewriting a sector with unchanged content is unsafe.
     pub pad_frames: bool,
     /// Secret of the key hash. Required to create a store; must match an existing store's, if given.
@@ -77,6 +83,7 @@ impl Default for Options {
             space_amplification_max_percent: 140,
             checkpoint_log_bytes_min: CHECKPOINT_LOG_BYTES_MIN,
             expiry_margin_ms: EXPIRY_MARGIN_MS,
+            scrub_period_ms: SCRUB_PERIOD_MS,
             pad_frames: false,
             secret: None,
             secret_if_new: None,

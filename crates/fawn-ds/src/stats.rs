@@ -49,6 +49,14 @@ pub struct EngineStats {
     pub moved_tombstones: u64,
     /// Bytes of segments read for cleaning.
     pub cleaning_read_bytes: u64,
+    /// Bytes that the scrub has read of sealed segments.
+    pub scrub_bytes: u64,
+    /// Segments that the scrub has read and judged.
+    pub scrub_segments: u64,
+    /// Records that the scrub found corrupt or unreadable, each once; damage outside of records counts as one.
+    pub scrub_corrupt_records: u64,
+    /// Reads of the scrub that failed.
+    pub scrub_reads_failed: u64,
     /// Checkpoints written and listed.
     pub checkpoints: u64,
     /// Bytes written for checkpoints.

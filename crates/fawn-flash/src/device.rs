@@ -38,11 +38,13 @@ pub enum IoClass {
     PreCopy,
     /// Saving the index.
     Checkpoint,
+    /// Reading sealed segments again, to find rot.
+    Scrub,
 }
 
 impl IoClass {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Foreground,
         Self::Flush,
         Self::Verification,
@@ -52,6 +54,7 @@ impl IoClass {
         Self::Sort,
         Self::PreCopy,
         Self::Checkpoint,
+        Self::Scrub,
     ];
 
     /// The cause's name in metrics.
@@ -67,6 +70,7 @@ impl IoClass {
             Self::Sort => "sort",
             Self::PreCopy => "pre_copy",
             Self::Checkpoint => "checkpoint",
+            Self::Scrub => "scrub",
         }
     }
 }

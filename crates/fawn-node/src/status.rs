@@ -168,6 +168,14 @@ counters! {
             prometheus "fawn_cleaning_debt_segments", info "Fawn:cleaning_debt_segments";
         cleaning_failed: u64, "Segments that cannot be cleaned, because a record is corrupt or unreadable.",
             prometheus "fawn_cleaning_failed_total", info "Fawn:cleaning_failed";
+        scrub_bytes: u64, "Bytes that the background scrub has read.",
+            prometheus "fawn_scrub_bytes_total", info "Fawn:scrub_bytes";
+        scrub_segments: u64, "Segments that the background scrub has verified.",
+            prometheus "fawn_scrub_segments_total", info "Fawn:scrub_segments";
+        scrub_corrupt_records: u64, "Records that the background scrub found corrupt or unreadable, each logged with its place.",
+            prometheus "fawn_scrub_corrupt_records_total", info "Fawn:scrub_corrupt_records";
+        scrub_reads_failed: u64, "Reads of the background scrub that failed.",
+            prometheus "fawn_scrub_reads_failed_total", info "Fawn:scrub_reads_failed";
         checkpoints: u64, "Checkpoints written: an opening reads only the log behind the last one.",
             prometheus "fawn_checkpoints_total", info "Fawn:checkpoints";
         checkpoint_bytes: u64, "Bytes written for checkpoints.",
@@ -295,6 +303,10 @@ impl StoreStatus {
             moved_bytes: engine.moved_bytes,
             cleaning_debt_segments: log.cleaning_debt_segments,
             cleaning_failed: engine.cleaning_failed,
+            scrub_bytes: engine.scrub_bytes,
+            scrub_segments: engine.scrub_segments,
+            scrub_corrupt_records: engine.scrub_corrupt_records,
+            scrub_reads_failed: engine.scrub_reads_failed,
             checkpoints: engine.checkpoints,
             checkpoint_bytes: engine.checkpoint_bytes,
             memory_budget_bytes: memory.budget_bytes,

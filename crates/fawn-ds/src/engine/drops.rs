@@ -282,6 +282,7 @@ impl<D: Device> Engine<D> {
 
     fn drop_segment(&mut self, slot: u32) {
         let Some(segment) = self.segments.remove(slot) else { return };
+        self.scrub_dropped();
         for share in &segment.shares {
             let range = &mut self.ranges[share.range];
             range.segments.remove(&segment.sequence);

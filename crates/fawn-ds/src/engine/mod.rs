@@ -24,6 +24,7 @@ mod prefetch;
 mod record_reads;
 mod replay;
 mod scan;
+mod scrub;
 mod segments;
 mod sole_epoch;
 mod transfer;
@@ -37,6 +38,7 @@ pub use lookup::{Lookup, LookupPlan, View};
 pub use prefetch::PREFETCH_KEYS_MAX;
 pub use replay::Replay;
 pub use scan::{CorruptRecord, Scan, ScanItem, ScanStep};
+pub use scrub::ScrubFinding;
 pub use transfer::TransferredResults;
 pub use transfer_scan::{TransferScan, TransferStep};
 pub(crate) use verify::ApartRetry;
@@ -63,6 +65,7 @@ use fawn_flash::{Completion, Device, DeviceError, Token};
 use fawn_types::{ExpiryClock, HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
 use fetch::{FetchResume, ReadSpan, Rejected};
 use scan::FailedRead;
+pub(crate) use scrub::Scrubber;
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -105,13 +108,14 @@ pub(crate) enum InFlight {
     Lookup { plan: LookupPlan, user: u64 },
     Verify { range: usize, name: KeyName, span: ReadSpan, rejected: Rejected, is_deferred: bool },
     Clean { from: u32, len: usize },
+    Scrub { len: usize },
     Checkpoint,
     CheckpointSync,
 }
 
 impl InFlight {
     pub(crate) const fn is_read(&self) -> bool {
-        matches!(self, Self::Lookup { .. } | Self::Verify { .. } | Self::Clean { .. })
+        matches!(self, Self::Lookup { .. } | Self::Verify { .. } | Self::Clean { .. } | Self::Scrub { .. })
     }
 
     /// Whether it writes or syncs the log or the manifest.
@@ -146,6 +150,7 @@ pub struct Engine<D: Device> {
     /// A committed clear of a range is not listed in the manifest yet.
     pub(crate) has_unlisted_clear: bool,
     pub(crate) cleaner: Cleaner,
+    pub(crate) scrubber: Scrubber,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) streams: PerStream<Stream>,
     pub(crate) pool: AppendBufferPool,
@@ -301,7 +306,7 @@ impl<D: Device> Engine<D> {
             index_bytes: self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum(),
             overlay_bytes: (self.overlay.resident_bytes() + pending) as u64,
             buffer_bytes: (window_bytes + self.pool.resident_bytes() + self.read_bytes_in_flight) as u64
-                + self.checkpoints.resident_bytes() as u64,
+                + (self.checkpoints.resident_bytes() + self.scrubber.resident_bytes()) as u64,
             cache_bytes: self.cache.resident_bytes() as u64,
             record_cache_bytes: self.records.resident_bytes() as u64,
         }

@@ -39,6 +39,7 @@ impl<D: Device> Engine<D> {
         self.complete_stale(events);
         self.advance_flush();
         self.clean();
+        self.scrub();
         self.maintain_segments();
         self.advance_checkpoint();
         self.sync_for_waiting();
@@ -73,6 +74,7 @@ impl<D: Device> Engine<D> {
                 self.verified(range, name, span, rejected, is_deferred, read);
             }
             InFlight::Clean { from, len } => self.clean_read(from, len, result, buf),
+            InFlight::Scrub { len } => self.scrub_read(len, result, buf),
             write => {
                 if let Some(buf) = buf {
                     self.pool.give(buf);
@@ -99,7 +101,7 @@ impl<D: Device> Engine<D> {
             InFlight::Manifest => self.manifest_written(),
             InFlight::Checkpoint => self.checkpoint_written(),
             InFlight::CheckpointSync => self.checkpoint_synced(),
-            InFlight::Lookup { .. } | InFlight::Verify { .. } | InFlight::Clean { .. } => {
+            InFlight::Lookup { .. } | InFlight::Verify { .. } | InFlight::Clean { .. } | InFlight::Scrub { .. } => {
                 unreachable!("reads are not writes")
             }
         }

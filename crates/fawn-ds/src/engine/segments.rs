@@ -309,7 +309,10 @@ impl<D: Device> Engine<D> {
         if !edits.is_empty() {
             self.manifest.commit(&edits);
         }
-        listed.into_iter().for_each(|slot| self.examine_if_dead(slot));
+        for slot in listed {
+            self.scrub_sealed(slot);
+            self.examine_if_dead(slot);
+        }
         self.drop_dead();
         self.list_clears();
         self.persist_stale_clock();

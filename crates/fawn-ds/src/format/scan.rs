@@ -380,6 +380,11 @@ impl Scanner {
         report.generation = report.generation.max(header.generation);
     }
 
+    /// Memory of the bytes that wait for the rest of their frame.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.carry.capacity()
+    }
+
     /// Ends the scan, at the end of the segment or of its file.
     #[must_use]
     pub fn finish(mut self) -> ScanReport {

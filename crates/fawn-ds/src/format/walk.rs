@@ -116,6 +116,11 @@ impl RecordWalk {
         self.buf_at += done as u32;
     }
 
+    /// Memory of the bytes that wait for the rest of their record.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.buf.capacity()
+    }
+
     /// Ends the walk.
     pub fn finish(mut self, visit: &mut impl FnMut(u32, &Stored<'_>)) -> WalkReport {
         // Bytes that were never pushed, of a file that was cut short, are missing like damaged ones.

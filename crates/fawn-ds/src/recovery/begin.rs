@@ -83,6 +83,7 @@ impl<D: Device> Engine<D> {
             self.choose_active(kind, scanned)?;
         }
         self.examine_all();
+        self.begin_scrub();
         self.balance_memory();
         Ok(())
     }

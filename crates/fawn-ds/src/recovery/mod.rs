@@ -19,7 +19,7 @@ pub use progress::OpenProgress;
 pub use report::{Damage, OpenReport, RangeReport};
 pub use salvage::{SalvageReport, open_for_salvage};
 
-use crate::engine::{ApartRetry, Checkpoints, Cleaner, Drops, Engine};
+use crate::engine::{ApartRetry, Checkpoints, Cleaner, Drops, Engine, Scrubber};
 use crate::error::{EngineError, OpenError};
 use crate::format::RangeNumber;
 use crate::format::manifest::{Identity, ManifestState, SegmentEntry};
@@ -144,6 +144,7 @@ impl<D: Device> Engine<D> {
             has_unlisted: true,
             has_unlisted_clear: false,
             cleaner: Cleaner::default(),
+            scrubber: Scrubber::default(),
             checkpoints: Checkpoints::default(),
             streams: PerStream::from_fn(|_| Stream::new(now.mono)),
             pool: AppendBufferPool::new(options.spare_bytes_max()),

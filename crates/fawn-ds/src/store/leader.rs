@@ -95,20 +95,19 @@ impl EngineQueue {
         self.call(Op::Close).map(drop)
     }
 
-    /// Waits for `interval`, or for the next write if that is `None`. Whether something was written since the last
-    /// time; `None` when the store closes.
-    pub(super) fn wait_for_tick(&self, interval: Option<Duration>) -> Option<bool> {
+    /// Waits for `interval`, or without one for the next write; that ends the wait of a store that `is_calm` in any case.
+    /// Returns whether something was written since the last time; `None` when the store closes.
+    pub(super) fn wait_for_tick(&self, interval: Option<Duration>, is_calm: bool) -> Option<bool> {
         let mut inbox = self.inbox();
-        if let Some(interval) = interval
-            && !inbox.is_closing
-        {
-            let waited = self.tick_due.wait_timeout(inbox, interval);
-            inbox = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        while interval.is_none() && !inbox.is_closing && !inbox.has_written {
-            inbox.ticker_sleeps = true;
-            inbox = self.tick_due.wait(inbox).unwrap_or_else(PoisonError::into_inner);
-        }
+        inbox.ticker_sleeps = is_calm;
+        let waits = |inbox: &mut Inbox| !(inbox.is_closing || is_calm && inbox.has_written);
+        inbox = match interval {
+            Some(interval) => {
+                let waited = self.tick_due.wait_timeout_while(inbox, interval, waits);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.tick_due.wait_while(inbox, waits).unwrap_or_else(PoisonError::into_inner),
+        };
         inbox.ticker_sleeps = false;
         let has_written = core::mem::take(&mut inbox.has_written);
         (!inbox.is_closing).then_some(has_written)

@@ -11,7 +11,11 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(250);
 /// How often it is looked after while it confirms what its opening deferred.
 const CONFIRMING_TICK: Duration = Duration::from_micros(200);
-/// After so many ticks without a write or work in flight the thread sleeps until the next write.
+/// How often at most, while a segment is being read.
+const SCRUB_TICK: Duration = Duration::from_millis(4);
+/// How often a store that rests is looked after at least, if it is scrubbed: its clock may run ahead of this thread's.
+const SCRUB_TICK_MAX: Duration = Duration::from_secs(60);
+/// After so many ticks without a write or work in flight the thread sleeps until the next write, or until the scrub is due.
 const CALM_TICKS: u32 = 8;
 
 pub(super) fn spawn(shared: &Arc<EngineQueue>) -> Result<JoinHandle<()>> {
@@ -26,9 +30,12 @@ pub(super) fn spawn(shared: &Arc<EngineQueue>) -> Result<JoinHandle<()>> {
 fn run(shared: &EngineQueue) {
     let mut calm = Calm::default();
     loop {
-        let Some(has_written) = shared.wait_for_tick(calm.interval()) else { return };
+        let Some(has_written) = shared.wait_for_tick(calm.interval(), calm.is_calm()) else { return };
         match shared.call(Op::Tick) {
-            Ok(Response::Ticked { is_busy, is_confirming }) => calm.note(has_written, is_busy, is_confirming),
+            Ok(Response::Ticked { is_busy, is_confirming, scrub_in_ms }) => {
+                calm.note(has_written, is_busy, is_confirming);
+                calm.scrub_in_ms = scrub_in_ms;
+            }
             Ok(other) => other.unexpected(),
             // Closed or failed: no timer matters any more.
             Err(_) => return,
@@ -41,13 +48,21 @@ fn run(shared: &EngineQueue) {
 struct Calm {
     ticks: u32,
     is_confirming: bool,
+    scrub_in_ms: Option<u64>,
 }
 
 impl Calm {
+    /// Whether the next write ends the wait for a tick.
+    const fn is_calm(&self) -> bool {
+        self.ticks >= CALM_TICKS
+    }
+
     /// Time until the next tick; `None`: it waits for a write.
     fn interval(&self) -> Option<Duration> {
-        let tick = if self.is_confirming { CONFIRMING_TICK } else { TICK };
-        (self.ticks < CALM_TICKS).then_some(tick)
+        if self.is_calm() {
+            return self.scrub_in_ms.map(|ms| Duration::from_millis(ms).clamp(SCRUB_TICK, SCRUB_TICK_MAX));
+        }
+        Some(if self.is_confirming { CONFIRMING_TICK } else { TICK })
     }
 
     fn note(&mut self, has_written: bool, is_busy: bool, is_confirming: bool) {
@@ -76,5 +91,18 @@ mod tests {
             assert!(!ticks_on(&mut calm, 1, false, false), "it rests");
             assert!(ticks_on(&mut calm, 1, has_written, is_busy), "again");
         }
+    }
+
+    #[test]
+    fn a_store_that_rests_is_ticked_for_its_scrub() {
+        let mut calm = Calm { ticks: CALM_TICKS, ..Calm::default() };
+        for (scrub_in_ms, interval) in
+            [(None, None), (Some(0), Some(SCRUB_TICK)), (Some(1000), Some(Duration::from_secs(1)))]
+        {
+            calm.scrub_in_ms = scrub_in_ms;
+            assert_eq!((calm.is_calm(), calm.interval()), (true, interval));
+        }
+        calm.scrub_in_ms = Some(u64::MAX);
+        assert_eq!(calm.interval(), Some(SCRUB_TICK_MAX));
     }
 }

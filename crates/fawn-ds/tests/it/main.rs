@@ -50,6 +50,7 @@ mod runs_written;
 mod salvage;
 mod scan;
 mod scan_damage;
+mod scrub;
 mod seals;
 mod segment_image;
 mod store_faults;

@@ -23,6 +23,7 @@ pub(crate) fn small(durability: Durability) -> Options {
             Durability::Sync => PointerWidth::Bits32,
             Durability::EverySecond | Durability::Memory => PointerWidth::Bits40,
         }),
+        scrub_period_ms: 0,
         ..Options::default()
     }
 }

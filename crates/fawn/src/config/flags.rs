@@ -37,6 +37,10 @@ pub(crate) struct SettingFlags {
     /// writes more [default: 1.4].
     #[arg(long, env = "FAWN_SPACE_AMPLIFICATION_MAX", value_name = "RATIO")]
     pub(crate) space_amplification_max: Option<Ratio>,
+    /// Time within which all data on the disk is read again and verified in the background, such as 30d; 0s turns that
+    /// off [default: 30d].
+    #[arg(long, env = "FAWN_SCRUB_PERIOD", value_name = "SPAN")]
+    pub(crate) scrub_period: Option<TimeSpan>,
     /// Size of the log's segments, a power of two; a record is at most a quarter of it [default: 64M, or a sixteenth of
     /// a shard's capacity if that is less; more above 1T].
     #[arg(long, env = "FAWN_SEGMENT", value_name = "SIZE")]

@@ -64,6 +64,7 @@ pub(crate) struct Settings {
     pub(crate) durability: DurabilityMode,
     pub(crate) capacity: Option<Size>,
     pub(crate) space_amplification_max: Ratio,
+    pub(crate) scrub_period: TimeSpan,
     pub(crate) segment: Size,
     pub(crate) value_max: Size,
     pub(crate) device: DeviceChoice,
@@ -102,6 +103,7 @@ impl Settings {
                 .space_amplification_max
                 .or(file.space_amplification_max)
                 .unwrap_or(Ratio { percent: 140 }),
+            scrub_period: given.scrub_period.or(file.scrub_period).unwrap_or_else(|| seconds(30 * 24 * 3600)),
             segment,
             value_max: given.value_max.or(file.value_max).unwrap_or(Size(value_bytes_max)),
             device: given.device.or(file.device).unwrap_or(DeviceChoice::Auto),
@@ -197,6 +199,7 @@ impl Settings {
             ("memory", self.memory.to_string()),
             ("durability", name(self.durability)),
             ("space-amplification-max", self.space_amplification_max.to_string()),
+            ("scrub-period", self.scrub_period.to_string()),
             ("segment", self.segment.to_string()),
             ("value-max", self.value_max.to_string()),
             ("device", name(self.device)),
@@ -340,6 +343,7 @@ admin = "0.0.0.0:3"
 memory = "300M"
 durability = "everysec"
 space-amplification-max = "2.50"
+scrub-period = "172800s"
 segment = "1M"
 value-max = "100K"
 device = "portable"

@@ -69,7 +69,7 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// A duration: `250ms`, `10s`, `5m`, `2h`.
+/// A duration: `250ms`, `10s`, `5m`, `2h`, `30d`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TimeSpan(pub(crate) Duration);
 
@@ -77,7 +77,7 @@ impl FromStr for TimeSpan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refuse = || format!("`{text}` is not a span of time; expected a number with ms, s, m or h, such as 10s");
+        let refuse = || format!("`{text}` is not a span of time; expected a number with ms, s, m, h or d, such as 10s");
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let number: u64 = digits.parse().map_err(|_| refuse())?;
         let unit_ms = match &text[digits.len()..] {
@@ -85,6 +85,7 @@ impl FromStr for TimeSpan {
             "s" => 1000,
             "m" => 60_000,
             "h" => 3_600_000,
+            "d" => 86_400_000,
             _ => return Err(refuse()),
         };
         number.checked_mul(unit_ms).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(refuse)
@@ -180,7 +181,8 @@ mod tests {
     fn spans_need_a_unit() {
         assert_eq!("250ms".parse::<TimeSpan>().map(|span| span.0.as_millis()), Ok(250));
         assert_eq!("5m".parse::<TimeSpan>().map(|span| span.to_string()), Ok("300s".to_owned()));
-        for text in ["", "5", "s", "-5s", "5d", "99999999999999999999s", "9999999999999999999h"] {
+        assert_eq!("30d".parse::<TimeSpan>().map(|span| span.to_string()), Ok("2592000s".to_owned()));
+        for text in ["", "5", "s", "-5s", "5w", "99999999999999999999s", "9999999999999999999h"] {
             assert!(text.parse::<TimeSpan>().is_err(), "{text}");
         }
     }

@@ -52,6 +52,11 @@ impl Cleaner {
         self.victim.is_some()
     }
 
+    /// Whether a read of the victim is in flight.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.victim.as_ref().is_some_and(Victim::is_reading)
+    }
+
     /// Whether this segment is being cleaned.
     pub(crate) fn is_victim(&self, slot: u32) -> bool {
         self.victim.as_ref().is_some_and(|victim| victim.slot == slot)

@@ -36,6 +36,10 @@ impl Victim {
         let (chunk, is_reading, stays, is_given_up) = (None, false, 0, false);
         Self { slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, is_given_up }
     }
+
+    pub(super) const fn is_reading(&self) -> bool {
+        self.is_reading
+    }
 }
 
 /// Why the walk over a victim paused.

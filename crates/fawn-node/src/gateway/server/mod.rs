@@ -121,6 +121,10 @@ mod tests {
             cleaning_failed: 412,
             checkpoints: 413,
             checkpoint_bytes: 414,
+            scrub_bytes: 415,
+            scrub_segments: 416,
+            scrub_corrupt_records: 417,
+            scrub_reads_failed: 418,
             ..EngineStats::default()
         };
         let log = LogReport {
