@@ -32,6 +32,7 @@ mod hang;
 mod len;
 mod manifest_growth;
 mod model;
+mod one_tag;
 mod out_of_descriptors;
 mod page_ends;
 mod panicking_device;
