@@ -106,7 +106,7 @@ fn memory() -> Result<(), String> {
     steps::run(&server::binary().to_string_lossy(), &words)
 }
 
-/// Builds peer stores of the benchmarks, and runs every workload on each. Those in Rust take minutes to build: `cargo xtask
+/// Builds peer stores of the benchmarks, and runs every workload on each. Peers in Rust take minutes to build: `cargo xtask
 /// eval` does.
 fn peer_stores() -> Result<(), String> {
     steps::run("eval/peers/build.sh", &["lmdb", "bdb", "rocksdb"])?;
