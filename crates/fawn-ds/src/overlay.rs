@@ -375,6 +375,7 @@ impl Overlay {
     pub(crate) fn forget_range(&mut self, range: usize) {
         self.forget_bases(range);
         self.table.retain(|entry| entry.range != range);
+        self.woken.retain(|&(at, _)| at != range);
     }
 
     fn forget_bases(&mut self, range: usize) {

@@ -153,7 +153,8 @@ impl LowestPuts {
 
 #[derive(Debug)]
 pub(crate) struct RangeState {
-    pub(crate) id: RangeId,
+    /// `None`: it takes no writes.
+    pub(crate) id: Option<RangeId>,
     /// Names its records in the log.
     pub(crate) number: RangeNumber,
     pub(crate) keys: KeyRange,
@@ -196,7 +197,7 @@ pub(crate) struct RangeState {
 }
 
 impl RangeState {
-    pub(crate) fn new(id: RangeId, number: RangeNumber, keys: KeyRange, index: IndexOptions) -> Self {
+    pub(crate) fn new(id: Option<RangeId>, number: RangeNumber, keys: KeyRange, index: IndexOptions) -> Self {
         Self {
             id,
             number,
@@ -224,6 +225,15 @@ impl RangeState {
             copy: None,
             copied_results: VecDeque::new(),
         }
+    }
+
+    /// Fills a place that has no range.
+    pub(crate) fn vacant(index: IndexOptions) -> Self {
+        Self::new(None, RangeNumber::default(), KeyRange::ALL, index)
+    }
+
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.id.is_none() && self.number == RangeNumber::default()
     }
 
     pub(crate) fn set_number(&mut self, number: RangeNumber) {

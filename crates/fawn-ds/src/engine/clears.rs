@@ -23,14 +23,12 @@ impl<D: Device> Engine<D> {
                 continue;
             }
             self.has_unlisted_clear = true;
-            if listing.is_some() || range.is_beginning() {
-                continue;
-            }
+            let Some(id) = range.id.filter(|_| listing.is_none() && !range.is_beginning()) else { continue };
             if range.durably_committed() < committed {
                 // A crash may still undo the clear.
                 self.ranges[at].marks.is_wanted = range.needs_marks();
             } else if self.reserve_manifest(0).is_ok() {
-                let edit = ManifestEdit::ClearRange { range: self.range_ids[at], version: committed };
+                let edit = ManifestEdit::ClearRange { range: id, version: committed };
                 self.ranges[at].cleared.listing = Some((self.manifest.commit(&[edit]), committed));
             }
         }

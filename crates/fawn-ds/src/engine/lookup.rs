@@ -126,7 +126,7 @@ impl<D: Device> Engine<D> {
             let MemoryHit { flags, expires_at_ms, version, .. } = hit;
             return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
         }
-        self.find(range, hash, key, (view, now), Rejected::new())
+        self.find_at(at, hash, key, (view, now), Rejected::new())
     }
 
     /// The usual case: a plain put in memory, at the pointer of the overlay or the index's first candidate.
@@ -148,15 +148,14 @@ impl<D: Device> Engine<D> {
         (hit.expires_at_ms == 0 || now.0 < hit.expires_at_ms).then_some(hit)
     }
 
-    pub(super) fn find(
+    pub(super) fn find_at(
         &mut self,
-        range: RangeId,
+        at: usize,
         hash: KeyHash,
         key: &[u8],
         (view, now): (View, TimeMs),
         mut rejected: Rejected,
     ) -> Result<Lookup<'_>, EngineError> {
-        let at = self.range_at(range)?;
         let step = match self.find_in_overlay(at, hash, key, view) {
             OverlayHit::Absent => LookupStep::Absent,
             OverlayHit::Record(pointer) => self.probe_record(at, pointer, key, now)?,
@@ -175,6 +174,7 @@ impl<D: Device> Engine<D> {
                 Ok(Lookup::Found(EntryRef { value, flags, expires_at_ms, version }))
             }
             LookupStep::Read(span) => {
+                let Some(range) = self.range_ids[at] else { unreachable!("a lookup found the range by its id") };
                 let key = key.into();
                 let params = LookupParams { range, hash, key, view, span, rejected, result: None };
                 Ok(Lookup::Read(LookupPlan(Box::new(params))))
@@ -337,7 +337,8 @@ impl<D: Device> Engine<D> {
             Some(Err(error)) => return Err(error.into()),
             None => self.set_resume(None),
         }
-        self.find(range, hash, &key, (view, now), rejected)
+        let at = self.range_at(range)?;
+        self.find_at(at, hash, &key, (view, now), rejected)
     }
 
     pub(crate) fn set_resume(&mut self, resume: Option<FetchResume>) {

@@ -57,7 +57,8 @@ impl<D: Device> Engine<D> {
 
     /// Logs how far a range is committed; not part of the range's history.
     pub(crate) fn append_mark(&mut self, at: usize) -> Result<(), EngineError> {
-        if !self.ranges[at].needs_marks() || self.ranges[at].is_beginning() {
+        let range = &self.ranges[at];
+        if range.id.is_none() || !range.needs_marks() || range.is_beginning() {
             return Ok(());
         }
         self.check_writable()?;

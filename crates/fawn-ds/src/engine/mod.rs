@@ -21,6 +21,7 @@ mod lookup;
 mod marks;
 mod poll;
 mod prefetch;
+mod ranges;
 mod record_reads;
 mod replay;
 mod scan;
@@ -44,8 +45,8 @@ pub use transfer_scan::{TransferScan, TransferStep};
 pub(crate) use verify::ApartRetry;
 
 use crate::error::EngineError;
-use crate::format::StoreUuid;
 use crate::format::segment::{PerStream, StreamKind};
+use crate::format::{RangeNumber, StoreUuid};
 use crate::log::LogPosition;
 use crate::log::segments::{Segment, SegmentTable};
 use crate::log::stream::Stream;
@@ -62,7 +63,7 @@ pub(crate) use clean::Cleaner;
 pub(crate) use drops::Drops;
 use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError, Token};
-use fawn_types::{ExpiryClock, HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
+use fawn_types::{ExpiryClock, HashSecret, KeyHash, MonoMs, Now, RangeId};
 use fetch::{FetchResume, ReadSpan, Rejected};
 use scan::FailedRead;
 pub(crate) use scrub::Scrubber;
@@ -106,7 +107,7 @@ pub(crate) enum InFlight {
     SegmentHeader { stream: StreamKind },
     Manifest,
     Lookup { plan: LookupPlan, user: u64 },
-    Verify { range: usize, name: KeyName, span: ReadSpan, rejected: Rejected, is_deferred: bool },
+    Verify { at: usize, number: RangeNumber, name: KeyName, span: ReadSpan, rejected: Rejected, is_deferred: bool },
     Clean { from: u32, len: usize },
     Scrub { len: usize },
     Checkpoint,
@@ -139,9 +140,10 @@ pub struct Engine<D: Device> {
     pub(crate) manifest: ManifestFile,
     /// Time to certify the manifest's last commit, unless another commit follows first.
     pub(crate) certify_at: MonoMs,
+    /// By place; a vacant place has an empty range.
     pub(crate) ranges: Vec<RangeState>,
     /// Ids of `ranges`, separate so that a search touches one cache line.
-    pub(crate) range_ids: Vec<RangeId>,
+    pub(crate) range_ids: Vec<Option<RangeId>>,
     pub(crate) segments: SegmentTable,
     pub(crate) drops: Drops,
     pub(crate) last_sequence: u64,
@@ -218,28 +220,6 @@ impl<D: Device> Engine<D> {
     /// The device, for its statistics.
     pub fn device(&self) -> &D {
         &self.device
-    }
-
-    /// The ranges and their boundaries.
-    pub fn ranges(&self) -> impl Iterator<Item = (RangeId, KeyRange)> + '_ {
-        self.ranges.iter().map(|range| (range.id, range.keys))
-    }
-
-    /// Adds a range, durable before its first record. Adding it again with the same boundaries changes nothing.
-    ///
-    /// # Errors
-    /// [`EngineError::RangeExists`], [`EngineError::Poisoned`], or the device's refusal.
-    pub fn add_range(&mut self, id: RangeId, keys: KeyRange) -> Result<(), EngineError> {
-        if let Ok(at) = self.range_at(id) {
-            let same = self.ranges[at].keys == keys;
-            return if same { Ok(()) } else { Err(EngineError::RangeExists { range: id }) };
-        }
-        self.check_writable()?;
-        let number = self.list_range(id, keys)?;
-        self.ranges.push(RangeState::new(id, number, keys, self.options.index));
-        self.range_ids.push(id);
-        self.bound_retained();
-        Ok(())
     }
 
     /// The watermarks of a range's versions; all zero for an unknown range.
@@ -349,7 +329,7 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn range_at(&self, range: RangeId) -> Result<usize, EngineError> {
-        self.range_ids.iter().position(|&id| id == range).ok_or(EngineError::UnknownRange { range })
+        self.range_ids.iter().position(|&id| id == Some(range)).ok_or(EngineError::UnknownRange { range })
     }
 
     pub(crate) fn name_of(&self, hash: u64, key: &[u8]) -> KeyName {

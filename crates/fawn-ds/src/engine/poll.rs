@@ -69,9 +69,9 @@ impl<D: Device> Engine<D> {
                 plan.0.result = Some(self.take_read(&plan.0.span, result, buf));
                 events.push(Event::Lookup { plan, user });
             }
-            InFlight::Verify { range, name, span, rejected, is_deferred } => {
+            InFlight::Verify { at, number, name, span, rejected, is_deferred } => {
                 let read = self.take_read(&span, result, buf);
-                self.verified(range, name, span, rejected, is_deferred, read);
+                self.verified((at, number), name, span, rejected, is_deferred, read);
             }
             InFlight::Clean { from, len } => self.clean_read(from, len, result, buf),
             InFlight::Scrub { len } => self.scrub_read(len, result, buf),
@@ -138,10 +138,12 @@ impl<D: Device> Engine<D> {
         while let Some(stale) = self.stale.pop_front() {
             match stale {
                 InFlight::Lookup { plan, user } => events.push(Event::Lookup { plan, user }),
-                InFlight::Verify { range, name, is_deferred, .. } => {
+                InFlight::Verify { at, number, name, is_deferred, .. } => {
                     self.verify_in_flight -= 1;
                     self.deferred_in_flight -= usize::from(is_deferred);
-                    self.verify_queue.push_back((range, name));
+                    if self.ranges[at].number == number {
+                        self.verify_queue.push_back((at, name));
+                    }
                 }
                 _ => unreachable!("only reads go stale"),
             }

@@ -46,7 +46,7 @@ impl<D: Device> Engine<D> {
             }
             return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
         }
-        self.find(self.range_ids[at], hash, key, (view, now), Rejected::new())
+        self.find_at(at, hash, key, (view, now), Rejected::new())
     }
 
     /// Whether the view shows the key's committed record: no pending record and no pending clear hides it.

@@ -59,7 +59,7 @@ impl<D: Device> Engine<D> {
 
     /// Applies the bounds, and the number of ranges that share the budget, to each range's retained records.
     pub(crate) fn bound_retained(&mut self) {
-        self.retained_share = self.options.retained_share(self.ranges.len());
+        self.retained_share = self.options.retained_share(self.serving_ranges());
         let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
         for at in 0..self.ranges.len() {
             self.ranges[at].bound_retained(retained_max, records_max);

@@ -109,6 +109,6 @@ impl<D: Device> Engine<D> {
 
     /// The range's sole epochs by the manifest.
     pub(crate) fn listed_sole(&self, at: usize) -> Option<SoleEpochs> {
-        self.manifest.state().ranges.get(&self.range_ids[at]).and_then(|entry| entry.sole)
+        self.range_ids[at].and_then(|id| self.manifest.state().ranges.get(&id)).and_then(|entry| entry.sole)
     }
 }

@@ -84,10 +84,7 @@ impl<D: Device> Engine<D> {
         self.streams[StreamKind::Foreground].flush.forget_range(at);
         self.pending_records -= self.ranges[at].pending.len();
         self.forget_in_segments(at);
-        // Its records in the open frame have the old number.
-        if let Some(open) = self.streams[StreamKind::Foreground].flush.open {
-            self.segments.expect_mut(open.slot).facts.add(&self.ranges[at].take_open_facts());
-        }
+        self.leave_open_frame(at);
         self.ranges[at].begin_again(number, base);
         Ok(listed)
     }
@@ -241,7 +238,8 @@ impl<D: Device> Engine<D> {
         for range in &mut self.ranges {
             let Some(copy) = &mut range.copy else { continue };
             if matches!(copy.stage, TransferStage::Syncing(end) if end <= synced) {
-                let listed = self.manifest.commit(&[ManifestEdit::RangeWhole { range: range.id }]);
+                let Some(id) = range.id else { continue };
+                let listed = self.manifest.commit(&[ManifestEdit::RangeWhole { range: id }]);
                 copy.stage = TransferStage::Listing(listed);
             }
         }

@@ -7,6 +7,7 @@
 use super::fetch::{Expected, FetchResume, Probe, ReadSpan, Rejected};
 use super::{Engine, InFlight};
 use crate::error::EngineError;
+use crate::format::RangeNumber;
 use crate::index::Pointer;
 use crate::overlay::{APART_BYTES, ENTRY_BYTES, KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::PendingRecord;
@@ -203,7 +204,7 @@ impl<D: Device> Engine<D> {
                 self.stats.verification_reads += 1;
                 self.verify_in_flight += 1;
                 self.deferred_in_flight += usize::from(is_deferred);
-                let read = InFlight::Verify { range: at, name, span, rejected, is_deferred };
+                let read = InFlight::Verify { at, number: self.ranges[at].number, name, span, rejected, is_deferred };
                 self.submit_span(&span, IoClass::Verification, read);
             }
         }
@@ -211,7 +212,7 @@ impl<D: Device> Engine<D> {
 
     pub(crate) fn verified(
         &mut self,
-        at: usize,
+        (at, number): (usize, RangeNumber),
         name: KeyName,
         span: ReadSpan,
         rejected: Rejected,
@@ -220,6 +221,13 @@ impl<D: Device> Engine<D> {
     ) {
         self.verify_in_flight -= 1;
         self.deferred_in_flight -= usize::from(is_deferred);
+        // Another range has the place by now, with keys of the same names.
+        if self.ranges[at].number != number {
+            if let Ok(buf) = read {
+                self.pool.give(buf);
+            }
+            return;
+        }
         match read {
             Ok(buf) => {
                 self.set_resume(Some(FetchResume { span, buf }));

@@ -106,12 +106,13 @@ impl<D: Device> Engine<D> {
         let mut number = state.next_number();
         let mut edits = Vec::new();
         for range in &mut self.ranges {
-            if state.ranges[&range.id].beginning.is_some_and(|beginning| beginning.is_whole) {
+            let Some(id) = range.id else { continue };
+            if state.ranges[&id].beginning.is_some_and(|beginning| beginning.is_whole) {
                 continue;
             }
             range.set_number(number);
-            edits.push(ManifestEdit::BeginRange { range: range.id, number, since, base: Version::ZERO });
-            edits.push(ManifestEdit::RangeWhole { range: range.id });
+            edits.push(ManifestEdit::BeginRange { range: id, number, since, base: Version::ZERO });
+            edits.push(ManifestEdit::RangeWhole { range: id });
             number.0 += 1;
         }
         edits

@@ -99,7 +99,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     pub(super) fn new(engine: &'e mut Engine<D>) -> Self {
         let mut tentative = Vec::new();
         for at in 0..engine.ranges.len() {
-            let listed = engine.manifest.state().ranges.get(&engine.range_ids[at]);
+            let listed = engine.range_ids[at].and_then(|id| engine.manifest.state().ranges.get(&id));
             let range = Tentative::new(listed);
             if let Some(RangeBeginning { number, base, is_whole: true, .. }) = range.beginning {
                 engine.ranges[at].begin_again(number, base);

@@ -183,8 +183,8 @@ impl<D: Device> Engine<D> {
         };
         for (&id, entry) in &engine.manifest.state().ranges {
             let number = entry.beginning.map_or(RangeNumber::default(), |beginning| beginning.number);
-            engine.ranges.push(RangeState::new(id, number, entry.keys, engine.options.index));
-            engine.range_ids.push(id);
+            engine.ranges.push(RangeState::new(Some(id), number, entry.keys, engine.options.index));
+            engine.range_ids.push(Some(id));
         }
         engine
     }
@@ -196,7 +196,7 @@ impl<D: Device> Engine<D> {
             progress.flushed = progress.appended;
             progress.synced = progress.appended;
             let (committed, recovered) = (progress.committed, progress.appended);
-            report.ranges.push(RangeReport { range: range.id, committed, recovered });
+            report.ranges.extend(range.id.map(|range| RangeReport { range, committed, recovered }));
         }
     }
 }

@@ -37,6 +37,8 @@ mod out_of_descriptors;
 mod page_ends;
 mod panicking_device;
 mod pending;
+mod range_drops;
+mod range_harness;
 mod ranges;
 mod reclaiming;
 mod record_cache;

@@ -211,7 +211,7 @@ impl<D: Device> Engine<D> {
             Ok(file) => file,
             Err(error) => return self.checkpoint_refused(&error),
         };
-        let mut order: Vec<usize> = (0..self.ranges.len()).collect();
+        let mut order: Vec<usize> = (0..self.ranges.len()).filter(|&at| !self.ranges[at].is_vacant()).collect();
         order.sort_by_key(|&at| self.ranges[at].number);
         let mut content = Vec::new();
         content::encode_count(order.len(), &mut content);
@@ -323,7 +323,11 @@ impl<D: Device> Engine<D> {
     /// The index entry of this hash no longer points to `old`.
     #[inline]
     pub(crate) fn note_unindexed(&mut self, at: usize, hash: KeyHash, old: ReplacedRecord) {
-        if let Some(writer) = &mut self.checkpoints.writer {
+        // Behind its content, or given up, its counts may be of a range that has gone.
+        let counts = |writer: &&mut Box<CheckpointWriter>| {
+            !writer.is_given_up && matches!(writer.step, CheckpointStep::Cells { .. } | CheckpointStep::Content)
+        };
+        if let Some(writer) = self.checkpoints.writer.as_mut().filter(counts) {
             let (slot, offset) = self.segments.slot_and_offset(old.pointer);
             let segment = self.segments.expect(slot);
             let position = Watermark { sequence: segment.sequence, offset };

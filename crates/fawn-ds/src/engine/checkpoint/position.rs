@@ -91,7 +91,7 @@ impl<D: Device> Engine<D> {
 
     /// Version up to which the range's records were transferred.
     fn range_base(&self, at: usize) -> Version {
-        let listed = self.manifest.state().ranges.get(&self.range_ids[at]);
+        let listed = self.range_ids[at].and_then(|id| self.manifest.state().ranges.get(&id));
         listed.and_then(|listed| listed.beginning).map_or(Version::ZERO, |beginning| beginning.base)
     }
 }
