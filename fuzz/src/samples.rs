@@ -10,7 +10,8 @@ use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, Seg
 use fawn_ds::internals::index::PointerWidth;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{
-    BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, MemberId, NodeId, RangeId, TimeMs, Version,
+    BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, MemberId, NodeId, RangeId, RingKey, TimeMs,
+    Version,
 };
 use fawn_types::{Condition, EntryRef, Expiry, OperationError, Reply, Request, Update};
 use fawn_wire::internal::{self, KeyspaceRequest, Message, RequestBody, RequestFields};
@@ -87,6 +88,22 @@ pub(crate) fn segments() -> Vec<Vec<u8>> {
     vec![bytes]
 }
 
+/// A snapshot of its result has lineages.
+fn split_sample() -> ManifestEdit {
+    let mut middle = [0; 20];
+    middle[0] = 0x80;
+    ManifestEdit::SplitRange {
+        parent: RangeId(1),
+        left: RangeId(2),
+        left_number: RangeNumber(2),
+        right: RangeId(3),
+        right_number: RangeNumber(3),
+        since: 0,
+        base: Version::from_u64(9),
+        boundary: RingKey(middle),
+    }
+}
+
 pub(crate) fn manifests() -> Vec<Vec<u8>> {
     let store = StoreUuid([5; 16]);
     let mut state = ManifestState::default();
@@ -100,6 +117,9 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
         },
         ManifestEdit::Generation(1),
         ManifestEdit::AddRange { range: RangeId(1), keys: KeyRange::ALL },
+        ManifestEdit::BeginRange { range: RangeId(1), number: RangeNumber(1), since: 0, base: Version::ZERO },
+        ManifestEdit::RangeWhole { range: RangeId(1) },
+        split_sample(),
         ManifestEdit::AddSegment { slot: 0, uuid: UUID, sequence: 1, stream: StreamKind::Foreground },
         ManifestEdit::Blob { key: 7, bytes: vec![1, 2, 3] },
         ManifestEdit::AddCheckpoint { uuid: UUID, len_bytes: 8192 },

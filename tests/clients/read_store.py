@@ -91,9 +91,27 @@ class RangeContent:
         }
 
 
-def read_log(state, segments, contents, positions):
+def histories_of(state):
+    """Ranges that were split or merged, by number: their records are read as they were written."""
+    ancestors = {ancestor.number: ancestor for listed in state.ranges.values() for ancestor in listed.lineage}
+    return {number: RangeContent(ancestor) for number, ancestor in ancestors.items()}
+
+
+def inherit(state, contents, histories):
+    """Counts the records of each lineage for the range that has their keys now. All of them are committed."""
+    for history in histories.values():
+        history.finish(M64)
+    for content in contents.values():
+        for ancestor in content.listed.lineage:
+            for key, record in histories[ancestor.number].newest.items():
+                if ancestor.first <= ring_key_of(state, key) < ancestor.end and record.version > ancestor.cleared:
+                    content.count(record)
+
+
+def read_log(state, segments, contents, histories, positions):
     """Counts the records behind the positions: the survivors first, then the foreground in its order."""
     by_number = {content.listed.number: content for content in contents.values() if content.listed.is_whole}
+    by_number.update(histories)
     for stream in (SURVIVORS, FOREGROUND):
         of_stream = [segment for segment in segments.values() if segment.listed.stream == stream]
         for segment in sorted(of_stream, key=lambda segment: segment.listed.sequence):
@@ -110,6 +128,7 @@ def read_log(state, segments, contents, positions):
                     content.count(record)
                 else:
                     raise Damage(segment.file, record.at, "a survivor that is neither a put nor a tombstone")
+    inherit(state, contents, histories)
 
 
 def contents_of(state):
@@ -128,7 +147,12 @@ def check_checkpoint(checkpoint, state, segments, expected, time_ms):
         if content.listed.cleared <= end.cleared:
             content.newest = records[end.number]
         content.cleared = max(content.cleared, end.cleared)
-    read_log(state, segments, contents, checkpoint.positions)
+    histories = histories_of(state)
+    for number, history in histories.items():
+        end = checkpoint.ranges.get(number)
+        if end and history.listed.cleared <= end.cleared:
+            history.newest = records[number]
+    read_log(state, segments, contents, histories, checkpoint.positions)
     for name, content in contents.items():
         content.finish(committed.get(name, 0))
         found = content.live(time_ms)
@@ -155,7 +179,7 @@ def read_store(directory, time_ms, seen):
     check_orphans(directory, state, segments)
     time_ms = max(time_ms, state.clock[0])
     contents = contents_of(state)
-    read_log(state, segments, contents, {FOREGROUND: (0, 0), SURVIVORS: (0, 0)})
+    read_log(state, segments, contents, histories_of(state), {FOREGROUND: (0, 0), SURVIVORS: (0, 0)})
     for content in contents.values():
         content.finish()
     records = {name: content.live(time_ms) for name, content in contents.items()}
@@ -166,8 +190,7 @@ def read_store(directory, time_ms, seen):
         content.finish(M64)
         records[name], listed = content.live(time_ms), content.listed
         for key in records[name]:
-            ring_key = sip(state.secret, tag_of(key), wide=True)[:12] + sip(state.secret, key).to_bytes(8, "big")
-            if not listed.first <= ring_key < listed.end:
+            if not listed.first <= ring_key_of(state, key) < listed.end:
                 raise Damage("manifest", 0, f"the key {key!r} lies outside of its range {name}")
     describe(state, segments, records, time_ms, seen)
     return state, {key: record for of_range in records.values() for key, record in of_range.items()}
@@ -188,6 +211,10 @@ def describe(state, segments, records, time_ms, seen):
     seen["checkpoints"] = seen.get("checkpoints", 0) + len(state.checkpoints)
     seen["sole"] = seen.get("sole", 0) + sum(listed.sole is not None for listed in state.ranges.values())
     seen["begun"] = seen.get("begun", 0) + max(0, state.last_number - len(state.ranges))
+
+
+def ring_key_of(state, key):
+    return sip(state.secret, tag_of(key), wide=True)[:12] + sip(state.secret, key).to_bytes(8, "big")
 
 
 def tag_of(key):

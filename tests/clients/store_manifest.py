@@ -13,6 +13,7 @@ RING_END = b"\xff" * 20 + b"\x00"  # above every ring key
 
 Seal = namedtuple("Seal", "length tombstones latest_expiry_ms numbers")
 Sole = namedtuple("Sole", "first epoch base is_over")
+Ancestor = namedtuple("Ancestor", "number since base cleared sole first end")
 
 
 @dataclass
@@ -27,6 +28,26 @@ class Range:
     is_whole: bool = False
     cleared: int = 0
     sole: Sole = None
+    lineage: list = field(default_factory=list)
+
+    def bequeathed(self):
+        """The lineage of a range that takes over all of its keys."""
+        want(self.is_whole, "a range is split or merged that is not whole")
+        own = Ancestor(self.number, self.since, self.base, self.cleared, self.sole, self.first, self.end)
+        return ([] if self.cleared else self.lineage) + [own]
+
+    def inherit(self, lineage):
+        """Ancestors within the bounds; parts of one that meet are one."""
+        for ancestor in lineage:
+            first, end = max(ancestor.first, self.first), min(ancestor.end, self.end)
+            if first >= end:
+                continue
+            ancestor = ancestor._replace(first=first, end=end)
+            alike = [n for n, a in enumerate(self.lineage) if a == ancestor._replace(first=a.first, end=first)]
+            if alike:
+                self.lineage[alike[0]] = self.lineage[alike[0]]._replace(end=end)
+            else:
+                self.lineage.append(ancestor)
 
 
 @dataclass
@@ -129,7 +150,7 @@ class State:
         self.assign_number(number)
         listed = self.range_of(name)
         listed.number, listed.since, listed.base, listed.is_whole = number, since, base, False
-        listed.cleared, listed.sole = 0, None
+        listed.cleared, listed.sole, listed.lineage = 0, None, []
 
     def assign_number(self, number):
         want(number > self.last_number, "a local number falls")
@@ -174,6 +195,42 @@ class State:
     def set_last_number(self, body):
         self.assign_number(struct.unpack("<I", body)[0])
 
+    def split_range(self, body):
+        parent, *heirs, since, base, boundary = struct.unpack("<IIIIIQQ20s", body)
+        old = self.range_of(parent)
+        lineage = old.bequeathed()
+        want(old.first < boundary < old.end, "a range is split outside of its bounds")
+        (left, right), numbers = heirs[::2], heirs[1::2]
+        want(left != right and left not in self.ranges and right not in self.ranges, "a range is listed twice")
+        del self.ranges[parent]
+        for name, number, first, end in ((left, numbers[0], old.first, boundary), (right, numbers[1], boundary, old.end)):
+            self.assign_number(number)
+            self.ranges[name] = Range(first, end, number, since, base, True)
+            self.ranges[name].inherit(lineage)
+
+    def merge_ranges(self, body):
+        left, right, into, number, since, base = struct.unpack("<IIIIQQ", body)
+        lower, upper = self.range_of(left), self.range_of(right)
+        want(lower.end == upper.first and into not in self.ranges, "ranges are merged that do not meet")
+        lineage = lower.bequeathed() + upper.bequeathed()
+        del self.ranges[left], self.ranges[right]
+        self.assign_number(number)
+        self.ranges[into] = Range(lower.first, upper.end, number, since, base, True)
+        self.ranges[into].inherit(lineage)
+
+    def set_lineage(self, body):
+        listed = self.range_of(u32(body, 0))
+        want(len(body) % 88 == 4, "a lineage of another length")
+        listed.lineage = []
+        for number, state, since, base, cleared, first_epoch, epoch, sole_base, first, end in struct.iter_unpack(
+            "<IIQQQIIQ20s20s", body[4:]
+        ):
+            want(state <= 2 and (state or not (first_epoch or epoch or sole_base)), "an unknown state of sole epochs")
+            end = RING_END if is_zero(end) else end
+            want(number < listed.number and listed.first <= first < end <= listed.end, "an ancestor out of bounds")
+            sole = Sole(first_epoch, epoch, sole_base, state == 2) if state else None
+            listed.lineage.append(Ancestor(number, since, base, cleared, sole, first, end))
+
     def add_checkpoint(self, body):
         uuid, length = struct.unpack("<16sQ", body)
         want(uuid not in [known for known, _ in self.checkpoints], "a checkpoint is listed twice")
@@ -205,6 +262,9 @@ EDITS = {
     17: State.set_last_number,
     18: State.add_checkpoint,
     19: State.drop_checkpoint,
+    20: State.split_range,
+    21: State.merge_ranges,
+    22: State.set_lineage,
 }
 
 

@@ -233,6 +233,7 @@ fn check_ranges(decoded: &DecodedManifest, segments: &[CheckedSegment<'_>], repo
         let is_listed = |number: RangeNumber| {
             let mut beginnings = state.ranges.values().filter_map(|entry| entry.beginning);
             beginnings.any(|beginning| beginning.number == number)
+                || state.ancestors().any(|ancestor| ancestor.number == number)
         };
         let strays = ranges.iter().filter(|(number, _)| !is_listed(**number));
         for (number, &(offset, records)) in strays {

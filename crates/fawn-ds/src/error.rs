@@ -46,6 +46,12 @@ pub enum EngineError {
         /// The range that exists.
         range: RangeId,
     },
+    /// The boundary is not within the range, or the one range does not end where the other begins.
+    #[error("range {range:?} cannot be split or merged there: the boundary is not within it, or not its start")]
+    NotSplit {
+        /// The range.
+        range: RangeId,
+    },
     /// The store has no chains: the next open commits all appended records, so that none can be rolled back.
     #[error("the store has no chains: what was appended to range {range:?} cannot be rolled back")]
     NotChained {
@@ -89,6 +95,7 @@ impl From<EngineError> for StoreError {
             EngineError::Corrupt { .. } | EngineError::TooCorrupt { .. } => OperationError::Corrupt.into(),
             EngineError::UnknownRange { .. }
             | EngineError::RangeExists { .. }
+            | EngineError::NotSplit { .. }
             | EngineError::NotChained { .. }
             | EngineError::Device(_) => Self::Device(error.to_string()),
         }

@@ -71,7 +71,7 @@ pub(crate) struct ManifestFile {
 
 /// Space to keep allocated after the end: a seal names every range with records in its segment.
 fn ahead_bytes(state: &ManifestState) -> u64 {
-    AHEAD_BYTES_MIN + SEALS_AHEAD * manifest::seal_bytes(state.ranges.len()) as u64
+    AHEAD_BYTES_MIN + SEALS_AHEAD * manifest::seal_bytes(state.ranges.len() + state.ancestors().count()) as u64
 }
 
 impl ManifestFile {

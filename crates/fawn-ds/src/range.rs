@@ -8,6 +8,7 @@ use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::KeyName;
 use fawn_types::{Durability, KeyRange, MonoMs, RangeId, TimeMs, Version};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The watermarks of a range, as versions.
@@ -191,6 +192,8 @@ pub(crate) struct RangeState {
     pub(crate) is_released: bool,
     /// A segment with its records was dropped: another one may hide none any more.
     pub(crate) shows_hidden: bool,
+    /// Places of the retired ranges from which it took over keys.
+    pub(crate) inherited: SmallVec<[usize; 2]>,
     pub(crate) copy: Option<TransferState>,
     /// Results that came with a transfer, kept for retries; all older than the retained records.
     pub(crate) copied_results: VecDeque<Retained>,
@@ -222,9 +225,32 @@ impl RangeState {
             held: BTreeMap::new(),
             is_released: false,
             shows_hidden: false,
+            inherited: SmallVec::new(),
             copy: None,
             copied_results: VecDeque::new(),
         }
+    }
+
+    /// Places of the retired ranges whose indexes have records of this range: none once it was cleared, because all that
+    /// it had inherited is older.
+    #[inline]
+    pub(crate) fn inherited(&self) -> &[usize] {
+        if self.cleared.committed > Version::ZERO { &[] } else { &self.inherited }
+    }
+
+    /// Whether its keys were taken over by other ranges.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.id.is_none() && self.number != RangeNumber::default()
+    }
+
+    /// Takes no writes from now on. All its records are committed, and the manifest proves it.
+    pub(crate) fn retire(&mut self) {
+        assert!(self.pending.is_empty(), "a range with pending records is not retired");
+        (self.id, self.sole, self.needed_from, self.pending_clear) = (None, None, None, None);
+        let base = self.progress.appended;
+        self.progress = RangeProgress { appended: base, flushed: base, synced: base, committed: base };
+        self.marks = Marks { appended: base, durable: base, ..Marks::default() };
+        self.end_retention();
     }
 
     /// Fills a place that has no range.
@@ -303,6 +329,7 @@ impl RangeState {
         self.lowest_puts.clear();
         self.lowest_dead_puts.clear();
         self.held.clear();
+        self.inherited.clear();
         self.cleared = Clears::default();
     }
 

@@ -63,6 +63,12 @@ pub struct EngineStats {
     pub checkpoint_bytes: u64,
     /// Segments that cleaning gave up, because they are corrupt or unreadable.
     pub cleaning_failed: u64,
+    /// Segments whose records of split or merged ranges were filed under the new ones.
+    pub segments_filed: u64,
+    /// Index entries that moved with that.
+    pub filed_records: u64,
+    /// Attempts at a segment that failed, because it is corrupt or unreadable.
+    pub filing_failed: u64,
 }
 
 /// Gauges of the store's contents.

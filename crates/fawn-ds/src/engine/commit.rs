@@ -86,6 +86,13 @@ impl<D: Device> Engine<D> {
 
     fn move_entry(&mut self, at: usize, name: KeyName, base: OverlayBase, written: Written) {
         let hash = KeyHash(name.hash);
+        let part = match base {
+            OverlayBase::At(old) => self.indexed_at(at, hash, old.pointer),
+            _ => at,
+        };
+        if part != at {
+            return self.move_inherited(part, at, hash, base, written);
+        }
         let index = &mut self.ranges[at].index;
         let moved = match (base, written.is_put) {
             (OverlayBase::At(old), true) => index.replace(hash, old.pointer, written.pointer),
@@ -107,8 +114,23 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// As [`Engine::move_entry`], from an inherited index to the range's own.
+    #[cold]
+    fn move_inherited(&mut self, part: usize, at: usize, hash: KeyHash, base: OverlayBase, written: Written) {
+        let OverlayBase::At(old) = base else { unreachable!("an inherited index has the record") };
+        let removed = self.ranges[part].index.remove(hash, old.pointer);
+        assert!(removed, "the inherited index still holds what was confirmed");
+        if written.is_put
+            && let Err(error) = self.ranges[at].index.insert(hash, written.pointer)
+        {
+            self.index_refused(&error.to_string());
+        }
+        self.note_unindexed(part, hash, old);
+        self.release_for(part, at, old, written.version);
+    }
+
     /// The index is full (2³² keys, or hundreds with one hash): poisons the engine.
-    fn index_refused(&mut self, detail: &str) {
+    pub(super) fn index_refused(&mut self, detail: &str) {
         let (operation, name) = (IoOperation::Metadata("index insert"), "index".to_owned());
         self.poison(&DeviceError::Io { operation, name, offset: 0, detail: detail.to_owned() });
     }

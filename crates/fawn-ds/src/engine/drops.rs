@@ -87,7 +87,7 @@ impl<D: Device> Engine<D> {
     }
 
     #[cold]
-    fn note_lowest_put(&mut self, at: usize, slot: u32, sequence: u64, lowest_put: Version) {
+    pub(super) fn note_lowest_put(&mut self, at: usize, slot: u32, sequence: u64, lowest_put: Version) {
         let range = &mut self.ranges[at];
         range.segments.insert(sequence, slot);
         range.lowest_puts.set(sequence, lowest_put);
@@ -111,19 +111,28 @@ impl<D: Device> Engine<D> {
     ///
     /// A live put is no older version of a deleted key, unless the delete itself still waits for its verification.
     pub(crate) fn hides_elsewhere(&self, at: usize, sequence: u64, version: Version) -> bool {
-        let range = &self.ranges[at];
-        let has_unconfirmed = self.overlay.unconfirmed(at, 0, None).next().is_some();
-        let puts = if has_unconfirmed { &range.lowest_puts } else { &range.lowest_dead_puts };
-        puts.has_elsewhere(sequence, version)
+        let may_hide = |at: usize| {
+            let range = &self.ranges[at];
+            let has_unconfirmed = self.overlay.unconfirmed(at, 0, None).next().is_some();
+            let puts = if has_unconfirmed { &range.lowest_puts } else { &range.lowest_dead_puts };
+            puts.has_elsewhere(sequence, version)
+        };
+        may_hide(at) || (self.is_of_family(at) && self.family(at).into_iter().any(may_hide))
+    }
+
+    /// Whether records of other ranges in segments may be of the same keys.
+    fn is_of_family(&self, at: usize) -> bool {
+        self.ranges[at].id.is_none() || !self.ranges[at].inherited.is_empty()
     }
 
     /// Invalidates the range's records above `after` that lie before `end`, after a rollback record was appended or read.
     /// `last` is the newest one that is left. In a recovery it may be above `after`: survivors were read before.
     pub(crate) fn roll_back_segments(&mut self, at: usize, (last, after): (Version, Version), end: LogPosition) {
+        let number = self.ranges[at].number;
         for &slot in self.ranges[at].segments.values().rev() {
             let segment = self.segments.expect_mut(slot);
             if segment.stream == StreamKind::Foreground {
-                segment.roll_back(at, last.min(after), end);
+                segment.roll_back((at, number), last.min(after), end);
             }
         }
         self.release_held(at);
@@ -132,8 +141,9 @@ impl<D: Device> Engine<D> {
     /// The manifest invalidates all records of the range so far.
     pub(crate) fn forget_in_segments(&mut self, at: usize) {
         self.examine_range(at);
+        let number = self.ranges[at].number;
         for &slot in self.ranges[at].segments.values() {
-            self.segments.expect_mut(slot).forget_range(at);
+            self.segments.expect_mut(slot).forget_range(at, number);
         }
         self.release_durable_mark(at);
     }
@@ -260,7 +270,8 @@ impl<D: Device> Engine<D> {
             died_by: share.died_by,
             hides_puts: hides_below > Version::ZERO && self.hides_elsewhere(share.range, sequence, hides_below),
             hides_rolled_back: share.rolls_back && self.has_foreground_before(share.range, sequence),
-            keeps_results: range.keeps_results_in(sequence),
+            keeps_results: range.keeps_results_in(sequence)
+                || (range.id.is_none() && self.heirs(share.range).any(|at| self.ranges[at].keeps_results_in(sequence))),
             committed: range.progress.committed,
             retained_above: range.complete_above,
             proves_commit: range.sole_base().is_some_and(proves_commit),
@@ -276,8 +287,11 @@ impl<D: Device> Engine<D> {
     }
 
     fn has_foreground_before(&self, at: usize, sequence: u64) -> bool {
-        let mut before = self.ranges[at].segments.range(..sequence);
-        before.any(|(_, &slot)| self.segments.expect(slot).stream == StreamKind::Foreground)
+        let has = |at: usize| {
+            let mut before = self.ranges[at].segments.range(..sequence);
+            before.any(|(_, &slot)| self.segments.expect(slot).stream == StreamKind::Foreground)
+        };
+        has(at) || (self.is_of_family(at) && self.family(at).into_iter().any(has))
     }
 
     fn drop_segment(&mut self, slot: u32) {
@@ -290,6 +304,12 @@ impl<D: Device> Engine<D> {
             range.lowest_dead_puts.remove(segment.sequence);
             range.shows_hidden = true;
             self.release_held(share.range);
+            if self.is_of_family(share.range) {
+                for at in self.family(share.range) {
+                    self.ranges[at].shows_hidden = true;
+                    self.release_held(at);
+                }
+            }
         }
         let edit_end = self.manifest.commit(&[ManifestEdit::DropSegment { slot, uuid: segment.uuid }]);
         self.drops.dropping.push(Dropping { segment, edit_end });

@@ -136,9 +136,9 @@ impl<D: Device> Engine<D> {
         if stored.record.kind != RecordKind::Put {
             return no;
         }
-        let Some(at) = self.ranges.iter().position(|range| range.number == stored.envelope.number) else { return no };
+        let Some((at, _)) = self.owner_of(stored.envelope.number, stored.record.key) else { return no };
         let hash = KeyHash::of(&self.secret, stored.record.key);
-        let is_indexed = self.ranges[at].index.candidates(hash).any(|candidate| candidate == pointer);
+        let is_indexed = self.candidates(at, hash).any(|candidate| candidate == pointer);
         let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, stored.record.key).ident);
         let newest = entry.and_then(|entry| entry.newest_pending().copied().or(entry.committed));
         Standing { is_newest: newest.map_or(is_indexed, |newest| newest.pointer == pointer), is_indexed }

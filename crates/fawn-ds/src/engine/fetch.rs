@@ -99,7 +99,7 @@ impl<D: Device> Engine<D> {
             Ok(Some(hit)) => Ok(Probe::Match(hit)),
             Ok(None) => {
                 self.stats.false_matches += 1;
-                let leads_here = self.ranges[at].index.candidates(KeyHash(found_hash)).any(|found| found == pointer);
+                let leads_here = self.candidates(at, KeyHash(found_hash)).any(|found| found == pointer);
                 if leads_here {
                     Ok(Probe::Other)
                 } else {

@@ -142,7 +142,11 @@ impl<D: Device> Engine<D> {
         let pointer = match self.find_in_overlay(at, hash, key, view) {
             OverlayHit::Absent => return None,
             OverlayHit::Record(pointer) => pointer,
-            OverlayHit::Index => self.ranges[at].index.candidates(hash).next()?,
+            OverlayHit::Index => match self.ranges[at].index.candidates(hash).next() {
+                Some(pointer) => pointer,
+                None if self.ranges[at].inherited.is_empty() => return None,
+                None => self.candidates(at, hash).next()?,
+            },
         };
         let hit = self.find_in_memory(pointer, key, true)?;
         (hit.expires_at_ms == 0 || now.0 < hit.expires_at_ms).then_some(hit)
@@ -247,7 +251,9 @@ impl<D: Device> Engine<D> {
         let (mut damage, mut nth) = (None, 0);
         // Each turn searches again from the first candidate. That one nearly always matches, so a list would slow every
         // lookup.
-        while let Some(pointer) = self.ranges[at].index.candidates(hash).nth(nth) {
+        loop {
+            let candidate = self.candidates(at, hash).nth(nth);
+            let Some(pointer) = candidate else { break };
             nth += 1;
             match self.probe_once(at, pointer, Expected::Key(key), rejected) {
                 Ok(Probe::Match(hit)) if hit.kind != RecordKind::Put => {
@@ -279,7 +285,7 @@ impl<D: Device> Engine<D> {
         }
         // The log does not say that the record was removed. A checkpoint without the entry would not hide older copies of
         // the key behind its position.
-        if self.will_copy(at, hash, hit.pointer) {
+        if self.will_copy(self.indexed_at(at, hash, hit.pointer), hash, hit.pointer) {
             return;
         }
         // Its copy may be in flight as that of a live record, and would not hide them.
@@ -290,13 +296,14 @@ impl<D: Device> Engine<D> {
     }
 
     pub(super) fn remove_expired(&mut self, at: usize, hash: KeyHash, expired: ReplacedRecord, version: Version) {
-        let removed = self.ranges[at].index.remove(hash, expired.pointer);
+        let part = self.indexed_at(at, hash, expired.pointer);
+        let removed = self.ranges[part].index.remove(hash, expired.pointer);
         assert!(removed, "the record was just found through this entry");
-        self.note_unindexed(at, hash, expired);
+        self.note_unindexed(part, hash, expired);
         let (slot, _) = self.segments.slot_and_offset(expired.pointer);
-        self.enter_segment(at, slot, version, RecordKind::Tombstone);
+        self.enter_segment(part, slot, version, RecordKind::Tombstone);
         // No commit replaced the record, and the record itself hides older copies of the key.
-        self.release_old(at, expired, Version::ZERO);
+        self.release_old(part, expired, Version::ZERO);
         self.records.remove(at, hash);
         self.stats.expired += 1;
     }

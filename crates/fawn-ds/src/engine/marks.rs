@@ -100,8 +100,8 @@ impl<D: Device> Engine<D> {
 
     /// A mark in the segment became durable: every recovery reads it as long as the segment stays.
     pub(crate) fn mark_is_durable(&mut self, at: usize, version: Version, slot: u32) {
-        if !self.ranges[at].needs_marks() {
-            // A mark of an earlier epoch keeps no segment now.
+        if !self.ranges[at].needs_marks() || self.ranges[at].id.is_none() {
+            // A mark of an earlier epoch, or of a retired range, keeps no segment now.
             return;
         }
         self.release_durable_mark(at);

@@ -17,6 +17,7 @@ mod end_of_log;
 mod fast_path;
 mod fetch;
 mod flush;
+mod lineage;
 mod lookup;
 mod marks;
 mod poll;
@@ -238,10 +239,12 @@ impl<D: Device> Engine<D> {
     ///
     /// Exact while no verification is queued ([`LogReport::verifications_queued`]); later polls and steps drain the
     /// queue. Until then a committed record with a matching fragment counts as a new version of an existing key. The
-    /// count is too low by at most one per queued verification, and never too high.
+    /// count is too low by at most one per queued verification, and never too high. After a split or merge it is an
+    /// estimate until [`Engine::is_len_exact`].
     pub fn len(&self, range: RangeId) -> u64 {
         let Ok(at) = self.range_at(range) else { return 0 };
-        u64::from(self.ranges[at].index.len()).saturating_sub(self.overlay.unconfirmed_deletes(at))
+        let keys = u64::from(self.ranges[at].index.len()) + self.inherited_keys(at);
+        keys.saturating_sub(self.overlay.unconfirmed_deletes(at))
     }
 
     /// Whether a range holds no key.

@@ -2,7 +2,8 @@
 //!
 //! A range has a *place* in the engine's list. Places stay valid when other ranges go, and a free one is used again. Each
 //! range has a local number that no other ever has, so work in flight names it by both.
-use super::{Engine, EngineError};
+use super::Engine;
+use crate::error::EngineError;
 use crate::format::manifest::ManifestEdit;
 use crate::format::segment::StreamKind;
 use crate::range::RangeState;
@@ -42,6 +43,8 @@ impl<D: Device> Engine<D> {
         self.reserve_manifest(0)?;
         // Before its segments are: otherwise a crash could bring back records that the dropped segments hid.
         let listed = self.manifest.commit(&[ManifestEdit::DropRange { range: id }]);
+        self.give_up_checkpoint();
+        self.restart_filing();
         self.vacate_place(at);
         self.bound_retained();
         self.wait_for_manifest(listed)
@@ -61,7 +64,6 @@ impl<D: Device> Engine<D> {
 
     /// Forgets a range that the manifest does not list any more, with all that names its place.
     pub(crate) fn vacate_place(&mut self, at: usize) {
-        self.give_up_checkpoint();
         self.overlay.forget_range(at);
         self.verify_queue.retain(|&(queued, _)| queued != at);
         self.records.clear_range(at);

@@ -145,16 +145,16 @@ impl<D: Device> Engine<D> {
 
     /// Notes what the index has there, and what is committed but waits for its verification to get there.
     fn begin_cell(&self, at: usize, scan: &mut Scan) {
-        let cell = self.ranges[at].index.cell(scan.cursor);
+        let (pointers, next) = self.cells(at, scan.cursor);
         scan.todo.clear();
         scan.seen.clear();
-        cell.pointers().for_each(|pointer| self.visit_later(scan, pointer));
-        let waiting = self.overlay.unconfirmed(at, scan.cursor, cell.next).filter(|written| written.is_put);
+        pointers.into_iter().for_each(|pointer| self.visit_later(scan, pointer));
+        let waiting = self.overlay.unconfirmed(at, scan.cursor, next).filter(|written| written.is_put);
         waiting.for_each(|written| self.visit_later(scan, written.pointer));
         scan.cell_items = scan.items.len();
         scan.cell_kept = scan.kept.len();
         scan.cell_damaged = scan.corrupt.len();
-        scan.cell = Some(cell.next);
+        scan.cell = Some(next);
     }
 
     fn visit_later(&self, scan: &mut Scan, pointer: Pointer) {
@@ -229,7 +229,7 @@ impl<D: Device> Engine<D> {
             unreachable!("a record that was looked at is there or corrupt: {error}")
         };
         let next = scan.cell.flatten();
-        let is_indexed = self.ranges[at].index.cell(scan.cursor).pointers().any(|found| found == pointer);
+        let is_indexed = self.cells(at, scan.cursor).0.contains(&pointer);
         let is_counted =
             is_indexed || self.overlay.unconfirmed(at, scan.cursor, next).any(|written| written.pointer == pointer);
         if !is_counted {
@@ -272,6 +272,9 @@ impl<D: Device> Engine<D> {
     /// Returns a record's key if the record is still current; otherwise visits the record that replaced it.
     fn meet(&self, at: usize, scan: &mut Scan, hit: &Hit, now: TimeMs) {
         let key = &self.bytes_at(hit.location)[hit.value.start - hit.key_bytes..hit.value.start];
+        if !self.has_key(at, key) {
+            return;
+        }
         let hash = KeyHash::of(&self.secret, key);
         let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident);
         if let Some(committed) = entry.and_then(|entry| entry.committed) {
@@ -281,9 +284,9 @@ impl<D: Device> Engine<D> {
                 }
                 return;
             }
-        } else if !self.ranges[at].index.candidates(hash).any(|pointer| pointer == hit.pointer) {
+        } else if !self.candidates(at, hash).any(|pointer| pointer == hit.pointer) {
             // The record moved since the cell was begun. Only a read shows which candidate has this key.
-            let candidates: SmallVec<[Pointer; 4]> = self.ranges[at].index.candidates(hash).collect();
+            let candidates: SmallVec<[Pointer; 4]> = self.candidates(at, hash).collect();
             candidates.into_iter().for_each(|pointer| self.visit_later(scan, pointer));
             return;
         }

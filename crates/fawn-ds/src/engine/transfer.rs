@@ -85,6 +85,7 @@ impl<D: Device> Engine<D> {
         self.pending_records -= self.ranges[at].pending.len();
         self.forget_in_segments(at);
         self.leave_open_frame(at);
+        self.restart_filing();
         self.ranges[at].begin_again(number, base);
         Ok(listed)
     }

@@ -137,14 +137,14 @@ impl<D: Device> Engine<D> {
 
     /// Lists the pointers of the index cell, and committed records that wait for verification to enter it.
     fn list_cell(&self, at: usize, cursor: u64) -> CellWork {
-        let cell = self.ranges[at].index.cell(cursor);
-        let waiting = self.overlay.unconfirmed(at, cursor, cell.next).filter(|written| written.is_put);
-        let pointers = cell.pointers().chain(waiting.map(|written| written.pointer));
+        let (pointers, next) = self.cells(at, cursor);
+        let waiting = self.overlay.unconfirmed(at, cursor, next).filter(|written| written.is_put);
+        let pointers = pointers.into_iter().chain(waiting.map(|written| written.pointer));
         let list = |pointer| {
             let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
             ListedRecord { pointer, sequence, hash: 0 }
         };
-        CellWork { unknown: pointers.map(list).collect(), known: Vec::new(), is_sorted: false, next: cell.next }
+        CellWork { unknown: pointers.map(list).collect(), known: Vec::new(), is_sorted: false, next }
     }
 
     /// Lists a cell again. Its known records stay: otherwise the reads of a large cell would start over with each segment
@@ -182,7 +182,8 @@ impl<D: Device> Engine<D> {
             };
             cell.unknown.pop();
             let hash = KeyHash::of(&self.secret, self.key_of(&hit)).0;
-            if hit.version <= scan.base && scan.cursor.is_some_and(|cursor| hash >= cursor) {
+            let is_own = self.has_key(at, self.key_of(&hit));
+            if is_own && hit.version <= scan.base && scan.cursor.is_some_and(|cursor| hash >= cursor) {
                 cell.known.push(ListedRecord { hash, ..listed });
             }
         }
@@ -232,7 +233,7 @@ impl<D: Device> Engine<D> {
 
     /// Lists the records that a record of this hash may have moved to, since it is not where it was.
     fn list_moved(&self, at: usize, scan: &TransferScan, cell: &mut CellWork, hash: u64) {
-        for pointer in self.ranges[at].index.candidates(KeyHash(hash)) {
+        for pointer in self.candidates(at, KeyHash(hash)) {
             let is_listed = cell.known.iter().any(|listed| listed.pointer == pointer)
                 || scan.held.iter().any(|held| held.listed.pointer == pointer);
             if !is_listed {
@@ -249,8 +250,7 @@ impl<D: Device> Engine<D> {
             if self.is_current(at, &held.listed) {
                 continue;
             }
-            let candidates: SmallVec<[Pointer; 4]> =
-                self.ranges[at].index.candidates(KeyHash(held.listed.hash)).collect();
+            let candidates: SmallVec<[Pointer; 4]> = self.candidates(at, KeyHash(held.listed.hash)).collect();
             for pointer in candidates {
                 match self.probe(at, pointer, Expected::Key(&held.key))? {
                     Probe::Match(hit) if hit.version == held.version => {
@@ -288,7 +288,7 @@ impl<D: Device> Engine<D> {
         if self.overlay.unconfirmed(at, listed.hash, next).any(waits) {
             return true;
         }
-        self.ranges[at].index.candidates(KeyHash(listed.hash)).any(|pointer| pointer == listed.pointer)
+        self.candidates(at, KeyHash(listed.hash)).any(|pointer| pointer == listed.pointer)
     }
 
     /// Visits the chunk's records, except those replaced or deleted while it was gathered.

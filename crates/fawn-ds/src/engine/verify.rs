@@ -73,7 +73,8 @@ impl<D: Device> Engine<D> {
         if !self.overlay.is_empty() && self.overlay.find(at, hash.0, || name.ident).is_some() {
             return (name, None);
         }
-        let Some(pointer) = self.ranges[at].index.candidates(hash).next() else {
+        let first = self.ranges[at].index.candidates(hash).next();
+        let Some(pointer) = first.or_else(|| self.first_inherited(at, hash)) else {
             return (name, Some(OverlayBase::Absent));
         };
         // The first candidate is nearly always the key's own record, and in memory.
@@ -93,7 +94,7 @@ impl<D: Device> Engine<D> {
             entry.push_pending(written);
             return;
         }
-        let has_candidates = self.ranges[at].index.candidates(KeyHash(name.hash)).next().is_some();
+        let has_candidates = self.candidates(at, KeyHash(name.hash)).next().is_some();
         let base = if has_candidates { OverlayBase::Unknown } else { OverlayBase::Absent };
         self.overlay.insert(at, name, base, written);
         if base == OverlayBase::Unknown {
@@ -119,7 +120,7 @@ impl<D: Device> Engine<D> {
         wanted: Expected<'_>,
         rejected: &mut Rejected,
     ) -> Result<(OverlayBase, Version), ReadSpan> {
-        let candidates: SmallVec<[Pointer; 4]> = self.ranges[at].index.candidates(KeyHash(name.hash)).collect();
+        let candidates: SmallVec<[Pointer; 4]> = self.candidates(at, KeyHash(name.hash)).collect();
         let (looked, mut is_damaged) = (!candidates.is_empty(), false);
         for pointer in candidates {
             match self.probe_once(at, pointer, wanted, rejected) {

@@ -4,7 +4,7 @@ use crate::format::manifest::slots_max;
 use crate::format::manifest::{ManifestEdit, SegmentSeal};
 use crate::format::record::RecordKind;
 use crate::format::segment::{PerStream, RecordFacts, StreamKind};
-use crate::format::{SegmentUuid, UNIT_BYTES};
+use crate::format::{RangeNumber, SegmentUuid, UNIT_BYTES};
 use crate::index::{Pointer, PointerWidth};
 use core::cell::Cell;
 use fawn_flash::FileId;
@@ -38,7 +38,7 @@ pub(crate) struct RangeShare {
 }
 
 impl RangeShare {
-    const fn none(range: usize) -> Self {
+    pub(crate) const fn none(range: usize) -> Self {
         Self {
             range,
             puts: 0,
@@ -61,7 +61,7 @@ impl RangeShare {
 
     /// Counts a record. Returns whether the lowest version of its puts has fallen.
     #[inline(always)]
-    fn enter(&mut self, version: Version, kind: RecordKind) -> bool {
+    pub(crate) fn enter(&mut self, version: Version, kind: RecordKind) -> bool {
         self.newest = self.newest.max(version);
         self.puts += u64::from(kind == RecordKind::Put);
         match kind {
@@ -78,10 +78,10 @@ impl RangeShare {
     }
 }
 
-/// A range's records that a rollback invalidated: those above a version that lie before a position of the log.
+/// Records under a number that a rollback invalidated: those above a version that lie before a position of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct VoidRecords {
-    range: usize,
+    number: RangeNumber,
     before: LogPosition,
     above: Version,
 }
@@ -198,6 +198,8 @@ pub(crate) struct Segment {
     pub(crate) tombstone_bytes: u64,
     /// Cleaning has copied all that is needed, or has failed at a corrupt record: it is not repeated before the next open.
     pub(crate) is_cleaned: bool,
+    /// Filing has failed at a corrupt record, and is tried again later.
+    pub(crate) is_filing_failed: bool,
     /// The last cleaning left records that the index did not have yet.
     pub(crate) had_unconfirmed: bool,
     pub(crate) lengths: Lengths,
@@ -232,6 +234,7 @@ impl Segment {
             voids: Vec::new(),
             tombstone_bytes: 0,
             is_cleaned: false,
+            is_filing_failed: false,
             had_unconfirmed: false,
             lengths: Lengths::new(),
             facts: RecordFacts::default(),
@@ -339,29 +342,61 @@ impl Segment {
     }
 
     /// The range's records above `last` were rolled back, by a record appended right before `log_end`.
-    pub(crate) fn roll_back(&mut self, range: usize, last: Version, log_end: LogPosition) {
+    pub(crate) fn roll_back(&mut self, (range, number): (usize, RangeNumber), last: Version, log_end: LogPosition) {
         let share = self.shares.iter_mut().find(|share| share.range == range && share.newest > last);
         if let Some(share) = share {
             share.newest = last;
-            self.voids.push(VoidRecords { range, before: log_end, above: last });
-            self.note_death(StreamKind::Foreground, log_end);
+            self.invalidate(number, last, log_end);
         }
     }
 
-    /// Whether the range's record of this version, at this position of the log, was rolled back.
-    pub(crate) fn is_void(&self, range: usize, position: LogPosition, version: Version) -> bool {
-        let is_in = |void: &VoidRecords| void.range == range && position < void.before && version > void.above;
+    /// The records under this number above `last` were rolled back by a record right before `log_end`.
+    pub(crate) fn invalidate(&mut self, number: RangeNumber, last: Version, log_end: LogPosition) {
+        self.voids.push(VoidRecords { number, before: log_end, above: last });
+        self.note_death(StreamKind::Foreground, log_end);
+    }
+
+    /// A live record is counted for another range from now on. The puts are counted when the segment is filed.
+    pub(crate) fn hand_over_live(&mut self, from: usize, to: usize, bytes: u32) {
+        self.count_death(from, bytes, Version::ZERO);
+        self.add_live(to, bytes);
+    }
+
+    /// A record that is counted for another range died by a commit of this one.
+    pub(crate) fn note_died_by(&mut self, range: usize, by: Version) {
+        let share = self.share_mut(range);
+        share.died_by = share.died_by.max(by);
+    }
+
+    /// Adds counts of records that are not counted for the range yet. Returns its lowest put.
+    pub(crate) fn add_share(&mut self, counted: &RangeShare) -> Version {
+        let share = self.share_mut(counted.range);
+        share.puts += counted.puts;
+        share.newest = share.newest.max(counted.newest);
+        share.lowest_put = share.lowest_put.min(counted.lowest_put);
+        share.hides_below = share.hides_below.max(counted.hides_below);
+        share.rolls_back |= counted.rolls_back;
+        share.lowest_put
+    }
+
+    pub(crate) fn remove_share(&mut self, range: usize) {
+        self.shares.retain(|share| share.range != range);
+    }
+
+    /// Whether the record of this number and version, at this position of the log, was rolled back.
+    pub(crate) fn is_void(&self, number: RangeNumber, position: LogPosition, version: Version) -> bool {
+        let is_in = |void: &VoidRecords| void.number == number && position < void.before && version > void.above;
         self.voids.iter().any(is_in)
     }
 
-    /// Rolled-back records: the range, the position that they lie before, and the version that they are above.
-    pub(crate) fn voids(&self) -> impl Iterator<Item = (usize, LogPosition, Version)> {
-        self.voids.iter().map(|void| (void.range, void.before, void.above))
+    /// Rolled-back records: the number, the position that they lie before, and the version that they are above.
+    pub(crate) fn voids(&self) -> impl Iterator<Item = (RangeNumber, LogPosition, Version)> {
+        self.voids.iter().map(|void| (void.number, void.before, void.above))
     }
 
     /// Notes rolled-back records that a checkpoint has.
-    pub(crate) fn load_void(&mut self, range: usize, before: LogPosition, above: Version) {
-        self.voids.push(VoidRecords { range, before, above });
+    pub(crate) fn load_void(&mut self, number: RangeNumber, before: LogPosition, above: Version) {
+        self.voids.push(VoidRecords { number, before, above });
     }
 
     /// All that is needed of it was copied to the survivors' stream before `log_end`, its tombstones too.
@@ -372,9 +407,9 @@ impl Segment {
     }
 
     /// The manifest invalidates all records of the range so far.
-    pub(crate) fn forget_range(&mut self, range: usize) {
-        self.shares.retain(|share| share.range != range);
-        self.voids.retain(|void| void.range != range);
+    pub(crate) fn forget_range(&mut self, range: usize, number: RangeNumber) {
+        self.remove_share(range);
+        self.voids.retain(|void| void.number != number);
     }
 
     /// Whether it is sealed and has no live record: it can be dropped unless something else keeps it.

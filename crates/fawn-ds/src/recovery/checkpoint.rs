@@ -360,8 +360,8 @@ impl<D: Device> IndexBuilder<'_, D> {
         (segment.sealed, segment.listed_sealed) = (true, true);
         segment.lengths.load(image.lengths.iter().copied(), image.record_bytes);
         for void in &image.voids {
-            if let Some(at) = place_of(void.number) {
-                segment.load_void(at, LogPosition(void.before), void.above);
+            if place_of(void.number).is_some() {
+                segment.load_void(void.number, LogPosition(void.before), void.above);
             }
         }
         let stream = segment.stream;
@@ -376,6 +376,8 @@ impl<D: Device> IndexBuilder<'_, D> {
         for facts in seal.facts.numbers.iter().filter(|_| stream == StreamKind::Survivors) {
             if let Some(at) = self.numbers.get(&facts.number).copied() {
                 self.note_survivors(at, facts.highest);
+                let heirs: Vec<usize> = self.engine.heirs(at).collect();
+                heirs.into_iter().for_each(|heir| self.note_survivors(heir, facts.highest));
             }
         }
     }

@@ -80,8 +80,7 @@ impl Conflicts {
 
     fn read_candidates<D: Device>(&mut self, engine: &mut Engine<D>) -> Result<(), EngineError> {
         let candidates = |conflict: &Conflict| -> SmallVec<[Pointer; 4]> {
-            let index = &engine.ranges[conflict.range].index;
-            index.candidates(KeyHash(conflict.name.hash)).collect()
+            engine.candidates(conflict.range, KeyHash(conflict.name.hash)).collect()
         };
         let mut wanted: Vec<Pointer> = self.list.iter().flat_map(candidates).collect();
         wanted.sort_unstable();
@@ -150,7 +149,7 @@ impl Conflicts {
     fn settle<D: Device>(&mut self, engine: &mut Engine<D>, conflict: &Conflict) -> Result<(), EngineError> {
         let &Conflict { range, name, version, pointer, len_bytes, is_put } = conflict;
         let mut base = OverlayBase::Absent;
-        let candidates: SmallVec<[Pointer; 4]> = engine.ranges[range].index.candidates(KeyHash(name.hash)).collect();
+        let candidates: SmallVec<[Pointer; 4]> = engine.candidates(range, KeyHash(name.hash)).collect();
         for candidate in candidates {
             if !self.known.contains_key(&candidate) {
                 // An earlier conflict of this batch inserted it after the reads.

@@ -3,7 +3,7 @@ use super::conflicts::{Conflict, Conflicts};
 use super::deferred::DeferredRecords;
 use crate::engine::Engine;
 use crate::error::OpenError;
-use crate::format::manifest::{ManifestRange, RangeBeginning, SoleEpochs};
+use crate::format::manifest::{Ancestor, ManifestRange, RangeBeginning, SoleEpochs};
 use crate::format::record::{RecordKind, Stored};
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, Watermark};
@@ -15,6 +15,7 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A record that is not known to be committed yet.
@@ -25,6 +26,8 @@ struct ScannedEntry {
     len_bytes: u32,
     kind: RecordKind,
     name: KeyName,
+    /// Place of the range that it belongs to.
+    owner: usize,
 }
 
 /// Per range: records that wait for a mark.
@@ -50,6 +53,12 @@ pub(super) struct Tentative {
 impl Tentative {
     fn new(listed: Option<&ManifestRange>) -> Self {
         let Some(&ManifestRange { cleared, beginning, sole, .. }) = listed else { return Self::default() };
+        Self { sole, cleared, beginning, ..Self::default() }
+    }
+
+    /// Of a range that was split or merged. Its history is applied as any other, to the ranges that have its keys now.
+    fn of_ancestor(&Ancestor { number, since, base, cleared, sole, .. }: &Ancestor) -> Self {
+        let beginning = Some(RangeBeginning { number, since, base, is_whole: true });
         Self { sole, cleared, beginning, ..Self::default() }
     }
 
@@ -91,6 +100,8 @@ pub(super) struct IndexBuilder<'e, D: Device> {
     conflicts: Conflicts,
     tombstones: Vec<KeptTombstone>,
     strays: BTreeMap<RangeNumber, Stray>,
+    /// By place: the retired ranges whose histories end before the next record of this one.
+    elders: Vec<SmallVec<[usize; 2]>>,
     /// Survivors before this position are in the checkpoint that was loaded.
     pub(super) survivors_from: Watermark,
 }
@@ -100,6 +111,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let mut tentative = Vec::new();
         for at in 0..engine.ranges.len() {
             let listed = engine.range_ids[at].and_then(|id| engine.manifest.state().ranges.get(&id));
+            let number = engine.ranges[at].number;
+            let ancestor = engine.manifest.state().ancestors().find(|ancestor| ancestor.number == number).copied();
+            if let Some(ancestor) = ancestor.filter(|_| listed.is_none()) {
+                let range = Tentative::of_ancestor(&ancestor);
+                engine.recover_clears(at, range.cleared, range.cleared);
+                tentative.push(range);
+                continue;
+            }
             let range = Tentative::new(listed);
             if let Some(RangeBeginning { number, base, is_whole: true, .. }) = range.beginning {
                 engine.ranges[at].begin_again(number, base);
@@ -112,10 +131,13 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             }
             tentative.push(range);
         }
+        engine.inherit();
         let numbers = engine.ranges.iter().enumerate().map(|(at, range)| (range.number, at)).collect();
         let deferred = DeferredRecords::new(&engine.options);
+        let elders = engine.elders();
         Self {
             engine,
+            elders,
             tentative,
             numbers,
             deferred,
@@ -173,22 +195,41 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
         let sequence = segment.sequence;
         let (version, kind, len_bytes) = (record.version, record.kind, stored.encoded_len as u32);
-        match kind {
+        let is_retired = self.engine.ranges[at].id.is_none();
+        if stream == StreamKind::Foreground && !self.elders[at].is_empty() {
+            self.end_histories(at);
+        }
+        let owner = match kind {
             RecordKind::CommitMark => return self.mark(at, version, slot),
             RecordKind::Rollback => return self.roll_back(at, version, (slot, offset)),
-            _ => self.engine.enter_segment(at, slot, version, kind),
-        }
+            // Before a split or merge it was listed.
+            RecordKind::Clear if is_retired => return,
+            _ if is_retired => self.engine.heir_of(number, record.key).map(|(heir, _)| heir),
+            _ => Some(at),
+        };
+        let Some(owner) = owner else {
+            // The range that took over its key was dropped, or has begun again.
+            self.strays.entry(number).or_insert(Stray { number, slot, offset, records: 0 }).records += 1;
+            return;
+        };
+        self.engine.enter_segment(owner, slot, version, kind);
         let hash = KeyHash::of(&self.engine.secret, record.key).0;
         let name = self.engine.name_of(hash, record.key);
-        let entry = ScannedEntry { version, pointer, len_bytes, kind, name };
+        let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner };
         if stream == StreamKind::Survivors {
             if (Watermark { sequence, offset }) < self.survivors_from {
-                return self.note_survivors(at, version);
+                return self.note_survivors(owner, version);
             }
-            return self.survivor(at, &entry);
+            if is_retired && version <= self.tentative[at].cleared {
+                return;
+            }
+            return self.survivor(owner, &entry);
         }
         if self.tentative[at].is_copied(version) {
-            return self.copied(at, &entry, sequence);
+            if is_retired && version <= self.tentative[at].cleared && kind != RecordKind::Result {
+                return;
+            }
+            return self.copied(owner, &entry, sequence);
         }
         let progress = &mut self.engine.ranges[at].progress;
         progress.appended = progress.appended.max(version);
@@ -200,6 +241,13 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             self.tentative[at].records.push_back(entry);
         } else {
             self.apply(at, &entry);
+        }
+    }
+
+    /// A range's first record is read: the histories that it continues have ended, with all of them committed.
+    fn end_histories(&mut self, at: usize) {
+        for elder in core::mem::take(&mut self.elders[at]) {
+            self.apply_through(elder, Version::from_u64(u64::MAX));
         }
     }
 
@@ -221,7 +269,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// Applies a survivor. It was durably committed when it was copied, and is not part of the range's history. All
     /// survivors come before the foreground's records, which then replace those with lower versions.
     fn survivor(&mut self, at: usize, entry: &ScannedEntry) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
+        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
         if !self.tentative[at].is_copied(version) {
             let progress = &mut self.engine.ranges[at].progress;
             progress.committed = progress.committed.max(version);
@@ -287,6 +335,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let sequence = self.engine.segments.expect(slot).sequence;
         let position = LogPosition::new(sequence, offset, self.engine.options.segment_bytes);
         self.engine.roll_back_segments(at, (last, after), position);
+        if self.engine.ranges[at].id.is_none() {
+            return self.engine.invalidate_for_heirs(at, after, (slot, position));
+        }
         self.engine.enter_segment(at, slot, Version::ZERO, RecordKind::Rollback);
     }
 
@@ -309,8 +360,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             }
             None => range.complete_above = version,
         }
-        if version > self.tentative[at].cleared {
-            self.index(at, entry);
+        let owner = entry.owner;
+        if version > self.tentative[at].cleared && version > self.tentative[owner].cleared {
+            self.index(owner, entry);
         }
     }
 
@@ -324,7 +376,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     fn index_write(&mut self, at: usize, entry: &ScannedEntry) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
+        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
         let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
         if self.deferred.replace(self.engine, at, name, written) {
             return;
@@ -339,8 +391,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Enters the newest record that its key has so far. Its old version may be confirmed later.
     fn index_newest(&mut self, at: usize, entry: &ScannedEntry) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
-        if self.deferred.has_room() && self.engine.ranges[at].index.candidates(KeyHash(name.hash)).next().is_some() {
+        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
+        if self.deferred.has_room() && self.engine.candidates(at, KeyHash(name.hash)).next().is_some() {
             let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
             return self.deferred.insert(self.engine, at, name, written);
         }
@@ -349,9 +401,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Enters a record once its version is compared with that of its key's indexed record.
     fn index_compared(&mut self, at: usize, entry: &ScannedEntry) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
+        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
         let is_put = kind == RecordKind::Put;
-        let has_candidates = self.engine.ranges[at].index.candidates(KeyHash(name.hash)).next().is_some();
+        let has_candidates = self.engine.candidates(at, KeyHash(name.hash)).next().is_some();
         if has_candidates {
             self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put });
         } else if is_put {
@@ -393,8 +445,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     pub(super) fn finish(mut self) -> Result<Vec<Stray>, OpenError> {
         for at in 0..self.engine.ranges.len() {
             // Only now: a rollback in the log may have voided records of lower versions.
-            self.apply_through(at, self.tentative[at].committed);
+            // A range that was split or merged had nothing pending.
+            let is_retired = self.engine.ranges[at].id.is_none();
+            let committed = if is_retired { Version::from_u64(u64::MAX) } else { self.tentative[at].committed };
+            self.apply_through(at, committed);
             self.apply_sole(at);
+            if is_retired {
+                self.engine.ranges[at].retire();
+            }
         }
         self.resolve()?;
         self.remove_tombstones();
@@ -446,7 +504,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Enters a pending record, as its append did.
     fn pend(&mut self, at: usize, entry: &ScannedEntry) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
+        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
         let range = &self.engine.ranges[at];
         let kept = range.retained.back().map_or(range.complete_above, |kept| kept.version);
         let last = range.pending.back().map_or(kept, |pending| pending.version);

@@ -186,6 +186,7 @@ impl<D: Device> Engine<D> {
             engine.ranges.push(RangeState::new(Some(id), number, entry.keys, engine.options.index));
             engine.range_ids.push(Some(id));
         }
+        engine.place_ancestors();
         engine
     }
 

@@ -304,7 +304,8 @@ fn adopt_numbers(state: &mut ManifestState, numbers: BTreeSet<RangeNumber>) {
             Some(range) => range.beginning = beginning,
             None => {
                 let Some(id) = (0..).map(RangeId).find(|id| !state.ranges.contains_key(id)) else { return };
-                let range = ManifestRange { keys: KeyRange::ALL, cleared: Version::ZERO, beginning, sole: None };
+                let (keys, cleared, lineage) = (KeyRange::ALL, Version::ZERO, Vec::new());
+                let range = ManifestRange { keys, cleared, beginning, sole: None, lineage };
                 state.ranges.insert(id, range);
             }
         }

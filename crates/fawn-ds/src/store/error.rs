@@ -127,9 +127,10 @@ impl From<EngineError> for Error {
             EngineError::Poisoned { first } => Self::Poisoned { first },
             EngineError::KeyTooLong { found_bytes, limit_bytes } => Self::KeyTooLong { found_bytes, limit_bytes },
             EngineError::TooLarge { found_bytes, limit_bytes } => Self::TooLarge { found_bytes, limit_bytes },
-            EngineError::UnknownRange { .. } | EngineError::RangeExists { .. } | EngineError::NotChained { .. } => {
-                Self::Foreign { source: Arc::new(error) }
-            }
+            EngineError::UnknownRange { .. }
+            | EngineError::RangeExists { .. }
+            | EngineError::NotSplit { .. }
+            | EngineError::NotChained { .. } => Self::Foreign { source: Arc::new(error) },
             EngineError::TooCorrupt { keys } => Self::TooCorrupt { keys },
             EngineError::Corrupt { ref file, offset_bytes, .. } => Self::corrupt(file.clone(), offset_bytes, error),
             EngineError::Device(error) => error.into(),

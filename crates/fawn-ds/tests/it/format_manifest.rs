@@ -1,8 +1,8 @@
 //! Manifest: round trips, contradictions, torn appends distinguished from corruption, detection of every flipped bit.
 use crate::rng::Rng;
 use fawn_ds::internals::format::manifest::{
-    HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, SegmentSeal, decode_all,
-    encode_commit, encode_header, encode_snapshot,
+    Ancestor, HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, SegmentSeal,
+    decode_all, encode_commit, encode_header, encode_snapshot,
 };
 use fawn_ds::internals::format::segment::{NumberFacts, RecordFacts, StreamKind};
 use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, RangeNumber, SegmentUuid, StoreUuid, Watermark};
@@ -80,7 +80,37 @@ fn commits() -> Vec<Vec<ManifestEdit>> {
         vec![ManifestEdit::AddRange { range: RangeId(3), keys: lower }],
         vec![ManifestEdit::AddRange { range: RangeId(6), keys: half }, begin(6, 8, 3, Version::ZERO)],
         vec![ManifestEdit::DropRange { range: RangeId(6) }],
+        vec![split(2, 0x20, (10, 9), (11, 10), version(7, 1))],
+        vec![ManifestEdit::ClearRange { range: RangeId(11), version: version(8, 1) }],
+        vec![split(10, 0x10, (12, 11), (13, 12), version(8, 2)), split(4, 0xC0, (14, 13), (15, 14), version(6, 2))],
+        vec![merge(14, 15, 16, 15, version(9, 1)), split(11, 0x40, (17, 16), (18, 17), version(9, 1))],
+        vec![ManifestEdit::Lineage { range: RangeId(13), ancestors: Vec::new() }, merge(12, 13, 19, 18, version(9, 2))],
     ]
+}
+
+fn ring_at(part: u8) -> RingKey {
+    let mut bytes = [0; 20];
+    bytes[0] = part;
+    RingKey(bytes)
+}
+
+/// The new ranges with their numbers.
+fn split(parent: u32, part: u8, left: (u32, u32), right: (u32, u32), base: Version) -> ManifestEdit {
+    ManifestEdit::SplitRange {
+        parent: RangeId(parent),
+        left: RangeId(left.0),
+        left_number: RangeNumber(left.1),
+        right: RangeId(right.0),
+        right_number: RangeNumber(right.1),
+        since: 3,
+        base,
+        boundary: ring_at(part),
+    }
+}
+
+fn merge(left: u32, right: u32, into: u32, number: u32, base: Version) -> ManifestEdit {
+    let (left, right, into) = (RangeId(left), RangeId(right), RangeId(into));
+    ManifestEdit::MergeRanges { left, right, into, number: RangeNumber(number), since: 3, base }
 }
 
 fn version(epoch: u32, seq: u64) -> Version {
@@ -104,6 +134,12 @@ fn begin_sole(range: u32, epoch: u32, base: Version) -> ManifestEdit {
 
 fn end_sole(range: u32, base: Version) -> ManifestEdit {
     ManifestEdit::EndSoleEpoch { range: RangeId(range), base }
+}
+
+fn ancestor(number: u32, part: u8) -> Ancestor {
+    let keys = KeyRange { start: ring_at(part), end: None };
+    let (number, base, cleared) = (RangeNumber(number), Version::ZERO, Version::ZERO);
+    Ancestor { number, keys, since: 1, base, cleared, sole: None }
 }
 
 /// The file and the offset of each commit; `lag` commits are not yet synced when the next one is written.
@@ -210,21 +246,21 @@ fn contradictions_are_corruption_and_change_nothing() {
     let bad = [
         identity(),
         ManifestEdit::Generation(1),
-        ManifestEdit::AddRange { range: RangeId(2), keys: KeyRange::ALL },
+        ManifestEdit::AddRange { range: RangeId(16), keys: KeyRange::ALL },
         ManifestEdit::DropRange { range: RangeId(9) },
         ManifestEdit::AddSegment { slot: 4, uuid, sequence: 9, stream: StreamKind::Foreground },
         ManifestEdit::AddSegment { slot: 9, uuid, sequence: 3, stream: StreamKind::Foreground },
         ManifestEdit::AddSegment { slot: 1 << 16, uuid, sequence: 9, stream: StreamKind::Foreground },
         seal(4, 8192, 3),
         seal(0, 1, 3),
-        seal(0, 8192, 9),
+        seal(0, 8192, 19),
         ManifestEdit::SealSegment { slot: 0, seal: upside_down },
         ManifestEdit::DropSegment { slot: 0, uuid },
         ManifestEdit::ClearRange { range: RangeId(9), version: Version::ZERO },
-        begin(9, 9, 3, Version::ZERO),
-        begin(2, 8, 3, Version::ZERO),
-        ManifestEdit::LastNumber(RangeNumber(8)),
-        ManifestEdit::RangeWhole { range: RangeId(2) },
+        begin(9, 19, 3, Version::ZERO),
+        begin(16, 18, 3, Version::ZERO),
+        ManifestEdit::LastNumber(RangeNumber(18)),
+        ManifestEdit::RangeWhole { range: RangeId(16) },
         ManifestEdit::RangeWhole { range: RangeId(3) },
         ManifestEdit::RangeWhole { range: RangeId(9) },
         begin_sole(3, 1, Version::ZERO),
@@ -235,14 +271,22 @@ fn contradictions_are_corruption_and_change_nothing() {
         ManifestEdit::Clock { time: TimeMs(1_699_999_999_999), mono: MonoMs(9) },
         ManifestEdit::AddCheckpoint { uuid: SegmentUuid([7; 16]), len_bytes: 4096 },
         ManifestEdit::DropCheckpoint { uuid: SegmentUuid([8; 16]) },
+        split(16, 0x80, (20, 19), (21, 20), version(9, 9)),
+        split(16, 0x70, (20, 19), (21, 20), version(9, 9)),
+        split(16, 0x90, (20, 19), (20, 20), version(9, 9)),
+        split(16, 0x90, (20, 19), (17, 20), version(9, 9)),
+        split(16, 0x90, (20, 18), (21, 20), version(9, 9)),
+        split(16, 0x90, (20, 20), (21, 19), version(9, 9)),
+        split(3, 0x10, (20, 19), (21, 20), version(9, 9)),
+        split(9, 0x90, (20, 19), (21, 20), version(9, 9)),
+        merge(17, 16, 20, 19, version(9, 9)),
+        merge(17, 18, 16, 19, version(9, 9)),
+        merge(17, 18, 20, 18, version(9, 9)),
+        merge(17, 9, 20, 19, version(9, 9)),
+        ManifestEdit::Lineage { range: RangeId(9), ancestors: Vec::new() },
+        ManifestEdit::Lineage { range: RangeId(16), ancestors: vec![ancestor(15, 0x80)] },
+        ManifestEdit::Lineage { range: RangeId(16), ancestors: vec![ancestor(7, 0x70)] },
         begin_sole(9, 8, Version::ZERO),
-        begin_sole(2, 7, version(7, 1)),
-        begin_sole(2, 8, version(8, 1)),
-        begin_sole(2, 8, version(7, 0)),
-        begin_sole(4, 6, version(5, 2)),
-        end_sole(2, version(7, 1)),
-        end_sole(4, version(5, 1)),
-        end_sole(4, version(7, 0)),
         end_sole(9, Version::ZERO),
     ];
     for edit in bad {
@@ -258,11 +302,47 @@ fn contradictions_are_corruption_and_change_nothing() {
     }
 }
 
+#[test]
+fn contradictions_of_sole_epochs_are_refused() {
+    let of_sole_epochs = [
+        begin_sole(2, 7, version(7, 1)),
+        begin_sole(2, 8, version(8, 1)),
+        begin_sole(2, 8, version(7, 0)),
+        begin_sole(4, 6, version(5, 2)),
+        end_sole(2, version(7, 1)),
+        end_sole(4, version(5, 1)),
+        end_sole(4, version(7, 0)),
+    ];
+    for edit in of_sole_epochs {
+        assert!(state_after(commits().len() - 5).apply(&edit).is_err(), "{edit:?}");
+    }
+}
+
+/// Parts of a split range that are merged again have its records whole; a cleared part has none of the lineage before.
+#[test]
+fn lineages_follow_the_keys() {
+    let mut state = state_after(commits().len());
+    let lineage = |state: &ManifestState, range: u32| -> Vec<(u32, KeyRange)> {
+        let ancestors = &state.ranges[&RangeId(range)].lineage;
+        ancestors.iter().map(|ancestor| (ancestor.number.0, ancestor.keys)).collect()
+    };
+    let keys = |start: u8, end: u8| KeyRange { start: ring_at(start), end: (end > 0).then(|| ring_at(end)) };
+    assert_eq!(lineage(&state, 16), [(7, keys(0x80, 0)), (13, keys(0x80, 0xC0)), (14, keys(0xC0, 0))]);
+    assert_eq!(lineage(&state, 17), [(10, keys(0x20, 0x40))], "it was cleared after the first split");
+    assert_eq!(lineage(&state, 18), [(10, keys(0x40, 0x80))]);
+    let halves = [(5, keys(0, 0x10)), (9, keys(0, 0x10)), (11, keys(0, 0x10)), (12, keys(0x10, 0x20))];
+    assert_eq!(lineage(&state, 19), halves, "the upper half had forgotten its own");
+    let sole = state.ranges[&RangeId(16)].lineage[0].sole.unwrap();
+    assert_eq!((sole.first.get(), sole.epoch.get(), sole.is_over), (1, 6, false));
+    state.apply(&begin(16, 19, 3, Version::ZERO)).unwrap();
+    assert_eq!(lineage(&state, 16), [], "a copy replaces all of it");
+}
+
 /// The epochs in a row are one span: a store that served alone through many openings needs one entry.
 #[test]
 fn sole_epochs_add_up_and_end_with_a_transfer() {
-    let mut state = state_after(commits().len());
     let sole = |state: &ManifestState, range| state.ranges[&RangeId(range)].sole;
+    let mut state = state_after(commits().len() - 5);
     let of_four = sole(&state, 4).unwrap();
     assert_eq!((of_four.first.get(), of_four.epoch.get(), of_four.is_over), (1, 6, false));
     let covers = |found: &[bool; 5]| {
@@ -284,7 +364,7 @@ fn a_predecessors_commits_do_not_pass() {
     let (bytes, starts) = file(0);
     let mut rewritten = encode_snapshot(&state_after(commits().len()), HEADER.rewrite + 1);
     let valid_len = rewritten.len();
-    rewritten.resize(4096, 0);
+    rewritten.resize(8192, 0);
     let stale = &bytes[starts[7]..];
     rewritten[starts[7].max(valid_len)..][..stale.len()].copy_from_slice(stale);
     let decoded = decode_all(&rewritten).unwrap();
@@ -316,7 +396,7 @@ fn arbitrary_bytes_never_panic() {
         encode_commit(&HEADER, &[ManifestEdit::Blob { key: 1, bytes: vec![0; 60] }], starts[1] as u64, 0, &mut commit);
         for _ in 0..1 + rng.below(3) {
             let place = 32 + rng.below(commit.len() - 32);
-            commit[place] = (rng.next() % 16) as u8;
+            commit[place] = (rng.next() % 24) as u8;
         }
         data.extend_from_slice(&commit);
         fawn_ds::fuzz::manifest(&data);

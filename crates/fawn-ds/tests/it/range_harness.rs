@@ -96,6 +96,64 @@ impl RangeHarness {
         };
     }
 
+    pub(crate) fn clear(&mut self, id: u32) {
+        let version = self.next_version(RangeId(id));
+        self.append(RangeId(id), KeyHash(0), &RecordRef::bare(RecordKind::Clear, version, &[]));
+        self.models.get_mut(&RangeId(id)).unwrap().content.clear();
+    }
+
+    /// Splits a range at a boundary, unless that has to wait. The range has nothing in flight.
+    pub(crate) fn try_split(&mut self, parent: u32, at: RingKey, left: u32, right: u32) -> bool {
+        let (parent, left, right) = (RangeId(parent), RangeId(left), RangeId(right));
+        match self.engine.split_range(parent, at, left, right) {
+            Ok(()) => {}
+            Err(EngineError::Overloaded) => return false,
+            Err(error) => panic!("{parent:?}: {error}"),
+        }
+        let RangeModel { keys, content, .. } = self.models.remove(&parent).unwrap();
+        let (low, high): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            content.into_iter().partition(|(key, _)| RingKey::of(&SECRET, key) < at);
+        self.enter(left, KeyRange { end: Some(at), ..keys }, low);
+        self.enter(right, KeyRange { start: at, ..keys }, high);
+        true
+    }
+
+    pub(crate) fn split(&mut self, parent: u32, at: RingKey, left: u32, right: u32) {
+        for _ in 0..1_000 {
+            if self.try_split(parent, at, left, right) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("the split is put off for ever: {:?}", self.engine);
+    }
+
+    /// Merges two neighbours, unless that has to wait. They have nothing in flight.
+    pub(crate) fn try_merge(&mut self, left: u32, right: u32, into: u32) -> bool {
+        let (left, right, into) = (RangeId(left), RangeId(right), RangeId(into));
+        match self.engine.merge_ranges(left, right, into) {
+            Ok(()) => {}
+            Err(EngineError::Overloaded) => return false,
+            Err(error) => panic!("{left:?}: {error}"),
+        }
+        let low = self.models.remove(&left).unwrap();
+        let mut high = self.models.remove(&right).unwrap();
+        let mut content = low.content;
+        content.append(&mut high.content);
+        self.enter(into, KeyRange { end: high.keys.end, ..low.keys }, content);
+        true
+    }
+
+    pub(crate) fn merge(&mut self, left: u32, right: u32, into: u32) {
+        for _ in 0..1_000 {
+            if self.try_merge(left, right, into) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("the merge is put off for ever: {:?}", self.engine);
+    }
+
     pub(crate) fn turn(&mut self) {
         self.now = self.now.plus_ms(1);
         self.engine.advance_clock(self.now);
@@ -104,7 +162,7 @@ impl RangeHarness {
         self.commit();
     }
 
-    fn commit(&mut self) {
+    pub(crate) fn commit(&mut self) {
         for &id in self.models.keys() {
             let progress = self.engine.progress(id);
             self.engine.commit(id, progress.watermark_for(self.options.durability));

@@ -199,6 +199,7 @@ pub(crate) fn operation_error(error: &EngineError) -> OperationError {
         }
         EngineError::UnknownRange { .. }
         | EngineError::RangeExists { .. }
+        | EngineError::NotSplit { .. }
         | EngineError::NotChained { .. }
         | EngineError::Device(_) => {
             tracing::error!(%error, "request failed");

@@ -95,8 +95,7 @@ impl<D: Device> Engine<D> {
                 rolls_back: share.rolls_back,
             }
         });
-        let voids =
-            segment.voids().map(|(at, before, above)| VoidImage { number: number_of(at), before: before.0, above });
+        let voids = segment.voids().map(|(number, before, above)| VoidImage { number, before: before.0, above });
         SegmentImage {
             slot: segment.slot,
             sequence: segment.sequence,

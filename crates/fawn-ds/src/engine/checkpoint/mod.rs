@@ -135,6 +135,18 @@ impl Checkpoints {
         self.writer.as_ref().map_or(0, |writer| writer.content.capacity())
     }
 
+    /// Files of checkpoints that this commit drops.
+    pub(crate) fn retire_with(&mut self, names: impl Iterator<Item = String>, listed: CommitNumber) {
+        self.retired.extend(names.map(|name| (name, listed)));
+    }
+
+    /// Whether an image is being copied, or is given up but has writes in flight.
+    pub(crate) fn is_copying(&self) -> bool {
+        let copies =
+            |writer: &CheckpointWriter| matches!(writer.step, CheckpointStep::Cells { .. } | CheckpointStep::Content);
+        self.writer.as_deref().is_some_and(copies)
+    }
+
     /// Whether a checkpoint is being written.
     pub(crate) fn has_work(&self) -> bool {
         self.writer.is_some()
@@ -192,6 +204,10 @@ impl<D: Device> Engine<D> {
     fn begin_checkpoint(&mut self) {
         if !self.copies_are_current() {
             // They are flushed in a moment.
+            return;
+        }
+        if self.moves_retired() {
+            // Entries that move could be in the image twice, or in neither place.
             return;
         }
         let is_deferring = self.overlay.deferred() > 0 || self.has_unconfirmed_survivor();

@@ -74,7 +74,9 @@ impl<D: Device> Engine<D> {
         let mut lowest = vec![Version::from_u64(u64::MAX); self.ranges.len()];
         let may_be_hidden = self.segments.iter().filter(|segment| is_scanned(segment) && !is_current(segment));
         for share in may_be_hidden.flat_map(|segment| &segment.shares) {
-            lowest[share.range] = lowest[share.range].min(share.lowest_put);
+            for at in self.family(share.range) {
+                lowest[at] = lowest[at].min(share.lowest_put);
+            }
         }
         let mut lower = *from;
         for segment in self.segments.iter().filter(|segment| !is_scanned(segment)) {
@@ -91,7 +93,15 @@ impl<D: Device> Engine<D> {
 
     /// Version up to which the range's records were transferred.
     fn range_base(&self, at: usize) -> Version {
-        let listed = self.range_ids[at].and_then(|id| self.manifest.state().ranges.get(&id));
-        listed.and_then(|listed| listed.beginning).map_or(Version::ZERO, |beginning| beginning.base)
+        let state = self.manifest.state();
+        let Some(listed) = self.range_ids[at].and_then(|id| state.ranges.get(&id)) else {
+            let number = self.ranges[at].number;
+            let ancestor = state.ancestors().find(|ancestor| ancestor.number == number);
+            return ancestor.map_or(Version::ZERO, |ancestor| ancestor.base);
+        };
+        let base = listed.beginning.map_or(Version::ZERO, |beginning| beginning.base);
+        // What it took over from one range is in the order of that one's history, apart from what was transferred to that.
+        let transferred = listed.lineage.iter().map(|ancestor| ancestor.base).max();
+        if listed.lineage.len() == 1 { transferred.unwrap_or(base) } else { base }
     }
 }

@@ -32,11 +32,19 @@ impl<D: Device> Engine<D> {
         stored: &Stored<'_>,
     ) -> Result<Cleaned, EngineError> {
         let (record, number) = (&stored.record, stored.envelope.number);
-        let Some(at) = self.ranges.iter().position(|range| range.number == number) else {
+        let own = self.ranges.iter().position(|range| range.number == number && range.id.is_some());
+        let owner = own.map(|at| (at, self.ranges[at].cleared.listed));
+        let owner = owner.or_else(|| self.heir_of(number, record.key));
+        if own.is_none() && record.kind == RecordKind::Put && self.has_retired() {
+            let (pointer, len_bytes) = (self.segments.pointer(slot, offset), stored.encoded_len as u32);
+            let hash = KeyHash::of(&self.secret, record.key);
+            self.file_record(owner.map(|(at, _)| at), hash, ReplacedRecord { pointer, len_bytes });
+        }
+        let Some((at, cleared)) = owner else {
             // Its range was dropped or has begun again.
             return Ok(Cleaned::Gone);
         };
-        if record.version <= self.ranges[at].cleared.listed || self.is_void((slot, offset), at, record.version) {
+        if record.version <= cleared || self.is_void((slot, offset), number, record.version) {
             return Ok(Cleaned::Gone);
         }
         match record.kind {
@@ -61,10 +69,10 @@ impl<D: Device> Engine<D> {
         committed.is_some_and(|committed| committed.pointer == self.segments.pointer(slot, offset))
     }
 
-    fn is_void(&self, (slot, offset): (u32, u32), at: usize, version: Version) -> bool {
+    fn is_void(&self, (slot, offset): (u32, u32), number: RangeNumber, version: Version) -> bool {
         let segment = self.segments.expect(slot);
         let position = LogPosition::new(segment.sequence, offset, self.options.segment_bytes);
-        segment.is_void(at, position, version)
+        segment.is_void(number, position, version)
     }
 
     fn clean_put(
@@ -81,7 +89,10 @@ impl<D: Device> Engine<D> {
         // A lookup may have removed it when it expired. If the index has no record of this hash, there is no copy that a
         // tombstone of the same version could hide. Otherwise only an expired record can have been removed: the chain's
         // time may have fallen since, but by less than the margin.
-        let hides_below = self.segments.expect(slot).share(at).map_or(Version::ZERO, |share| share.hides_below);
+        // A part that is not filed yet may say so.
+        let parts = [at].into_iter().chain(self.ranges[at].inherited.iter().copied());
+        let shares = parts.filter_map(|place| self.segments.expect(slot).share(place));
+        let hides_below = shares.map(|share| share.hides_below).max().unwrap_or_default();
         let time = self.ranges[at].chain_time.unwrap_or(self.clock.get());
         let may_hide = !is_current && record.expires_at_ms != 0 && record.version <= hides_below;
         let is_unindexed = || self.ranges[at].index.candidates(hash).next().is_none();

@@ -7,6 +7,7 @@
 //! Survivors are durably committed and keep their versions. They lie in no order of versions, so recovery merges them by
 //! version.
 mod copy;
+mod file;
 mod pace;
 mod victim;
 
@@ -20,6 +21,7 @@ use fawn_flash::Device;
 use fawn_types::KeyHash;
 use pace::Pace;
 pub(super) use pace::{CLEANED_SEGMENTS_MIN, only_reserve_left, reserved_segments};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use victim::Victim;
 
@@ -44,6 +46,7 @@ pub(crate) struct Cleaner {
     /// In the order of the copies; all of the victim.
     moves: VecDeque<Move>,
     pace: Pace,
+    filing: file::FilingState,
 }
 
 impl Cleaner {
@@ -85,9 +88,20 @@ impl<D: Device> Engine<D> {
             return;
         }
         self.earn_credit();
-        if self.cleaner.victim.is_some() || self.choose_victim() {
+        self.forget_retired();
+        if self.cleaner.victim.is_some() || self.choose_next() {
             self.clean_victim();
         }
+    }
+
+    /// Chooses a segment to clean or to file, in turn while there are both.
+    fn choose_next(&mut self) -> bool {
+        let may_file = self.has_retired();
+        if may_file && !core::mem::take(&mut self.cleaner.filing.was_last) && self.choose_to_file() {
+            self.cleaner.filing.was_last = true;
+            return true;
+        }
+        self.choose_victim() || (may_file && self.choose_to_file())
     }
 
     /// Moves the index entries of survivors that are flushed.
@@ -115,10 +129,15 @@ impl<D: Device> Engine<D> {
             // Replaced or removed since: the copy is dead from the start, and the newer record hides it.
             return;
         }
-        if let Some(entry) = self.overlay.find_mut(at, name)
-            && entry.base == OverlayBase::At(original)
-        {
-            entry.base = OverlayBase::At(copy);
+        // The range may have been split or merged since, and its heir have a newer record in flight.
+        let heirs: SmallVec<[usize; 2]> =
+            if self.range_ids[at].is_none() { self.heirs(at).collect() } else { SmallVec::new() };
+        for place in [at].into_iter().chain(heirs) {
+            if let Some(entry) = self.overlay.find_mut(place, name)
+                && entry.base == OverlayBase::At(original)
+            {
+                entry.base = OverlayBase::At(copy);
+            }
         }
         self.note_unindexed(at, KeyHash(name.hash), original);
         let copied_to = self.segments.slot_and_offset(copy.pointer).0;

@@ -3,7 +3,7 @@ use super::super::Engine;
 use super::super::drop_rule::{RangeFacts, SegmentFacts, keep_reason};
 use super::super::segments::RETRY_MS;
 use super::WRITE_BYTES;
-use super::victim::Victim;
+use super::victim::{Victim, VictimPurpose};
 use crate::format::FRAMES_OFFSET;
 use crate::format::frame::HEADER_BYTES;
 use crate::format::segment::{PerStream, StreamKind};
@@ -121,7 +121,7 @@ impl<D: Device> Engine<D> {
         let Some(slot) = self.best_victim(room) else { return false };
         let segment = self.segments.expect_mut(slot);
         segment.pins += 1;
-        self.cleaner.victim = Some(Victim::new(slot, segment.end));
+        self.cleaner.victim = Some(Victim::new(slot, segment.end, VictimPurpose::Clean));
         true
     }
 
@@ -213,7 +213,12 @@ impl<D: Device> Engine<D> {
             return false;
         }
         let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();
-        if segment.shares.iter().any(|share| is_changing(share.range)) {
+        let of_retired = |range: usize| self.ranges[range].id.is_none() && self.heirs(range).any(is_changing);
+        if segment.shares.iter().any(|share| is_changing(share.range) || of_retired(share.range)) {
+            return false;
+        }
+        // Its cleaning would move entries of an index that is being copied to others.
+        if self.checkpoints.is_copying() && self.has_retired_part(&segment.shares) {
             return false;
         }
         // Reads in flight, and deaths that a crash could still undo, only delay the drop.

@@ -5,14 +5,25 @@ use super::copy::Cleaned;
 use crate::format::record::{self, PEEK_BYTES, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
+use crate::log::segments::RangeShare;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 
 /// Length of a read, bytes; a longer record gets a read of its own length.
 const READ_BYTES: u32 = 256 << 10;
 
+/// Purpose for which a segment is read.
+#[derive(Debug)]
+pub(super) enum VictimPurpose {
+    /// Copies what is still needed.
+    Clean,
+    /// Files records of retired ranges, with the counts so far.
+    File(Vec<RangeShare>),
+}
+
 #[derive(Debug)]
 pub(super) struct Victim {
+    purpose: VictimPurpose,
     pub(super) slot: u32,
     /// Offset of the next record or frame.
     at: u32,
@@ -27,14 +38,18 @@ pub(super) struct Victim {
     /// Records that had to stay.
     stays: u64,
     /// The rest of it is left where it is: cleaning ends once the copies so far are moved to.
-    is_given_up: bool,
+    pub(super) is_given_up: bool,
 }
 
 impl Victim {
-    pub(super) const fn new(slot: u32, end: u32) -> Self {
+    pub(super) const fn new(slot: u32, end: u32, purpose: VictimPurpose) -> Self {
         let at = FRAMES_OFFSET;
         let (chunk, is_reading, stays, is_given_up) = (None, false, 0, false);
-        Self { slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, is_given_up }
+        Self { purpose, slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, is_given_up }
+    }
+
+    pub(super) const fn is_filed(&self) -> bool {
+        matches!(self.purpose, VictimPurpose::File(_))
     }
 
     pub(super) const fn is_reading(&self) -> bool {
@@ -58,9 +73,13 @@ enum Pause {
 impl<D: Device> Engine<D> {
     pub(super) fn clean_victim(&mut self) {
         let Some(mut victim) = self.cleaner.victim.take() else { return };
-        if victim.is_reading {
+        let waits = victim.is_filed() && !victim.is_given_up && self.checkpoints.is_copying();
+        if victim.is_reading || waits {
             self.cleaner.victim = Some(victim);
             return;
+        }
+        if victim.is_given_up && victim.is_filed() {
+            return self.release_victim(&victim);
         }
         match self.walk(&mut victim) {
             Pause::End => return self.finish_victim(victim),
@@ -129,8 +148,13 @@ impl<D: Device> Engine<D> {
             }
             Err(error) => return Err(Pause::Corrupt(error.to_string())),
         };
-        let cleaned = self.clean_record((victim.slot, victim.at), &stored).map_err(|_| Pause::NoRoom)?;
-        victim.stays += u64::from(cleaned == Cleaned::Stays);
+        match &mut victim.purpose {
+            VictimPurpose::Clean => {
+                let cleaned = self.clean_record((victim.slot, victim.at), &stored).map_err(|_| Pause::NoRoom)?;
+                victim.stays += u64::from(cleaned == Cleaned::Stays);
+            }
+            VictimPurpose::File(counts) => self.file_and_count((victim.slot, victim.at), &stored, counts),
+        }
         victim.at += stored.encoded_len as u32;
         self.cleaner.pace.spend(stored.encoded_len as u64);
         self.write_survivors_if_many();
@@ -182,7 +206,12 @@ impl<D: Device> Engine<D> {
     }
 
     /// Releases the victim once all its copies are flushed.
-    fn finish_victim(&mut self, victim: Victim) {
+    fn finish_victim(&mut self, mut victim: Victim) {
+        if let VictimPurpose::File(counts) = &mut victim.purpose {
+            let counts = core::mem::take(counts);
+            self.end_filing(victim.slot, counts);
+            return self.release_victim(&victim);
+        }
         if !self.cleaner.moves.is_empty() {
             let flush = &mut self.streams[StreamKind::Survivors].flush;
             flush.wanted |= flush.open.is_some();
@@ -204,6 +233,10 @@ impl<D: Device> Engine<D> {
 
     /// Leaves the rest of a segment that cannot be read. It stays, with all that was not copied, until the next open.
     fn give_up_corrupt(&mut self, victim: Victim, detail: &str) {
+        if victim.is_filed() {
+            self.filing_failed(victim.slot, detail);
+            return self.release_victim(&victim);
+        }
         let segment = self.segments.expect_mut(victim.slot);
         segment.is_cleaned = true;
         tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment cannot be cleaned: it stays");
@@ -223,6 +256,9 @@ impl<D: Device> Engine<D> {
     fn release_victim(&mut self, victim: &Victim) {
         self.segments.expect_mut(victim.slot).pins -= 1;
         self.examine_if_dead(victim.slot);
+        if victim.is_filed() {
+            return;
+        }
         self.cleaner.note_change();
         // The copies must be synced before the segment can be dropped.
         let flush = &mut self.streams[StreamKind::Survivors].flush;

@@ -1,5 +1,5 @@
 //! Manifest edits and their encoding: `tag u8, zero u8 ×3, body_bytes u32, body`.
-use super::SegmentSeal;
+use super::{Ancestor, SegmentSeal};
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
@@ -148,6 +148,48 @@ pub enum ManifestEdit {
         /// UUID of the checkpoint.
         uuid: SegmentUuid,
     },
+    /// A range became two, whose records so far are the ones under its number. Tag 20.
+    SplitRange {
+        /// The range that goes.
+        parent: RangeId,
+        /// The new range below the boundary.
+        left: RangeId,
+        /// Its local number.
+        left_number: RangeNumber,
+        /// The new range above the boundary.
+        right: RangeId,
+        /// Its local number, above the other one.
+        right_number: RangeNumber,
+        /// As of [`ManifestEdit::BeginRange`], for both.
+        since: u64,
+        /// The parent's newest version: all of its records are committed, or were rolled back.
+        base: Version,
+        /// The first ring key of the range above.
+        boundary: RingKey,
+    },
+    /// Two neighbouring ranges became one, whose records so far are the ones under their numbers. Tag 21.
+    MergeRanges {
+        /// The lower range, which goes.
+        left: RangeId,
+        /// The upper range, which goes.
+        right: RangeId,
+        /// The new range.
+        into: RangeId,
+        /// Its local number.
+        number: RangeNumber,
+        /// As of [`ManifestEdit::BeginRange`].
+        since: u64,
+        /// The newest version of both.
+        base: Version,
+    },
+    /// A range's whole lineage. In a rewritten manifest, and when numbers are left out that no segment has any more.
+    /// Tag 22.
+    Lineage {
+        /// Id of the range.
+        range: RangeId,
+        /// The split and merged ranges whose records it has.
+        ancestors: Vec<Ancestor>,
+    },
 }
 
 impl ManifestEdit {
@@ -172,6 +214,9 @@ impl ManifestEdit {
             Self::LastNumber(_) => 17,
             Self::AddCheckpoint { .. } => 18,
             Self::DropCheckpoint { .. } => 19,
+            Self::SplitRange { .. } => 20,
+            Self::MergeRanges { .. } => 21,
+            Self::Lineage { .. } => 22,
         }
     }
 
@@ -179,12 +224,14 @@ impl ManifestEdit {
     /// of any other edit shows in frames of a later generation, or in segments that are unlisted or missing.
     pub(crate) const fn needs_certifying(&self) -> bool {
         use ManifestEdit::{
-            AddRange, BeginRange, BeginSoleEpoch, Blob, ClearRange, DropRange, EndSoleEpoch, RangeWhole,
+            AddRange, BeginRange, BeginSoleEpoch, Blob, ClearRange, DropRange, EndSoleEpoch, Lineage, MergeRanges,
+            RangeWhole, SplitRange,
         };
         let is_of_range = matches!(self, AddRange { .. } | DropRange { .. } | ClearRange { .. });
         let is_of_beginning = matches!(self, BeginRange { .. } | RangeWhole { .. });
         let is_of_epoch = matches!(self, BeginSoleEpoch { .. } | EndSoleEpoch { .. });
-        is_of_range || is_of_beginning || is_of_epoch || matches!(self, Blob { .. })
+        let is_of_lineage = matches!(self, SplitRange { .. } | MergeRanges { .. } | Lineage { .. });
+        is_of_range || is_of_beginning || is_of_epoch || is_of_lineage || matches!(self, Blob { .. })
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
@@ -244,6 +291,7 @@ impl ManifestEdit {
                 out.extend_from_slice(&time.0.to_le_bytes());
                 out.extend_from_slice(&mono.0.to_le_bytes());
             }
+            Self::SplitRange { .. } | Self::MergeRanges { .. } | Self::Lineage { .. } => self.encode_lineage(out),
             Self::Pad { bytes } => out.resize(out.len() + *bytes as usize, 0),
             Self::Blob { key, bytes } => {
                 assert!(bytes.len() <= BLOB_MAX, "a blob of {} B is past the limit of {BLOB_MAX}", bytes.len());
@@ -253,6 +301,59 @@ impl ManifestEdit {
         }
         let body_bytes = (out.len() - start - EDIT_HEADER_BYTES) as u32;
         out[start + 4..start + 8].copy_from_slice(&body_bytes.to_le_bytes());
+    }
+
+    /// Encodes the body of an edit that changes lineages.
+    fn encode_lineage(&self, out: &mut Vec<u8>) {
+        let mut put = |words: &[u32]| words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        match self {
+            Self::SplitRange { parent, left, left_number, right, right_number, since, base, boundary } => {
+                put(&[parent.0, left.0, left_number.0, right.0, right_number.0]);
+                out.extend_from_slice(&since.to_le_bytes());
+                out.extend_from_slice(&base.as_u64().to_le_bytes());
+                out.extend_from_slice(&boundary.0);
+            }
+            Self::MergeRanges { left, right, into, number, since, base } => {
+                put(&[left.0, right.0, into.0, number.0]);
+                out.extend_from_slice(&since.to_le_bytes());
+                out.extend_from_slice(&base.as_u64().to_le_bytes());
+            }
+            Self::Lineage { range, ancestors } => {
+                put(&[range.0]);
+                ancestors.iter().for_each(|ancestor| ancestor.encode(out));
+            }
+            _ => unreachable!("the caller encodes the others"),
+        }
+    }
+
+    /// Decodes the body of an edit that changes lineages.
+    fn decode_lineage(tag: u8, body: &[u8]) -> Option<Self> {
+        Some(match (tag, body.len()) {
+            (20, 56) => Self::SplitRange {
+                parent: RangeId(u32_at(body, 0)),
+                left: RangeId(u32_at(body, 4)),
+                left_number: RangeNumber(u32_at(body, 8)),
+                right: RangeId(u32_at(body, 12)),
+                right_number: RangeNumber(u32_at(body, 16)),
+                since: u64_at(body, 20),
+                base: Version::from_u64(u64_at(body, 28)),
+                boundary: RingKey(array(body, 36)),
+            },
+            (21, 32) => Self::MergeRanges {
+                left: RangeId(u32_at(body, 0)),
+                right: RangeId(u32_at(body, 4)),
+                into: RangeId(u32_at(body, 8)),
+                number: RangeNumber(u32_at(body, 12)),
+                since: u64_at(body, 16),
+                base: Version::from_u64(u64_at(body, 24)),
+            },
+            (22, 4..) => {
+                let (ancestors, rest) = body[4..].as_chunks::<{ Ancestor::BYTES }>();
+                let ancestors = ancestors.iter().map(Ancestor::decode).collect::<Option<_>>()?;
+                return rest.is_empty().then_some(Self::Lineage { range: RangeId(u32_at(body, 0)), ancestors });
+            }
+            _ => return None,
+        })
     }
 
     /// Encodes the body of an edit that names a file by its UUID.
@@ -339,6 +440,7 @@ impl ManifestEdit {
             (17, 4) => Self::LastNumber(RangeNumber(u32_at(body, 0))),
             (18, 24) => Self::AddCheckpoint { uuid: SegmentUuid(array(body, 0)), len_bytes: u64_at(body, 16) },
             (19, 16) => Self::DropCheckpoint { uuid: SegmentUuid(array(body, 0)) },
+            (20..=22, _) => return Self::decode_lineage(tag, body),
             (9, 4..=BLOB_BODY_MAX) => Self::Blob { key: u32_at(body, 0), bytes: body[4..].to_vec() },
             _ => return None,
         })

@@ -11,12 +11,14 @@
 mod decode;
 mod edit;
 mod encode;
+mod lineage;
 mod seal;
 mod state;
 
 pub use decode::{DecodedManifest, ManifestError, ManifestVerdict, decode_all, decode_header};
 pub use edit::ManifestEdit;
 pub use encode::{certifying_edits, encode_commit, encode_header, encode_snapshot};
+pub use lineage::Ancestor;
 pub use seal::SegmentSeal;
 pub(crate) use seal::seal_bytes;
 pub use state::{

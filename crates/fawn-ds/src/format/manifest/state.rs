@@ -1,5 +1,5 @@
 //! Manifest state: the result of all edits; edits that contradict it are corruption and refused.
-use super::{ManifestEdit, SegmentSeal};
+use super::{Ancestor, ManifestEdit, SegmentSeal};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{
     FORMAT_OLDEST, FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid,
@@ -10,7 +10,7 @@ use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, TimeMs, Version};
 use std::collections::BTreeMap;
 
 /// A key range of the store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ManifestRange {
     /// Boundaries of its keys.
     pub keys: KeyRange,
@@ -20,6 +20,8 @@ pub struct ManifestRange {
     pub beginning: Option<RangeBeginning>,
     /// Its last sole epochs, if it had any since its records began.
     pub sole: Option<SoleEpochs>,
+    /// The split and merged ranges whose records it has too, and whose numbers a segment may have.
+    pub lineage: Vec<Ancestor>,
 }
 
 /// Successive epochs in which the store was a range's only serving member. Commit marks say nothing about their
@@ -179,6 +181,13 @@ impl ManifestState {
                 self.change_range(edit)
             }
             ManifestEdit::BeginRange { .. } | ManifestEdit::RangeWhole { .. } => self.begin_range(edit),
+            ManifestEdit::SplitRange { parent, left, left_number, right, right_number, since, base, boundary } => {
+                self.split_range(*parent, *boundary, [(*left, *left_number), (*right, *right_number)], (*since, *base))
+            }
+            ManifestEdit::MergeRanges { left, right, into, number, since, base } => {
+                self.merge_ranges([*left, *right], [(*into, *number)], (*since, *base))
+            }
+            ManifestEdit::Lineage { range, ancestors } => self.set_lineage(*range, ancestors),
             ManifestEdit::LastNumber(number) => assign_number(&mut self.last_number, *number),
             ManifestEdit::BeginSoleEpoch { range, epoch, base } => self.begin_sole_epoch(*range, *epoch, *base),
             ManifestEdit::EndSoleEpoch { range, base } => self.end_sole_epoch(*range, *base),
@@ -248,7 +257,8 @@ impl ManifestState {
                 if self.ranges.contains_key(&range) {
                     return Err("this range is listed already");
                 }
-                let entry = ManifestRange { keys, cleared: Version::ZERO, beginning: None, sole: None };
+                let entry =
+                    ManifestRange { keys, cleared: Version::ZERO, beginning: None, sole: None, lineage: Vec::new() };
                 self.ranges.insert(range, entry);
             }
             ManifestEdit::DropRange { range } => {
@@ -273,6 +283,7 @@ impl ManifestState {
                 // An earlier clear and sole epochs concerned records that are invalidated now.
                 entry.cleared = Version::ZERO;
                 entry.sole = None;
+                entry.lineage.clear();
             }
             ManifestEdit::RangeWhole { range } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
@@ -419,6 +430,9 @@ impl ManifestState {
             if let Some(RangeBeginning { number, since, base, is_whole }) = entry.beginning {
                 edits.push(ManifestEdit::BeginRange { range, number, since, base });
                 edits.extend(is_whole.then_some(ManifestEdit::RangeWhole { range }));
+            }
+            if !entry.lineage.is_empty() {
+                edits.push(ManifestEdit::Lineage { range, ancestors: entry.lineage.clone() });
             }
             if entry.cleared > Version::ZERO {
                 edits.push(ManifestEdit::ClearRange { range, version: entry.cleared });

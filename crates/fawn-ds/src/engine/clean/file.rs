@@ -1,0 +1,175 @@
+//! Filing: after a split or merge, the index entries of a retired range move to the ranges that took over its keys.
+//!
+//! It reads each segment in which a retired range has a part, once, with the reader and at the pace of cleaning. Entries move
+//! as their records are met. What the segment counts for the heirs takes effect at its end, for all retired ranges in it
+//! at once, so a pass that is given up leaves everything as it was.
+use super::super::Engine;
+use super::victim::{Victim, VictimPurpose};
+use crate::format::RangeNumber;
+use crate::format::record::{RecordKind, Stored};
+use crate::log::segments::RangeShare;
+use crate::overlay::ReplacedRecord;
+use crate::range::RangeState;
+use fawn_flash::Device;
+use fawn_types::{KeyHash, MonoMs, Version};
+
+/// Time after which segments that could not be filed are tried again.
+const RETRY_MS: u64 = 10_000;
+
+/// State of filing between segments.
+#[derive(Debug, Default)]
+pub(super) struct FilingState {
+    /// The last victim was filed: cleaning is next.
+    pub(super) was_last: bool,
+    retry_at: MonoMs,
+}
+
+impl<D: Device> Engine<D> {
+    /// Number of segments with records of split or merged ranges that are not filed yet. Polls file them; if nothing is in
+    /// flight, no event says that the next poll is due.
+    pub fn segments_to_file(&self) -> usize {
+        self.ranges.iter().filter(|range| range.is_retired()).map(|range| range.segments.len()).sum()
+    }
+
+    /// Begins with the oldest segment in which a retired range has a part.
+    pub(super) fn choose_to_file(&mut self) -> bool {
+        if self.checkpoints.is_copying() {
+            // Entries that move would be in the image twice, or in neither place.
+            return false;
+        }
+        let now = self.now.mono;
+        let is_ready = |slot: u32| self.segments.get(slot).is_some_and(|segment| !segment.is_filing_failed);
+        let parts = self.ranges.iter().filter(|range| range.is_retired()).flat_map(|range| &range.segments);
+        let Some(slot) = parts.filter(|&(_, &slot)| is_ready(slot)).min().map(|(_, &slot)| slot) else {
+            if now >= self.cleaner.filing.retry_at && self.has_retired() {
+                self.cleaner.filing.retry_at = now.plus_ms(RETRY_MS);
+                self.segments.iter_mut().for_each(|segment| segment.is_filing_failed = false);
+            }
+            return false;
+        };
+        // A retired range has no record behind what is flushed.
+        let end = self.segments.expect(slot).end.min(self.cacheable_to(slot));
+        self.segments.expect_mut(slot).pins += 1;
+        self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::File(Vec::new())));
+        true
+    }
+
+    /// Makes the segment that is being filed begin again: the ranges have changed.
+    pub(crate) fn restart_filing(&mut self) {
+        if let Some(victim) = self.cleaner.victim.as_mut().filter(|victim| victim.is_filed()) {
+            victim.is_given_up = true;
+        }
+    }
+
+    /// Files the record, and counts it for the range that it belongs to if that still inherits its part of the segment.
+    pub(super) fn file_and_count(
+        &mut self,
+        (slot, offset): (u32, u32),
+        stored: &Stored<'_>,
+        counts: &mut Vec<RangeShare>,
+    ) {
+        let (record, number) = (&stored.record, stored.envelope.number);
+        match record.kind {
+            RecordKind::Put | RecordKind::Tombstone | RecordKind::Result => {}
+            RecordKind::Rollback => return self.count_rollback(slot, number, counts),
+            // Clears are listed. Marks say nothing: all is committed.
+            RecordKind::Clear | RecordKind::CommitMark => return,
+        }
+        if self.ranges.iter().any(|range| range.number == number && range.id.is_some()) {
+            return;
+        }
+        let owner = self.heir_of(number, record.key).map(|(at, _)| at);
+        if record.kind == RecordKind::Put {
+            let record =
+                ReplacedRecord { pointer: self.segments.pointer(slot, offset), len_bytes: stored.encoded_len as u32 };
+            self.file_record(owner, KeyHash::of(&self.secret, stored.record.key), record);
+        }
+        if let Some(at) = owner.filter(|&at| self.is_unfiled(slot, at)) {
+            share_of(counts, at).enter(record.version, record.kind);
+        }
+    }
+
+    fn count_rollback(&mut self, slot: u32, number: RangeNumber, counts: &mut Vec<RangeShare>) {
+        let state = self.manifest.state();
+        for (at, range) in self.ranges.iter().enumerate() {
+            let entry = range.id.and_then(|id| state.ranges.get(&id));
+            let has_number = entry.is_some_and(|entry| entry.lineage.iter().any(|known| known.number == number));
+            if has_number && self.is_unfiled(slot, at) {
+                share_of(counts, at).enter(Version::ZERO, RecordKind::Rollback);
+            }
+        }
+    }
+
+    /// Whether a range that this one inherits from has a part of the segment: records of its lineage are counted there.
+    fn is_unfiled(&self, slot: u32, at: usize) -> bool {
+        let segment = self.segments.expect(slot);
+        self.ranges[at].inherited.iter().any(|&from| segment.share(from).is_some())
+    }
+
+    /// All records of the segment were met: it counts them for the heirs, and the retired ranges have no part in it.
+    pub(super) fn end_filing(&mut self, slot: u32, counts: Vec<RangeShare>) {
+        let is_retired = |share: &&RangeShare| self.ranges[share.range].is_retired();
+        let retired: Vec<RangeShare> = self.segments.expect(slot).shares.iter().filter(is_retired).copied().collect();
+        if retired.iter().any(|share| share.live_records > 0) {
+            debug_assert!(false, "slot {slot}: records of {retired:?} were not met");
+            return self.filing_failed(slot, "the index points to records that it does not have");
+        }
+        let sequence = self.segments.expect(slot).sequence;
+        for share in &retired {
+            let range = &mut self.ranges[share.range];
+            range.segments.remove(&sequence);
+            range.lowest_puts.remove(sequence);
+            range.lowest_dead_puts.remove(sequence);
+            range.held.retain(|&(_, held), _| held != sequence);
+            self.segments.expect_mut(slot).remove_share(share.range);
+        }
+        for mut counted in counts {
+            let at = counted.range;
+            let inherits = |share: &&RangeShare| self.ranges[at].inherited.contains(&share.range);
+            // Records that a lookup found expired hide older ones like tombstones, and only the segment says so.
+            let hides = retired.iter().filter(inherits).map(|share| share.hides_below).max();
+            counted.hides_below = hides.unwrap_or_default();
+            let lowest_put = self.segments.expect_mut(slot).add_share(&counted);
+            self.note_lowest_put(at, slot, sequence, lowest_put);
+        }
+        for share in retired {
+            for at in self.family(share.range) {
+                self.ranges[at].shows_hidden = true;
+                self.release_held(at);
+            }
+        }
+        self.drops.examine.push((slot, sequence));
+        self.stats.segments_filed += 1;
+    }
+
+    /// Leaves the segment with the retired ranges, whose index goes on serving.
+    pub(super) fn filing_failed(&mut self, slot: u32, detail: &str) {
+        self.cleaner.filing.retry_at = self.now.mono.plus_ms(RETRY_MS);
+        let segment = self.segments.expect_mut(slot);
+        segment.is_filing_failed = true;
+        tracing::warn!(file = %segment.name, %detail, "a segment cannot be filed after a split or merge: counts stay estimates");
+        self.stats.filing_failed += 1;
+    }
+
+    /// Whether cleaning or filing moves entries of retired ranges now.
+    pub(crate) fn moves_retired(&mut self) -> bool {
+        self.restart_filing();
+        let Some(victim) = &self.cleaner.victim else { return false };
+        let shares = &self.segments.expect(victim.slot).shares;
+        shares.iter().any(|share| self.ranges[share.range].is_retired())
+    }
+
+    /// Whether a retired range has a part of the segment.
+    pub(super) fn has_retired_part(&self, shares: &[RangeShare]) -> bool {
+        shares.iter().any(|share| RangeState::is_retired(&self.ranges[share.range]))
+    }
+}
+
+/// The counts of a range, from zero at first.
+fn share_of(counts: &mut Vec<RangeShare>, at: usize) -> &mut RangeShare {
+    let found = counts.iter().position(|share| share.range == at).unwrap_or_else(|| {
+        counts.push(RangeShare::none(at));
+        counts.len() - 1
+    });
+    &mut counts[found]
+}

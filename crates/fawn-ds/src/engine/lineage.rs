@@ -1,0 +1,446 @@
+//! Lineage at run time: retired ranges, whose index and facts in segments serve the ranges that took over their keys.
+//!
+//! A split or merge *retires* a range: it stays in its place without an id, takes no writes, and keeps its index. Its heirs
+//! look up their own index first, then those that they inherited. A lookup compares whole keys, so a shared index is
+//! right as it is. Filing moves the entries to the heirs' indexes later.
+//!
+//! An index entry and the live record that it stands for are always counted for the same range. A record that dies by an
+//! heir's commit is counted out of the retired range, and the heir notes the commit's version: its marks or syncs make it
+//! durable.
+use super::Engine;
+use crate::error::EngineError;
+use crate::format::manifest::{Ancestor, ManifestEdit, ManifestRange};
+use crate::format::record::RecordKind;
+use crate::format::segment::StreamKind;
+use crate::format::{RangeNumber, checkpoint};
+use crate::index::Pointer;
+use crate::log::LogPosition;
+use crate::manifest_file::CommitNumber;
+use crate::overlay::ReplacedRecord;
+use crate::range::RangeState;
+use fawn_flash::Device;
+use fawn_types::{KeyHash, KeyRange, RangeId, RingKey, Version};
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+
+impl<D: Device> Engine<D> {
+    /// Splits a range in two at a boundary. Both are there at once, with the records of the parent, which goes. Blocks for
+    /// one write of the manifest, and for a sync where the durability mode left records unsynced.
+    ///
+    /// # Errors
+    /// [`EngineError::Overloaded`] while records of the range are not committed, a transfer into it or the verification
+    /// of an overwritten key is in flight, or a clear is not listed yet: poll, then retry. [`EngineError::NotSplit`] if the
+    /// boundary is not within the range. [`EngineError::RangeExists`], [`EngineError::UnknownRange`],
+    /// [`EngineError::StoreFull`], or the store is poisoned.
+    pub fn split_range(
+        &mut self,
+        parent: RangeId,
+        boundary: RingKey,
+        left: RangeId,
+        right: RangeId,
+    ) -> Result<(), EngineError> {
+        let at = self.range_at(parent)?;
+        let keys = self.ranges[at].keys;
+        if !boundary.is_boundary() || boundary <= keys.start || keys.end.is_some_and(|end| boundary >= end) {
+            return Err(EngineError::NotSplit { range: parent });
+        }
+        if let Some(range) = [left, right].into_iter().find(|&id| self.range_at(id).is_ok() || left == right) {
+            return Err(EngineError::RangeExists { range });
+        }
+        self.prepare_heirs(&[at])?;
+        let base = self.ranges[at].progress.appended;
+        let since = self.appended_end().sequence(self.options.segment_bytes);
+        let left_number = self.manifest.state().next_number();
+        let right_number = RangeNumber(left_number.0 + 1);
+        let split = ManifestEdit::SplitRange { parent, left, left_number, right, right_number, since, base, boundary };
+        self.replace_ranges(&[at], split, &[left, right])
+    }
+
+    /// Merges two neighbouring ranges into one. It is there at once, with the records of both, which go. Blocks as
+    /// [`Engine::split_range`].
+    ///
+    /// # Errors
+    /// As [`Engine::split_range`]; [`EngineError::NotSplit`] if the one does not end where the other begins.
+    pub fn merge_ranges(&mut self, left: RangeId, right: RangeId, into: RangeId) -> Result<(), EngineError> {
+        let parents = [self.range_at(left)?, self.range_at(right)?];
+        if self.ranges[parents[0]].keys.end != Some(self.ranges[parents[1]].keys.start) {
+            return Err(EngineError::NotSplit { range: right });
+        }
+        if self.range_at(into).is_ok() {
+            return Err(EngineError::RangeExists { range: into });
+        }
+        // An index that both inherited may have entries of a range between that was dropped or cleared.
+        if parents.iter().any(|&at| !self.ranges[at].inherited.is_empty()) {
+            return Err(EngineError::Overloaded);
+        }
+        self.prepare_heirs(&parents)?;
+        let base = parents.map(|at| self.ranges[at].progress.appended).into_iter().max().unwrap_or_default();
+        let since = self.appended_end().sequence(self.options.segment_bytes);
+        let number = self.manifest.state().next_number();
+        let merge = ManifestEdit::MergeRanges { left, right, into, number, since, base };
+        self.replace_ranges(&parents, merge, &[into])
+    }
+
+    /// Refuses while anything of the ranges is in flight, and syncs them.
+    fn prepare_heirs(&mut self, parents: &[usize]) -> Result<(), EngineError> {
+        self.check_writable()?;
+        for &at in parents {
+            let range = &self.ranges[at];
+            let is_pending = !range.pending.is_empty() || range.copy.is_some() || self.has_unlisted_clear(at);
+            if is_pending || self.overlay.unconfirmed(at, 0, None).next().is_some() {
+                return Err(EngineError::Overloaded);
+            }
+        }
+        if parents.iter().any(|&at| self.ranges[at].progress.synced < self.ranges[at].progress.appended) {
+            self.sync_all()?;
+        }
+        let listed = self.manifest.state().ancestors().count() + 2;
+        self.reserve_manifest(2 * listed * size_of::<Ancestor>())
+    }
+
+    /// Retires ranges and puts their heirs in place, with one commit.
+    fn replace_ranges(&mut self, parents: &[usize], edit: ManifestEdit, heirs: &[RangeId]) -> Result<(), EngineError> {
+        let mut edits = self.forgotten_lineage();
+        if matches!(edit, ManifestEdit::MergeRanges { .. }) {
+            edits.extend(self.retire_listed_checkpoints(parents));
+        }
+        edits.push(edit);
+        let listed = self.manifest.commit(&edits);
+        self.retire_dropped_checkpoints(&edits, listed);
+        let mut inherited: SmallVec<[usize; 2]> = parents.iter().copied().collect();
+        for &at in parents {
+            inherited.extend(self.ranges[at].inherited().iter().copied().filter(|f| !parents.contains(f)));
+        }
+        let chain_time = parents.iter().filter_map(|&at| self.ranges[at].chain_time).min();
+        parents.iter().for_each(|&at| self.retire_range(at));
+        for &id in heirs {
+            let entry = self.manifest.state().ranges.get(&id);
+            let Some((keys, beginning)) = entry.and_then(|entry| Some((entry.keys, entry.beginning?))) else {
+                unreachable!("the manifest lists {id:?} now")
+            };
+            let mut heir = RangeState::new(Some(id), beginning.number, keys, self.options.index);
+            heir.begin_again(beginning.number, beginning.base);
+            (heir.inherited, heir.chain_time) = (inherited.clone(), chain_time);
+            self.place_range(heir);
+        }
+        self.bound_retained();
+        self.wait_for_manifest(listed)
+    }
+
+    /// The range takes no writes from now on. All of its records are committed and synced, and the manifest says so.
+    fn retire_range(&mut self, at: usize) {
+        self.give_up_checkpoint();
+        self.restart_filing();
+        self.records.clear_range(at);
+        self.release_durable_mark(at);
+        self.streams[StreamKind::Foreground].flush.forget_range(at);
+        self.leave_open_frame(at);
+        self.ranges[at].retire();
+        self.range_ids[at] = None;
+        self.release_held(at);
+        self.examine_range(at);
+    }
+
+    /// Edits that leave numbers out of lineages that no segment has any more.
+    pub(crate) fn forgotten_lineage(&self) -> Vec<ManifestEdit> {
+        if self.manifest.state().ancestors().next().is_none() {
+            return Vec::new();
+        }
+        let of_segments = self.segments.iter().flat_map(|segment| &segment.facts.numbers).map(|facts| facts.number);
+        let open = self.ranges.iter().filter(|range| range.open_facts.records > 0).map(|range| range.number);
+        let named: BTreeSet<RangeNumber> = of_segments.chain(open).collect();
+        let is_left = |ancestor: &&Ancestor| named.contains(&ancestor.number);
+        let shorter = |(&range, entry): (&RangeId, &ManifestRange)| {
+            let ancestors: Vec<Ancestor> = entry.lineage.iter().filter(is_left).copied().collect();
+            (ancestors.len() < entry.lineage.len()).then_some(ManifestEdit::Lineage { range, ancestors })
+        };
+        self.manifest.state().ranges.iter().filter_map(shorter).collect()
+    }
+
+    /// Edits that drop all checkpoints before a merge of ranges with a lineage: an index in them may have entries of a
+    /// range between that is gone.
+    fn retire_listed_checkpoints(&self, parents: &[usize]) -> Vec<ManifestEdit> {
+        let state = self.manifest.state();
+        let has_lineage = |&at: &usize| {
+            self.range_ids[at].and_then(|id| state.ranges.get(&id)).is_some_and(|entry| !entry.lineage.is_empty())
+        };
+        let checkpoints = parents.iter().any(has_lineage).then_some(&state.checkpoints).into_iter().flatten();
+        checkpoints.map(|entry| ManifestEdit::DropCheckpoint { uuid: entry.uuid }).collect()
+    }
+
+    /// The files of checkpoints that the edits drop go once these are durable. An opening has none then: the next is due.
+    fn retire_dropped_checkpoints(&mut self, edits: &[ManifestEdit], listed: CommitNumber) {
+        let dropped = edits.iter().filter_map(|edit| match edit {
+            ManifestEdit::DropCheckpoint { uuid } => Some(checkpoint::file_name(*uuid)),
+            _ => None,
+        });
+        let names: Vec<String> = dropped.collect();
+        if !names.is_empty() {
+            self.checkpoints.last.log_bytes = self.log_bytes();
+            self.checkpoints.retire_with(names.into_iter(), listed);
+        }
+    }
+
+    /// Gives each range of a lineage a place, at an opening: a checkpoint may have its index.
+    pub(crate) fn place_ancestors(&mut self) {
+        let ancestors: Vec<Ancestor> = self.manifest.state().ancestors().copied().collect();
+        for Ancestor { number, keys, .. } in ancestors {
+            match self.ranges.iter_mut().find(|range| range.number == number) {
+                Some(range) => {
+                    let ends = [range.keys.end, keys.end];
+                    range.keys.start = range.keys.start.min(keys.start);
+                    range.keys.end =
+                        ends.iter().all(Option::is_some).then(|| ends.into_iter().flatten().max()).flatten();
+                }
+                None => {
+                    self.place_range(RangeState::new(None, number, keys, self.options.index));
+                }
+            }
+        }
+    }
+
+    /// Sets from which places each range inherits, at an opening.
+    pub(crate) fn inherit(&mut self) {
+        for at in 0..self.ranges.len() {
+            let entry = self.range_ids[at].and_then(|id| self.manifest.state().ranges.get(&id));
+            let numbers = entry.into_iter().flat_map(|entry| entry.lineage.iter().map(|ancestor| ancestor.number));
+            let places = numbers.filter_map(|number| self.ranges.iter().position(|range| range.number == number));
+            let mut inherited: SmallVec<[usize; 2]> = places.collect();
+            inherited.sort_unstable();
+            inherited.dedup();
+            self.ranges[at].inherited = inherited;
+        }
+    }
+
+    /// By place: the retired ranges whose keys this range took over, from each other or at last.
+    pub(crate) fn elders(&self) -> Vec<SmallVec<[usize; 2]>> {
+        let mut elders = vec![SmallVec::new(); self.ranges.len()];
+        let place_of = |number| self.ranges.iter().position(|range| range.number == number);
+        for entry in self.manifest.state().ranges.values() {
+            let own = entry.beginning.map(|beginning| (beginning.number, entry.keys));
+            let lineage = || entry.lineage.iter().map(|ancestor| (ancestor.number, ancestor.keys));
+            for (number, keys) in lineage().chain(own) {
+                let is_elder =
+                    |&(elder, of_elder): &(RangeNumber, KeyRange)| elder < number && width(&keys, &of_elder) > 0;
+                let Some(at) = place_of(number) else { continue };
+                elders[at].extend(lineage().filter(is_elder).filter_map(|(elder, _)| place_of(elder)));
+            }
+        }
+        elders.iter_mut().for_each(|of_range: &mut SmallVec<[usize; 2]>| {
+            // Numbers grow: the oldest history first.
+            of_range.sort_by_key(|&place| self.ranges[place].number);
+            of_range.dedup();
+        });
+        elders
+    }
+
+    /// An opening read a rollback of a retired range: its records before it count for none of the heirs.
+    pub(crate) fn invalidate_for_heirs(&mut self, at: usize, after: Version, (slot, end): (u32, LogPosition)) {
+        let (number, heirs): (RangeNumber, SmallVec<[usize; 2]>) = (self.ranges[at].number, self.heirs(at).collect());
+        let mut slots: BTreeSet<u32> = BTreeSet::new();
+        for heir in heirs {
+            slots.extend(self.ranges[heir].segments.values());
+            self.enter_segment(heir, slot, Version::ZERO, RecordKind::Rollback);
+        }
+        for slot in slots {
+            let segment = self.segments.expect_mut(slot);
+            if segment.stream == StreamKind::Foreground {
+                segment.invalidate(number, after, end);
+            }
+        }
+    }
+
+    /// The first entry of an inherited index that may be of a key with this hash.
+    #[inline]
+    pub(crate) fn first_inherited(&self, at: usize, hash: KeyHash) -> Option<Pointer> {
+        if self.ranges[at].inherited.is_empty() { None } else { self.candidates(at, hash).next() }
+    }
+
+    /// Keys of the range in inherited indexes, estimated by the width of its part.
+    pub(crate) fn inherited_keys(&self, at: usize) -> u64 {
+        let of_part = |&from: &usize| {
+            let part = |heir: usize| u128::from(width(&self.ranges[heir].keys, &self.ranges[from].keys));
+            let all: u128 = self.heirs(from).map(part).sum();
+            let keys = u128::from(self.ranges[from].index.len());
+            (keys * part(at) / all.max(1)) as u64
+        };
+        self.ranges[at].inherited().iter().map(of_part).sum()
+    }
+
+    /// Whether [`Engine::len`] is no estimate: nothing of the range has still to be filed after a split or merge.
+    pub fn is_len_exact(&self, range: RangeId) -> bool {
+        let Ok(at) = self.range_at(range) else { return true };
+        self.ranges[at].inherited().iter().all(|&from| self.ranges[from].index.is_empty())
+    }
+
+    /// Length of all lineages, in ancestors: bounded by the numbers that segments have.
+    pub fn lineage_len(&self) -> usize {
+        self.manifest.state().ancestors().count()
+    }
+
+    /// Whether any range is retired.
+    #[inline]
+    pub(crate) fn has_retired(&self) -> bool {
+        self.ranges.iter().any(RangeState::is_retired)
+    }
+
+    /// Pointers of the entries whose fragment matches a key of the range: its own, then inherited ones.
+    pub(crate) fn candidates(&self, at: usize, hash: KeyHash) -> impl Iterator<Item = Pointer> + '_ {
+        let range = &self.ranges[at];
+        let inherited = range.inherited().iter().flat_map(move |&from| self.ranges[from].index.candidates(hash));
+        range.index.candidates(hash).chain(inherited)
+    }
+
+    /// The place of the range whose index has this entry of the range.
+    #[inline]
+    pub(crate) fn indexed_at(&self, at: usize, hash: KeyHash, pointer: Pointer) -> usize {
+        if self.ranges[at].inherited().is_empty() { at } else { self.find_indexed(at, hash, pointer) }
+    }
+
+    #[cold]
+    fn find_indexed(&self, at: usize, hash: KeyHash, pointer: Pointer) -> usize {
+        let has = |&place: &usize| self.ranges[place].index.candidates(hash).any(|found| found == pointer);
+        let inherited = self.ranges[at].inherited().iter().copied().find(has);
+        inherited.filter(|_| !has(&at)).unwrap_or(at)
+    }
+
+    /// Pointers of whole cells of the range's index and the inherited ones from `cursor` on, and where the next cells begin.
+    /// Cells nest: the largest one at the cursor contains whole ones of the other indexes.
+    pub(crate) fn cells(&self, at: usize, cursor: u64) -> (Vec<Pointer>, Option<u64>) {
+        let parts = || [at].into_iter().chain(self.ranges[at].inherited().iter().copied());
+        let ends = parts().map(|place| self.ranges[place].index.cell(cursor).next);
+        let end = ends.max_by_key(|next| next.unwrap_or(u64::MAX)).flatten();
+        let mut pointers = Vec::new();
+        for place in parts() {
+            let mut next = Some(cursor);
+            while let Some(from) = next.filter(|&from| end.is_none_or(|end| from < end)) {
+                let cell = self.ranges[place].index.cell(from);
+                pointers.extend(cell.pointers());
+                next = cell.next;
+            }
+        }
+        (pointers, end)
+    }
+
+    /// Whether a record that an index of the range points to is the range's: an inherited index has others too.
+    pub(crate) fn has_key(&self, at: usize, key: &[u8]) -> bool {
+        let range = &self.ranges[at];
+        range.inherited().is_empty() || range.keys.contains(&RingKey::of(&self.secret, key))
+    }
+
+    /// The place of the range that a record under this number belongs to, and the version up to which its records are
+    /// invalidated by the manifest.
+    pub(crate) fn owner_of(&self, number: RangeNumber, key: &[u8]) -> Option<(usize, Version)> {
+        match self.ranges.iter().position(|range| range.number == number && range.id.is_some()) {
+            Some(at) => Some((at, self.ranges[at].cleared.listed)),
+            None => self.heir_of(number, key),
+        }
+    }
+
+    /// The serving range whose lineage has this number for this key.
+    #[cold]
+    pub(crate) fn heir_of(&self, number: RangeNumber, key: &[u8]) -> Option<(usize, Version)> {
+        let state = self.manifest.state();
+        if state.ancestors().all(|ancestor| ancestor.number != number) {
+            return None;
+        }
+        let ring_key = RingKey::of(&self.secret, key);
+        self.ranges.iter().enumerate().find_map(|(at, range)| {
+            let lineage = &state.ranges.get(&range.id?)?.lineage;
+            let is_it = |ancestor: &&Ancestor| ancestor.number == number && ancestor.keys.contains(&ring_key);
+            let ancestor = lineage.iter().find(is_it)?;
+            Some((at, ancestor.cleared.max(range.cleared.listed)))
+        })
+    }
+
+    /// Places of the serving ranges that have records of this one.
+    pub(crate) fn heirs(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
+        let has = move |(_, range): &(usize, &RangeState)| range.id.is_some() && range.inherited.contains(&at);
+        self.ranges.iter().enumerate().filter(has).map(|(heir, _)| heir)
+    }
+
+    /// Places of all ranges whose records in segments may be of the same keys.
+    pub(crate) fn family(&self, at: usize) -> SmallVec<[usize; 4]> {
+        let mut family: SmallVec<[usize; 4]> = SmallVec::new();
+        family.push(at);
+        let heirs = self.ranges[at].id.is_none().then(|| self.heirs(at)).into_iter().flatten();
+        let related = heirs.flat_map(|heir| [heir].into_iter().chain(self.ranges[heir].inherited.iter().copied()));
+        for place in related.chain(self.ranges[at].inherited.iter().copied()) {
+            if !family.contains(&place) {
+                family.push(place);
+            }
+        }
+        family
+    }
+
+    /// Moves a record, and what it counts, from the retired range whose index has it to the range that it belongs to. A
+    /// record that belongs to none dies, and so does one that was cleared since.
+    pub(crate) fn file_record(&mut self, owner: Option<usize>, hash: KeyHash, record: ReplacedRecord) {
+        let has = |range: &RangeState| {
+            range.is_retired() && range.index.candidates(hash).any(|found| found == record.pointer)
+        };
+        let Some(from) = self.ranges.iter().position(has) else { return };
+        let heir = owner.filter(|&at| self.ranges[at].inherited().contains(&from));
+        let Some(at) = heir else {
+            let removed = self.ranges[from].index.remove(hash, record.pointer);
+            assert!(removed, "the entry was just found");
+            self.note_unindexed(from, hash, record);
+            let by = owner.map_or(Version::ZERO, |at| self.ranges[at].cleared.committed);
+            return self.release_for(from, owner.unwrap_or(from), record, by);
+        };
+        if let Err(error) = self.ranges[at].index.insert(hash, record.pointer) {
+            return self.index_refused(&error.to_string());
+        }
+        let removed = self.ranges[from].index.remove(hash, record.pointer);
+        assert!(removed, "the entry was just found");
+        let (slot, _) = self.segments.slot_and_offset(record.pointer);
+        self.segments.expect_mut(slot).hand_over_live(from, at, record.len_bytes);
+        self.note_share(at, slot);
+        self.note_dead_puts(from, slot);
+        self.stats.filed_records += 1;
+    }
+
+    /// As [`Engine::release_old`], of a record that is counted for `part` and died by a commit of the range `at`.
+    pub(crate) fn release_for(&mut self, part: usize, at: usize, old: ReplacedRecord, by: Version) {
+        if part == at {
+            return self.release_old(at, old, by);
+        }
+        let (slot, _) = self.segments.slot_and_offset(old.pointer);
+        self.segments.expect_mut(slot).note_died_by(at, by);
+        self.note_share(at, slot);
+        self.release_old(part, old, Version::ZERO);
+    }
+
+    /// The range has a part of this segment.
+    pub(crate) fn note_share(&mut self, at: usize, slot: u32) {
+        let sequence = self.segments.expect(slot).sequence;
+        self.ranges[at].segments.insert(sequence, slot);
+    }
+
+    /// Forgets retired ranges that have nothing left, or no heir.
+    pub(crate) fn forget_retired(&mut self) {
+        // A checkpoint in progress names places.
+        if self.checkpoints.is_copying() {
+            return;
+        }
+        for at in 0..self.ranges.len() {
+            if !self.ranges[at].is_retired() {
+                continue;
+            }
+            let has_heir = self.heirs(at).next().is_some();
+            if has_heir && !self.ranges[at].segments.is_empty() {
+                continue;
+            }
+            self.restart_filing();
+            self.ranges.iter_mut().for_each(|range| range.inherited.retain(|from| *from != at));
+            self.vacate_place(at);
+        }
+    }
+}
+
+/// Width of the part that two ranges share, in units of the ring keys' highest 64 bits.
+fn width(range: &KeyRange, other: &KeyRange) -> u64 {
+    let high = |key: &RingKey| key.0.iter().take(8).fold(0, |high: u64, &byte| (high << 8) | u64::from(byte));
+    let end = |range: &KeyRange| range.end.as_ref().map_or(u64::MAX, high);
+    end(range).min(end(other)).saturating_sub(high(&range.start.max(other.start)))
+}
