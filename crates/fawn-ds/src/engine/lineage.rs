@@ -149,8 +149,11 @@ impl<D: Device> Engine<D> {
         let of_segments = self.segments.iter().flat_map(|segment| &segment.facts.numbers).map(|facts| facts.number);
         let open = self.ranges.iter().filter(|range| range.open_facts.records > 0).map(|range| range.number);
         let named: BTreeSet<RangeNumber> = of_segments.chain(open).collect();
-        let is_left = |ancestor: &&Ancestor| named.contains(&ancestor.number);
         let shorter = |(&range, entry): (&RangeId, &ManifestRange)| {
+            let numbers = entry.lineage.iter().map(|ancestor| ancestor.number);
+            let oldest = numbers.filter(|number| named.contains(number)).min();
+            // A checkpoint may have records of the oldest one under the number of a later one, to which they were filed.
+            let is_left = |ancestor: &&Ancestor| oldest.is_some_and(|oldest| ancestor.number >= oldest);
             let ancestors: Vec<Ancestor> = entry.lineage.iter().filter(is_left).copied().collect();
             (ancestors.len() < entry.lineage.len()).then_some(ManifestEdit::Lineage { range, ancestors })
         };
