@@ -100,7 +100,7 @@ impl<D: Device> Engine<D> {
             return ancestor.map_or(Version::ZERO, |ancestor| ancestor.base);
         };
         let base = listed.beginning.map_or(Version::ZERO, |beginning| beginning.base);
-        // What it took over from one range is in the order of that one's history, apart from what was transferred to that.
+        // Records taken over from one range are in the order of that one's history, apart from what was transferred to that.
         let transferred = listed.lineage.iter().map(|ancestor| ancestor.base).max();
         if listed.lineage.len() == 1 { transferred.unwrap_or(base) } else { base }
     }

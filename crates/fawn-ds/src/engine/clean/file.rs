@@ -1,7 +1,7 @@
 //! Filing: after a split or merge, the index entries of a retired range move to the ranges that took over its keys.
 //!
 //! It reads each segment in which a retired range has a part, once, with the reader and at the pace of cleaning. Entries move
-//! as their records are met. What the segment counts for the heirs takes effect at its end, for all retired ranges in it
+//! as their records are met. The counts of the segment for the heirs take effect at its end, for all retired ranges in it
 //! at once, so a pass that is given up leaves everything as it was.
 use super::super::Engine;
 use super::victim::{Victim, VictimPurpose};
