@@ -1,6 +1,7 @@
 //! Dropped ranges: their space is freed, nothing of them comes back, and work in flight does not touch their successors.
 use crate::range_harness::{RangeHarness, ring_at};
-use crate::support::{SECRET, small};
+use crate::support::{SECRET, manifest_commits, small};
+use fawn_ds::internals::format::manifest::{self, ManifestState};
 use fawn_ds::internals::{Engine, EngineError, RecordRef};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
@@ -90,12 +91,20 @@ fn a_verification_in_flight_does_not_touch_the_next_range_of_its_place() {
     for key in &keys {
         harness.write(key, Some(&[3; 700]));
     }
+    // Their old versions leave the window, so each of the overwrites has to read one.
+    harness.settle();
+    let of_dropped = harness.disk.hung();
     for key in &keys[..20] {
         harness.write(key, Some(&[4; 700]));
     }
+    harness.engine.submit(harness.now);
+    assert!(harness.disk.hung() > of_dropped, "verifications of the second range are in flight too");
+    let reads = harness.engine.stats().verification_reads;
     harness.disk.release_hung();
     harness.disk.clear_faults();
     harness.settle();
+    let again = harness.engine.stats().verification_reads - reads;
+    assert_eq!(again, 0, "a verification of the dropped range read for the second one");
     harness.check(&keys, "after the place was used again");
     harness.check_len("after the place was used again");
     harness.reopen(4, true);
@@ -141,6 +150,38 @@ fn a_crash_around_a_drop_leaves_the_range_whole_or_gone() {
     }
     println!("{images} images");
     assert!(images > 60, "only {images} images");
+}
+
+/// Both commits may be in one write, of which a crash leaves the first part only: segments that hide records of a range go
+/// after the range.
+#[test]
+fn the_manifest_drops_a_range_before_its_segments() {
+    for is_sole in [true, false] {
+        let mut harness = two_ranges(7, is_sole);
+        let keys: Vec<_> = keys(900).into_iter().filter(|key| harness.range_of(key) == Some(RangeId(1))).collect();
+        for key in &keys {
+            harness.write(key, Some(&[7; 600]));
+        }
+        harness.settle();
+        let (before, dropped) = (manifest_states(&harness).len(), harness.engine.stats().segments_dropped);
+        harness.drop_range(1);
+        harness.settle();
+        assert!(harness.engine.stats().segments_dropped > dropped + 2, "segments of the range are dropped");
+        let states = manifest_states(&harness);
+        assert!(states.len() > before, "the manifest was not rewritten");
+        let segments = states[before - 1].segments.len();
+        for state in &states[before..] {
+            let is_whole = state.segments.len() >= segments;
+            assert!(is_whole || !state.ranges.contains_key(&RangeId(1)), "segments went before their range");
+        }
+    }
+}
+
+/// The state after each commit of the manifest.
+fn manifest_states(harness: &RangeHarness) -> Vec<ManifestState> {
+    let bytes = harness.disk.contents("manifest").unwrap();
+    let ends = manifest_commits(&bytes).into_iter().map(|(_, end)| end);
+    ends.map(|end| manifest::decode_all(&bytes[..end]).unwrap().state).collect()
 }
 
 #[test]
