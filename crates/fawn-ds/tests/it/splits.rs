@@ -1,11 +1,11 @@
 //! Splits and merges: the new ranges serve at once with the old records, and filing makes their indexes and counts their own.
 use crate::range_harness::{RangeHarness, ring_at};
-use crate::support::{SECRET, scanned, small};
-use fawn_ds::internals::{Engine, EngineError, Options, Scan, ScanStep};
+use crate::support::{SECRET, cached, scanned, small};
+use fawn_ds::internals::{Engine, EngineError, Options, RecordRef, Scan, ScanStep};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, KeyRange, RangeId, RingKey};
+use fawn_types::{Durability, KeyHash, KeyRange, RangeId, RingKey, Version};
 
 const ID: RangeId = RangeId(1);
 
@@ -404,4 +404,101 @@ fn every_key_is_in_one_part() {
     let keys = keys(100);
     let low = keys.iter().filter(|key| RingKey::of(&SECRET, key) < ring_at(0x80)).count();
     assert!((30..70).contains(&low), "{low} of 100 keys");
+}
+
+/// A chain's record dies by the commit of an heir. Until a mark of the heir makes that durable, a crash leaves the new
+/// record pending, and the old one must still be there. Filing would count the record for the heir first: its reads hang.
+#[test]
+fn a_segment_stays_until_what_an_heir_overwrote_is_durably_committed() {
+    let seed = 17;
+    let options = cached(Durability::Sync);
+    let mut harness = whole(seed, options.clone(), false);
+    let keys = keys(600);
+    fill(&mut harness, &keys, 1);
+    // The pages are cached, so overwrites are confirmed without a read.
+    harness.check(&keys, "filled");
+    harness.check(&keys, "cached");
+    harness.disk.hang(OpKind::Read);
+    harness.split(1, ring_at(0x80), 2, 3);
+    let dropped = harness.engine.stats().segments_dropped;
+    harness.disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
+    for part in keys.chunks(25) {
+        for key in part {
+            harness.write(key, Some(&[2; 20]));
+        }
+        for _ in 0..4 {
+            harness.turn();
+        }
+    }
+    assert!(harness.engine.segments_to_file() > 0, "filing waits for its read");
+    assert!(harness.engine.stats().segments_dropped > dropped, "segments of the parent are dropped");
+    let images = harness.disk.take_images();
+    println!("{} images", images.len());
+    assert!(images.len() > 50, "only {} images", images.len());
+    for image in images {
+        image.disk.clear_faults();
+        image.disk.release_hung();
+        let (engine, _) = Engine::open(SimDevice::attach(&image.disk), options.clone(), harness.now).unwrap();
+        let (models, now) = (harness.models.clone(), harness.now);
+        let mut crashed =
+            RangeHarness { disk: image.disk, engine, options: options.clone(), models, now, is_sole: false };
+        for key in &keys {
+            let id = crashed.range_of(key).unwrap();
+            let found = crashed.get(id, key).unwrap();
+            assert!(found.is_some(), "seed {seed}, operation {}: {:?}", image.op, String::from_utf8_lossy(key));
+        }
+    }
+}
+
+/// The manifest says that all of the parent is committed, so nothing of it may be lost any more, whatever the durability.
+#[test]
+fn a_split_syncs_what_the_durability_left_unsynced() {
+    for durability in [Durability::EverySecond, Durability::Memory] {
+        let mut harness = whole(19, small(durability), false);
+        let keys = keys(40);
+        for key in &keys {
+            harness.write(key, Some(&[5; 100]));
+        }
+        if durability == Durability::EverySecond {
+            harness.turn();
+        }
+        harness.commit();
+        let progress = harness.engine.progress(ID);
+        assert!(progress.committed == progress.appended && progress.synced < progress.appended, "{progress:?}");
+        harness.split(1, ring_at(0x80), 2, 3);
+        harness.reopen(19, true);
+        harness.check(&keys, "opened after the split");
+    }
+}
+
+/// A segment has the rollback of records before it. Filed for the heirs it still hides them: without it, an opening would
+/// take them for committed, as all that the parent had.
+#[test]
+fn a_rollback_hides_records_of_the_parent_after_it_is_filed() {
+    let mut harness = whole(20, scanned(Durability::Sync), false);
+    let (kept, later) = (keys(60), keys(200).split_off(60));
+    fill(&mut harness, &kept, 1);
+    let last = harness.engine.progress(ID).committed;
+    let ghosts: Vec<Vec<u8>> = (0..100).map(|i| format!("ghost {i}").into_bytes()).collect();
+    for (ghost, version) in ghosts.iter().zip(last.as_u64() + 1..) {
+        let record = RecordRef::put(Version::from_u64(version), ghost, &[7; 600]);
+        while harness.engine.append(ID, KeyHash::of(&SECRET, ghost), &record).is_err() {
+            harness.engine.submit(harness.now);
+            harness.engine.wait(harness.now, &mut Vec::new());
+        }
+    }
+    harness.engine.rollback(ID, last).unwrap();
+    fill(&mut harness, &later, 2);
+    harness.split(1, ring_at(0x80), 2, 3);
+    file(&mut harness);
+    // Nothing but the rollback keeps its segment now.
+    for byte in 3..6 {
+        fill(&mut harness, &later, byte);
+    }
+    for _ in 0..50 {
+        harness.turn();
+    }
+    harness.reopen(20, false);
+    harness.check(&kept, "opened again");
+    harness.check(&ghosts, "rolled back before the split");
 }
