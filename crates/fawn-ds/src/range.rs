@@ -195,7 +195,8 @@ pub(crate) struct RangeState {
     /// Places of the retired ranges from which it took over keys.
     pub(crate) inherited: SmallVec<[usize; 2]>,
     pub(crate) copy: Option<TransferState>,
-    /// Results that came with a transfer, kept for retries; all older than the retained records.
+    /// Results that came with a transfer, and records of the ranges before a split or merge: kept for retries, in the
+    /// log's order, all older than the retained records.
     pub(crate) copied_results: VecDeque<Retained>,
 }
 
@@ -298,6 +299,11 @@ impl RangeState {
             }
             self.drop_oldest_retained();
         }
+    }
+
+    /// The records that are kept for retries, in the log's order.
+    pub(crate) fn kept_for_retries(&self) -> impl Iterator<Item = Retained> + '_ {
+        self.copied_results.iter().chain(&self.retained).copied()
     }
 
     /// Keeps a transferred result; the bound includes retained records.

@@ -15,13 +15,14 @@ use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, checkpoint};
 use crate::index::Pointer;
 use crate::log::LogPosition;
+use crate::log::segments::RangeShare;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::ReplacedRecord;
-use crate::range::RangeState;
+use crate::range::{RangeState, Retained};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, KeyRange, RangeId, RingKey, Version};
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 impl<D: Device> Engine<D> {
     /// Splits a range in two at a boundary. Both are there at once, with the records of the parent, which goes. Blocks for
@@ -112,6 +113,9 @@ impl<D: Device> Engine<D> {
             inherited.extend(self.ranges[at].inherited().iter().copied().filter(|f| !parents.contains(f)));
         }
         let chain_time = parents.iter().filter_map(|&at| self.ranges[at].chain_time).min();
+        let mut kept: VecDeque<Retained> = parents.iter().flat_map(|&at| self.ranges[at].kept_for_retries()).collect();
+        // The drop rule compares with the first and the last segment of these.
+        kept.make_contiguous().sort_by_key(|kept| kept.sequence);
         parents.iter().for_each(|&at| self.retire_range(at));
         for &id in heirs {
             let entry = self.manifest.state().ranges.get(&id);
@@ -121,10 +125,39 @@ impl<D: Device> Engine<D> {
             let mut heir = RangeState::new(Some(id), beginning.number, keys, self.options.index);
             heir.begin_again(beginning.number, beginning.base);
             (heir.inherited, heir.chain_time) = (inherited.clone(), chain_time);
-            self.place_range(heir);
+            // Of both parts: only a record's key tells on which side of the boundary its operation is.
+            heir.copied_results.clone_from(&kept);
+            let at = self.place_range(heir);
+            self.share_kept_segments(at);
         }
         self.bound_retained();
         self.wait_for_manifest(listed)
+    }
+
+    /// Gives the records that a retired range keeps for retries to its heirs, at an opening.
+    pub(crate) fn hand_over_results(&mut self, at: usize) {
+        let retains = |&heir: &usize| self.ranges[heir].retain_floor.is_some();
+        let heirs: SmallVec<[usize; 2]> = self.heirs(at).filter(retains).collect();
+        let records_max = self.retained_share;
+        for heir in heirs {
+            let mut kept: Vec<Retained> = self.ranges[at].kept_for_retries().collect();
+            kept.extend(self.ranges[heir].copied_results.drain(..));
+            kept.sort_by_key(|kept| (kept.sequence, kept.pointer));
+            kept.dedup_by_key(|kept| (kept.sequence, kept.pointer));
+            self.ranges[heir].copied_results = kept.into();
+            self.ranges[heir].bound_copied_results(records_max);
+            self.share_kept_segments(heir);
+        }
+    }
+
+    /// The range has a part in each segment with a record that it keeps for retries: filing finds none there if the
+    /// others have the keys, and a record that is only a result has no key.
+    fn share_kept_segments(&mut self, at: usize) {
+        let slots = self.ranges[at].copied_results.iter().map(|kept| self.segments.slot_and_offset(kept.pointer).0);
+        for slot in slots.collect::<BTreeSet<u32>>() {
+            self.segments.expect_mut(slot).add_share(&RangeShare::none(at));
+            self.note_share(at, slot);
+        }
     }
 
     /// The range takes no writes from now on. All of its records are committed and synced, and the manifest says so.

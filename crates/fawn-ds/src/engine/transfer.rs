@@ -262,9 +262,9 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Visits the results that came with a range's last transfer, in append order, from the `from`-th on, up to about
-    /// `bytes_max` bytes. They are kept like retained records, within the same bound: results of operations up to the
-    /// transfer's base thus survive a restart.
+    /// Visits the results that came with a range's last transfer, and the records that the ranges before its split or
+    /// merge kept for retries, in the log's order, from the `from`-th on, up to about `bytes_max` bytes. They are kept like
+    /// retained records, within the same bound: results of operations up to the base thus survive a restart.
     ///
     /// # Errors
     /// [`EngineError::Corrupt`], [`EngineError::UnknownRange`].

@@ -20,6 +20,7 @@ use crate::log::segments::{RangeShare, Segment, SegmentTable};
 use crate::range::Retained;
 use core::cmp::Ordering;
 use fawn_flash::{AlignedBuf, Device, FileId, IoClass};
+use fawn_types::Version;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
@@ -341,6 +342,10 @@ impl<D: Device> IndexBuilder<'_, D> {
         // Records before one whose segment was dropped since are not retained any more either.
         let gone = image.retained.iter().rposition(|kept| !is_listed(&kept));
         range.complete_above = gone.map_or(image.complete_above, |gone| image.retained[gone].version);
+        if range.id.is_none() {
+            // A retired range retains nothing, but its heirs keep the records behind the checkpoint for retries.
+            range.complete_above = Version::ZERO;
+        }
         let kept = &image.retained[gone.map_or(0, |gone| gone + 1)..];
         range.retained = kept.iter().map(retained_of).collect();
         range.copied_results = image.copied_results.iter().filter(is_listed).map(retained_of).collect();

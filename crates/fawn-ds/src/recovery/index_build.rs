@@ -116,6 +116,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             if let Some(ancestor) = ancestor.filter(|_| listed.is_none()) {
                 let range = Tentative::of_ancestor(&ancestor);
                 engine.recover_clears(at, range.cleared, range.cleared);
+                engine.ranges[at].retain_floor = Some(Version::ZERO);
                 tentative.push(range);
                 continue;
             }
@@ -451,6 +452,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             self.apply_through(at, committed);
             self.apply_sole(at);
             if is_retired {
+                self.engine.hand_over_results(at);
                 self.engine.ranges[at].retire();
             }
         }

@@ -56,6 +56,7 @@ mod scan_damage;
 mod scrub;
 mod seals;
 mod segment_image;
+mod split_results;
 mod splits;
 mod store_faults;
 mod store_iter;

@@ -2,7 +2,7 @@
 use crate::support::SECRET;
 use fawn_ds::internals::{Engine, EngineError, Event, Lookup, LookupPlan, Options, RecordKind, RecordRef, View};
 use fawn_flash::{SimDevice, SimDisk};
-use fawn_types::{Epoch, KeyHash, KeyRange, Now, RangeId, RingKey, Version};
+use fawn_types::{ClientTag, Epoch, KeyHash, KeyRange, Now, RangeId, RingKey, Version};
 use std::collections::BTreeMap;
 
 /// A range as it should be.
@@ -82,12 +82,18 @@ impl RangeHarness {
 
     /// Writes to the range that has the key; without a value, deletes.
     pub(crate) fn write(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.write_tagged(key, value, ClientTag::NONE, b"");
+    }
+
+    /// As [`Self::write`], for an operation whose result may be requested again.
+    pub(crate) fn write_tagged(&mut self, key: &[u8], value: Option<&[u8]>, tag: ClientTag, result: &[u8]) {
         let Some(id) = self.range_of(key) else { return };
         let version = self.next_version(id);
-        let record = match value {
+        let mut record = match value {
             Some(value) => RecordRef::put(version, key, value),
             None => RecordRef::bare(RecordKind::Tombstone, version, key),
         };
+        (record.tag, record.result) = (tag, result);
         self.append(id, KeyHash::of(&SECRET, key), &record);
         let content = &mut self.models.get_mut(&id).unwrap().content;
         match value {
