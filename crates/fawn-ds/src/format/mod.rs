@@ -9,6 +9,7 @@ pub mod frame;
 pub(crate) mod fuzz;
 pub mod id;
 pub mod manifest;
+pub(crate) mod page_sums;
 pub mod record;
 pub mod run;
 pub mod scan;

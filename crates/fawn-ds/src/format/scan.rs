@@ -28,9 +28,9 @@ pub struct ScanInput {
 
 /// Receiver of a scan's results. A frame precedes its records; frames come in order of their offsets.
 pub trait Visitor {
-    /// A frame was accepted.
-    fn frame(&mut self, header: &FrameHeader) {
-        let _ = header;
+    /// A frame was accepted: its header, and all of its bytes.
+    fn frame(&mut self, header: &FrameHeader, bytes: &[u8]) {
+        let _ = (header, bytes);
     }
 
     /// A record of the frame, and its offset in the segment.
@@ -328,7 +328,7 @@ impl Scanner {
         report.generation = header.generation;
         report.frames += 1;
         report.records += u64::from(header.count);
-        visitor.frame(header);
+        visitor.frame(header, bytes);
         for (offset, stored) in frame::records(header, bytes) {
             report.facts.count(stored.envelope.number, &stored.record);
             visitor.record(offset, &stored);

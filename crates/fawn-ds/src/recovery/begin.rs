@@ -5,6 +5,7 @@ use crate::engine::{Engine, Reserve};
 use crate::error::OpenError;
 use crate::format::FRAMES_OFFSET;
 use crate::format::checkpoint;
+use crate::format::frame;
 use crate::format::manifest::ManifestEdit;
 use crate::format::scan::SyncedLog;
 use crate::format::segment::{self, HEADER_BYTES, StreamKind};
@@ -12,11 +13,13 @@ use crate::log::LogPosition;
 use crate::log::stream::NextSegment;
 use crate::log::window::Chunk;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Device, DeviceError, IoClass};
+use fawn_flash::{AlignedBuf, Device, FileId, IoClass};
 use fawn_types::Version;
 
 /// Longest piece in which unsynced frames are written again, bytes.
 const REWRITE_BYTES_MAX: u64 = 1 << 20;
+/// Reads of bytes that will be written again, until the disk returns those that were verified.
+const VERIFIED_READS_MAX: u32 = 3;
 
 impl<D: Device> Engine<D> {
     /// After validation: removes the traces of unfinished steps and makes the recovered frames durable.
@@ -35,6 +38,9 @@ impl<D: Device> Engine<D> {
             self.device.sync_dir()?;
         }
         report.orphans_removed = orphans;
+        for scanned in scanned.iter().filter(|scanned| scanned.entry.seal.is_none()) {
+            self.confirm_end(scanned)?;
+        }
         for &(slot, offset) in torn {
             // Truncated, not only skipped: the next open must not find the rest of the unfinished frame.
             let segment = self.segments.expect(slot);
@@ -48,11 +54,37 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
+    /// Reads again where the scan found no frame, before that is overwritten: one misdirected read must not end the log.
+    fn confirm_end(&mut self, scanned: &Scanned) -> Result<(), OpenError> {
+        let segment = self.segments.expect(scanned.slot);
+        let (file, at, segment_bytes) = (segment.file, scanned.report.valid_len, self.options.segment_bytes);
+        if at >= segment_bytes {
+            return Ok(());
+        }
+        let base = at - at % PAGE_BYTES as u32;
+        let mut io = Io::new(&mut self.device);
+        let mut read_to = |end: u32| {
+            let len = (end.min(segment_bytes) - base) as usize;
+            io.read(file, u64::from(base), len.next_multiple_of(PAGE_BYTES), IoClass::Recovery)
+        };
+        let bytes = read_to(at.saturating_add(frame::HEADER_BYTES as u32))?;
+        let bytes = &bytes[(at - base) as usize..];
+        let Ok(header) = frame::decode_header(bytes, scanned.entry.uuid, at, segment_bytes) else { return Ok(()) };
+        let bytes = read_to(header.end())?;
+        if header.generation < scanned.report.generation
+            || frame::verify(&header, &bytes[(at - base) as usize..]).is_err()
+        {
+            return Ok(());
+        }
+        let detail = "a second read found a frame where the first found none: open again".to_owned();
+        Err(OpenError::Corrupt { file: segment.name.clone(), from_bytes: at, to_bytes: header.end(), detail })
+    }
+
     /// Writes the frames again that nothing proves to be synced; reads are about to rely on them.
     ///
     /// A killed process may leave frames in the page cache that are not on the disk. If its last sync failed, their
     /// pages are marked clean, and another sync would not cover them.
-    fn rewrite_unsynced(&mut self, scanned: &Scanned, known: &SyncedLog) -> Result<(), DeviceError> {
+    fn rewrite_unsynced(&mut self, scanned: &Scanned, known: &SyncedLog) -> Result<(), OpenError> {
         let segment = self.segments.expect(scanned.slot);
         let (file, end) = (segment.file, u64::from(scanned.report.valid_len));
         let page = PAGE_BYTES as u64;
@@ -61,12 +93,12 @@ impl<D: Device> Engine<D> {
         let mut from = synced - synced % page;
         while from < end && synced < end {
             let len = (end - from).min(REWRITE_BYTES_MAX) as usize;
-            let buf = io.read(file, from, len.next_multiple_of(PAGE_BYTES), IoClass::Recovery)?;
+            let buf = read_verified(&mut io, &segment.name, scanned, (file, from, len))?;
             io.write_durable(file, from, &buf[..len], IoClass::Recovery)?;
             from += len as u64;
         }
         // The length of a truncated file.
-        io.sync(file, IoClass::Recovery)
+        Ok(io.sync(file, IoClass::Recovery)?)
     }
 
     /// Begins a generation, and chooses or creates the segment to append to.
@@ -129,7 +161,8 @@ impl<D: Device> Engine<D> {
             scanned.report.frames == 0
                 && with_data.is_none_or(|with_data| scanned.entry.sequence > with_data.entry.sequence)
         });
-        let active = with_data.filter(is_open).or(empty).map(|scanned| scanned.slot);
+        let active_scan = with_data.filter(is_open).or(empty).copied();
+        let active = active_scan.map(|scanned| scanned.slot);
         self.drop_unused(&scanned, active, empty.map(|empty| empty.slot))?;
         let mut edits = Vec::new();
         for &scanned in &scanned {
@@ -153,8 +186,8 @@ impl<D: Device> Engine<D> {
             None => NextSegment::None,
         };
         self.end_of_log_is_flushed(kind);
-        match (active, kind) {
-            (Some(slot), _) => self.go_on_in(slot),
+        match (active_scan, kind) {
+            (Some(scanned), _) => self.go_on_in(scanned),
             (None, StreamKind::Foreground) => self.begin_first_segment(),
             // Cleaning begins a segment when it needs one.
             (None, StreamKind::Survivors) => Ok(()),
@@ -185,7 +218,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// Appends to a segment with data: the page in which its last frame ends is rewritten with the next frame.
-    fn go_on_in(&mut self, slot: u32) -> Result<(), OpenError> {
+    fn go_on_in(&mut self, scanned: &Scanned) -> Result<(), OpenError> {
+        let slot = scanned.slot;
         let segment = self.segments.expect(slot);
         let (file, sequence, end, kind) = (segment.file, segment.sequence, segment.end, segment.stream);
         let segment_bytes = u64::from(self.options.segment_bytes);
@@ -198,7 +232,8 @@ impl<D: Device> Engine<D> {
         let carried = (end - base) as usize;
         let mut buf = self.pool.take(self.options.chunk_bytes());
         if carried > 0 {
-            let page = Io::new(&mut self.device).read(file, u64::from(base), PAGE_BYTES, IoClass::Recovery)?;
+            let place = (file, u64::from(base), carried);
+            let page = read_verified(&mut Io::new(&mut self.device), &segment.name, scanned, place)?;
             buf[..carried].copy_from_slice(&page[..carried]);
         }
         self.streams[kind].window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
@@ -246,4 +281,23 @@ impl<D: Device> Engine<D> {
         self.begin_segment(segment, self.options.chunk_bytes());
         Ok(())
     }
+}
+
+/// Reads the pages of `len` bytes of a scanned segment. They are as the scan has verified them: they will be written again,
+/// and a misdirected read would put other bytes in their place.
+fn read_verified<D: Device>(
+    io: &mut Io<'_, D>,
+    name: &str,
+    scanned: &Scanned,
+    (file, offset, len): (FileId, u64, usize),
+) -> Result<AlignedBuf, OpenError> {
+    for _ in 0..VERIFIED_READS_MAX {
+        let buf = io.read(file, offset, len.next_multiple_of(PAGE_BYTES), IoClass::Recovery)?;
+        if scanned.pages.match_pages(offset, &buf[..len]) {
+            return Ok(buf);
+        }
+    }
+    let detail = "reads return other bytes than a moment before".to_owned();
+    let to_bytes = scanned.report.valid_len;
+    Err(OpenError::Corrupt { file: name.to_owned(), from_bytes: offset as u32, to_bytes, detail })
 }

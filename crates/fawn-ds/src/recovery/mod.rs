@@ -23,6 +23,7 @@ use crate::engine::{ApartRetry, Checkpoints, Cleaner, Drops, Engine, Scrubber};
 use crate::error::{EngineError, OpenError};
 use crate::format::RangeNumber;
 use crate::format::manifest::{Identity, ManifestState, SegmentEntry};
+use crate::format::page_sums::PageSums;
 use crate::format::scan::{ScanReport, SyncedLog};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::log::segments::SegmentTable;
@@ -53,6 +54,8 @@ struct Scanned {
     entry: SegmentEntry,
     slot: u32,
     report: ScanReport,
+    /// Of a segment that takes more frames.
+    pages: PageSums,
 }
 
 /// The evidence of how far each stream was synced.

@@ -5,9 +5,11 @@ use super::sequential::SequentialRead;
 use super::{OpenReport, Scanned};
 use crate::engine::Engine;
 use crate::error::OpenError;
+use crate::format::frame::FrameHeader;
 use crate::format::manifest::SegmentEntry;
+use crate::format::page_sums::PageSums;
 use crate::format::record::Stored;
-use crate::format::scan::{ScanInput, ScanReport, Scanner};
+use crate::format::scan::{ScanInput, ScanReport, Scanner, Visitor};
 use crate::format::segment::{self, HEADER_BYTES, StreamKind};
 use crate::format::{FRAMES_OFFSET, StoreUuid};
 use crate::log::segments::Segment;
@@ -48,13 +50,13 @@ impl<D: Device> Engine<D> {
                 segment_bytes: builder.engine.options.segment_bytes,
                 sealed_len: entry.sealed_len(),
             };
-            let scan = scan_segment(&mut builder, slot, input)?;
+            let (scan, pages) = scan_segment(&mut builder, slot, input)?;
             report.segments += 1;
             report.records += scan.records;
             report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
             let segment = builder.engine.segments.expect_mut(slot);
             (segment.end, segment.facts) = (scan.valid_len, scan.facts.clone());
-            scanned.push(Scanned { entry, slot, report: scan });
+            scanned.push(Scanned { entry, slot, report: scan, pages });
         }
         let strays = builder.finish()?;
         Ok((scanned, strays))
@@ -103,24 +105,44 @@ fn open_segment<D: Device>(
     Ok(Segment::new((slot, entry.sequence), entry.uuid, entry.stream, file, name))
 }
 
+/// Takes the frames of a scan in.
+struct OpenVisitor<'b, 'e, D: Device> {
+    builder: &'b mut IndexBuilder<'e, D>,
+    slot: u32,
+    pages: Option<&'b mut PageSums>,
+}
+
+impl<D: Device> Visitor for OpenVisitor<'_, '_, D> {
+    fn frame(&mut self, _header: &FrameHeader, bytes: &[u8]) {
+        if let Some(pages) = &mut self.pages {
+            pages.add(bytes);
+        }
+    }
+
+    fn record(&mut self, offset: u32, stored: &Stored<'_>) {
+        self.builder.record(self.slot, offset, stored);
+    }
+}
+
 /// Streams one segment through the scanner: reads run while the records before are taken in.
 fn scan_segment<D: Device>(
     builder: &mut IndexBuilder<'_, D>,
     slot: u32,
     input: ScanInput,
-) -> Result<ScanReport, OpenError> {
+) -> Result<(ScanReport, PageSums), OpenError> {
     let file: FileId = builder.engine.segments.expect(slot).file;
     let end = u64::from(input.sealed_len.unwrap_or(input.segment_bytes));
+    let (is_unsealed, mut pages) = (input.sealed_len.is_none(), PageSums::default());
     let mut scanner = Scanner::new(input);
     let part = (u64::from(FRAMES_OFFSET), end);
     let reads = SequentialRead::new(file, part, SCAN_READS_IN_FLIGHT, IoClass::Recovery);
     let mut reads = reads.counted_by(builder.engine.options.progress.as_ref());
     while let Some(buf) = reads.try_next(&mut builder.engine.device)? {
-        scanner.push(&buf, &mut |offset: u32, stored: &Stored<'_>| builder.record(slot, offset, stored));
+        scanner.push(&buf, &mut OpenVisitor { builder, slot, pages: is_unsealed.then_some(&mut pages) });
         if builder.must_resolve() {
             reads.settle(&mut builder.engine.device);
             builder.resolve()?;
         }
     }
-    Ok(scanner.finish())
+    Ok((scanner.finish(), pages))
 }

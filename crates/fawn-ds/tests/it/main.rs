@@ -31,6 +31,7 @@ mod gaps;
 mod hang;
 mod len;
 mod manifest_growth;
+mod misdirected;
 mod model;
 mod one_tag;
 mod out_of_descriptors;

@@ -1,0 +1,64 @@
+//! Misdirected reads of an opening: no read of it may end up as bytes that it writes.
+use crate::support::{TestNode, TestWrite, small};
+use fawn_ds::internals::check::check;
+use fawn_ds::internals::{Options, View};
+use fawn_flash::sim::{DeviceFault, Loss, OpKind};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::{Durability, Now};
+
+fn options(durability: Durability) -> Options {
+    Options { checkpoint_log_bytes_min: u64::MAX, ..small(durability) }
+}
+
+fn put(node: &mut TestNode, key: &str) {
+    node.append(&[TestWrite { key: key.into(), value: Some(key.repeat(40).into_bytes()), expires_at_ms: 0 }]).unwrap();
+    node.settle();
+}
+
+fn has(node: &mut TestNode, key: &str) -> bool {
+    let found = node.get(key.as_bytes(), View::Committed).unwrap();
+    found.is_some_and(|entry| entry.value == key.repeat(40).into_bytes())
+}
+
+/// A store with frames in several pages of one segment, whose process was killed.
+fn killed(seed: u64, durability: Durability) -> SimDisk {
+    let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+    let mut node = TestNode::open(&disk, options(durability), Now::at(1)).unwrap();
+    (0..30).for_each(|i| put(&mut node, &format!("key {i}")));
+    disk.kill(seed);
+    disk
+}
+
+#[test]
+fn a_misdirected_read_of_an_opening_is_not_written() {
+    let mut openings = 0;
+    for (durability, page, nth) in [Durability::Sync, Durability::EverySecond]
+        .into_iter()
+        .flat_map(|durability| [1, 2, 3, 11].map(|page| (durability, page)))
+        .flat_map(|(durability, page)| (1..30).map(move |nth| (durability, page, nth)))
+    {
+        let disk = killed(nth, durability);
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset: page * 4096 });
+        let opened = TestNode::open(&disk, options(durability), Now::at(2));
+        disk.clear_faults();
+        let mut node = match opened {
+            Ok(node) => node,
+            Err(_) => {
+                disk.kill(nth);
+                TestNode::open(&disk, options(durability), Now::at(2)).unwrap()
+            }
+        };
+        openings += 1;
+        put(&mut node, "later");
+        disk.kill(nth);
+        let context = format!("{durability:?}, read {nth} from page {page}");
+        let image = disk.image(Loss::Process, nth);
+        let report = check(&mut SimDevice::attach(&image)).unwrap();
+        assert!(report.is_sound(), "{context}: {:?}", report.findings);
+        let mut node = TestNode::open(&disk, options(durability), Now::at(3)).unwrap();
+        assert!(has(&mut node, "later"), "{context}");
+        let missing: Vec<usize> = (0..30).filter(|i| !has(&mut node, &format!("key {i}"))).collect();
+        assert!(missing.is_empty(), "{context}: keys {missing:?} are missing");
+    }
+    assert!(openings > 200, "only {openings} openings");
+}
