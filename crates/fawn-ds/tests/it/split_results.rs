@@ -27,7 +27,7 @@ fn begun(seed: u64, options: Options) -> RangeHarness {
     harness
 }
 
-/// What a node does after an opening, and after a split.
+/// The settings of a node after an opening, and after a split.
 fn retain(harness: &mut RangeHarness) {
     let ids: Vec<RangeId> = harness.models.keys().copied().collect();
     ids.into_iter().for_each(|id| harness.engine.set_retain_floor(id, Version::ZERO));
