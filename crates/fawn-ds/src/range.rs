@@ -365,7 +365,7 @@ impl RangeState {
         self.complete_above = self.progress.committed;
     }
 
-    /// Whether a segment may have kept results of a transfer.
+    /// Whether a segment may have one of `copied_results`.
     pub(crate) fn keeps_results_in(&self, sequence: u64) -> bool {
         let (first, last) = (self.copied_results.front(), self.copied_results.back());
         first.zip(last).is_some_and(|(first, last)| (first.sequence..=last.sequence).contains(&sequence))

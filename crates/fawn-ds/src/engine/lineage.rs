@@ -125,7 +125,7 @@ impl<D: Device> Engine<D> {
             let mut heir = RangeState::new(Some(id), beginning.number, keys, self.options.index);
             heir.begin_again(beginning.number, beginning.base);
             (heir.inherited, heir.chain_time) = (inherited.clone(), chain_time);
-            // Of both parts: only a record's key tells on which side of the boundary its operation is.
+            // Both parts keep all of them: a record that is only a result has no key to assign it to a part.
             heir.copied_results.clone_from(&kept);
             let at = self.place_range(heir);
             self.share_kept_segments(at);

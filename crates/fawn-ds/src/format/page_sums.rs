@@ -1,7 +1,7 @@
-//! Checksums of the pages of verified frames: what an opening writes again must be what it has verified.
+//! Checksums of the pages of verified frames: an open rewrites only bytes that match them.
 //!
-//! The end of a log is read twice: for its records, and again where its last pages are rewritten. A second read that the
-//! disk answers with other bytes would otherwise replace synced frames by them.
+//! The end of a log is read twice: by the scan, and again before its last pages are rewritten. Without the comparison, a
+//! second read that is misdirected would overwrite synced frames with other bytes.
 use super::FRAMES_OFFSET;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::checksum::checksum64;
