@@ -318,11 +318,11 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Whether a dead segment or a checkpoint waits for a sync of the stream that nothing else brings about soon:
+    /// Whether a dead segment, cleaning or a checkpoint waits for a sync of the stream that nothing else brings about soon:
     /// survivors have no timer, and on a full device no write can wait for the foreground's.
     fn needs_sync(&self, kind: StreamKind) -> bool {
         let drops_wait = self.drops.waits_for[kind] && (kind == StreamKind::Survivors || self.full);
-        drops_wait || self.checkpoints.waits_for(kind, self.streams[kind].flush.synced)
+        drops_wait || self.cleaner.needs_sync(kind) || self.checkpoints.waits_for(kind, self.streams[kind].flush.synced)
     }
 
     pub(crate) fn sync_done(&mut self, kind: StreamKind) {

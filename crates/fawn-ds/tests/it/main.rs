@@ -67,5 +67,6 @@ mod support;
 mod synced_end;
 mod tail_lost;
 mod torn_again;
+mod undone_delete;
 mod unreadable;
 mod wide_pointers;

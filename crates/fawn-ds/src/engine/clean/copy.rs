@@ -17,6 +17,8 @@ use fawn_types::{KeyHash, Version};
 pub(super) enum Cleaned {
     /// The victim's record is not needed any more, or not once its copy is durable.
     Gone,
+    /// The record was removed, and becomes a tombstone once this version of its range is durably committed.
+    Removed(Version),
     /// The record must stay where it is, and its segment with it.
     Stays,
 }
@@ -32,10 +34,9 @@ impl<D: Device> Engine<D> {
         stored: &Stored<'_>,
     ) -> Result<Cleaned, EngineError> {
         let (record, number) = (&stored.record, stored.envelope.number);
-        let own = self.ranges.iter().position(|range| range.number == number && range.id.is_some());
-        let owner = own.map(|at| (at, self.ranges[at].cleared.listed));
-        let owner = owner.or_else(|| self.heir_of(number, record.key));
-        if own.is_none() && record.kind == RecordKind::Put && self.has_retired() {
+        let owner = self.owner_of(number, record.key);
+        let is_own = owner.is_some_and(|(at, _)| self.ranges[at].number == number);
+        if !is_own && record.kind == RecordKind::Put && self.has_retired() {
             let (pointer, len_bytes) = (self.segments.pointer(slot, offset), stored.encoded_len as u32);
             let hash = KeyHash::of(&self.secret, record.key);
             self.file_record(owner.map(|(at, _)| at), hash, ReplacedRecord { pointer, len_bytes });
@@ -69,7 +70,7 @@ impl<D: Device> Engine<D> {
         committed.is_some_and(|committed| committed.pointer == self.segments.pointer(slot, offset))
     }
 
-    fn is_void(&self, (slot, offset): (u32, u32), number: RangeNumber, version: Version) -> bool {
+    pub(super) fn is_void(&self, (slot, offset): (u32, u32), number: RangeNumber, version: Version) -> bool {
         let segment = self.segments.expect(slot);
         let position = LogPosition::new(segment.sequence, offset, self.options.segment_bytes);
         segment.is_void(number, position, version)
@@ -110,6 +111,12 @@ impl<D: Device> Engine<D> {
         let is_unsettled = entry.is_some();
         let original = ReplacedRecord { pointer, len_bytes: stored.encoded_len as u32 };
         if is_tombstone && !(is_current && is_unsettled) {
+            let committed = self.ranges[at].progress.committed;
+            // A newer record that a crash could undo may have removed it: the put would be current again.
+            let may_return = time.0 < record.expires_at_ms && self.ranges[at].durably_committed() < committed;
+            if may_return && self.hides_elsewhere(at, self.segments.expect(slot).sequence, record.version) {
+                return Ok(Cleaned::Removed(committed));
+            }
             // The record may hide older puts of its key, as a tombstone of its version does.
             let cleaned = self.copy_tombstone(at, slot, record.version, record.key)?;
             if is_current {
@@ -141,7 +148,13 @@ impl<D: Device> Engine<D> {
     }
 
     /// Copies a tombstone if another segment has a put that it hides.
-    fn copy_tombstone(&mut self, at: usize, slot: u32, version: Version, key: &[u8]) -> Result<Cleaned, EngineError> {
+    pub(super) fn copy_tombstone(
+        &mut self,
+        at: usize,
+        slot: u32,
+        version: Version,
+        key: &[u8],
+    ) -> Result<Cleaned, EngineError> {
         let sequence = self.segments.expect(slot).sequence;
         if self.hides_elsewhere(at, sequence, version) {
             let number = self.ranges[at].number;

@@ -9,6 +9,7 @@
 mod copy;
 mod file;
 mod pace;
+mod removed;
 mod victim;
 
 use super::Engine;
@@ -46,6 +47,8 @@ pub(crate) struct Cleaner {
     /// In the order of the copies; all of the victim.
     moves: VecDeque<Move>,
     pace: Pace,
+    /// The victim waits for a sync of the foreground.
+    needs_sync: bool,
     filing: file::FilingState,
 }
 
@@ -63,6 +66,11 @@ impl Cleaner {
     /// Whether this segment is being cleaned.
     pub(crate) fn is_victim(&self, slot: u32) -> bool {
         self.victim.as_ref().is_some_and(|victim| victim.slot == slot)
+    }
+
+    /// Whether cleaning goes on only after a sync of the stream, for which no timer is set.
+    pub(crate) fn needs_sync(&self, kind: StreamKind) -> bool {
+        kind == StreamKind::Foreground && self.needs_sync
     }
 
     /// Whether cleaning is expected to free space: writes need only wait for it.
@@ -87,6 +95,7 @@ impl<D: Device> Engine<D> {
         if self.poisoned.is_some() || self.options.read_only {
             return;
         }
+        self.cleaner.needs_sync = false;
         self.earn_credit();
         self.forget_retired();
         if self.cleaner.victim.is_some() || self.choose_next() {

@@ -2,6 +2,7 @@
 use super::super::{Engine, InFlight};
 use super::WRITE_BYTES;
 use super::copy::Cleaned;
+use super::removed::RemovedPuts;
 use crate::format::record::{self, PEEK_BYTES, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
@@ -37,15 +38,16 @@ pub(super) struct Victim {
     is_reading: bool,
     /// Records that had to stay.
     stays: u64,
+    removed: RemovedPuts,
     /// The rest of it is left where it is: cleaning ends once the copies so far are moved to.
     pub(super) is_given_up: bool,
 }
 
 impl Victim {
-    pub(super) const fn new(slot: u32, end: u32, purpose: VictimPurpose) -> Self {
+    pub(super) fn new(slot: u32, end: u32, purpose: VictimPurpose) -> Self {
         let at = FRAMES_OFFSET;
-        let (chunk, is_reading, stays, is_given_up) = (None, false, 0, false);
-        Self { purpose, slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, is_given_up }
+        let (chunk, is_reading, stays, removed, is_given_up) = (None, false, 0, RemovedPuts::default(), false);
+        Self { purpose, slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, removed, is_given_up }
     }
 
     pub(super) const fn is_filed(&self) -> bool {
@@ -58,13 +60,15 @@ impl Victim {
 }
 
 /// Why the walk over a victim paused.
-enum Pause {
+pub(super) enum Pause {
     /// The bytes from its position on are needed, this many at least.
     NeedsBytes(usize),
     /// The pace allows no more now.
     OutOfCredit,
     /// The survivors' stream has no room.
     NoRoom,
+    /// A crash could undo removals of the victim's records.
+    Undurable,
     /// Bytes of the victim are corrupt.
     Corrupt(String),
     End,
@@ -87,7 +91,7 @@ impl<D: Device> Engine<D> {
             // Its records were more than expected, or the device lost space since. Another victim may still fit.
             Pause::NoRoom if self.full && self.survivors_room().segments == 0 => return self.give_up_victim(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
-            Pause::OutOfCredit | Pause::NoRoom => {}
+            Pause::OutOfCredit | Pause::NoRoom | Pause::Undurable => {}
         }
         self.cleaner.victim = Some(victim);
     }
@@ -96,6 +100,13 @@ impl<D: Device> Engine<D> {
     fn walk(&mut self, victim: &mut Victim) -> Pause {
         let chunk = victim.chunk.take();
         let pause = loop {
+            let is_at_end = victim.at >= victim.records_end && victim.frame_end >= victim.end;
+            if (is_at_end || victim.removed.is_full())
+                && !victim.is_given_up
+                && let Err(pause) = self.copy_removed(victim.slot, &mut victim.removed)
+            {
+                break pause;
+            }
             if victim.at >= victim.records_end {
                 victim.at = victim.frame_end;
                 if victim.at >= victim.end {
@@ -151,7 +162,11 @@ impl<D: Device> Engine<D> {
         match &mut victim.purpose {
             VictimPurpose::Clean => {
                 let cleaned = self.clean_record((victim.slot, victim.at), &stored).map_err(|_| Pause::NoRoom)?;
-                victim.stays += u64::from(cleaned == Cleaned::Stays);
+                match cleaned {
+                    Cleaned::Gone => {}
+                    Cleaned::Stays => victim.stays += 1,
+                    Cleaned::Removed(committed) => victim.removed.push(victim.at, &stored, committed),
+                }
             }
             VictimPurpose::File(counts) => self.file_and_count((victim.slot, victim.at), &stored, counts),
         }
