@@ -31,6 +31,8 @@ pub(crate) struct OrderedFaults {
     pub(crate) any: bool,
     /// Of reads, or of what reads need.
     pub(crate) reads: bool,
+    /// The disk has no free space: a full store may begin no epoch.
+    pub(crate) full: bool,
     /// An opening would wait for the end of a hang, as for any disk that hangs.
     pub(crate) hangs: bool,
 }
@@ -150,8 +152,8 @@ impl FaultDriver {
             3853..=3858 => self.scan_meanwhile(),
             3859..=3869 => self.change_ranges(),
             3870..=3929 => self.order_fault(),
-            3930..=3934 => self.disk.set_full(true),
-            3935..=3959 => self.disk.set_full(false),
+            3930..=3934 => self.set_full(true),
+            3935..=3959 => self.set_full(false),
             3960..=3979 => self.calm(),
             3980..=3984 => self.check_all(),
             3985..=3989 => self.close(),

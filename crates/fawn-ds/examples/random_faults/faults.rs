@@ -40,10 +40,15 @@ impl FaultDriver {
         self.disk.fail_nth(kind, nth, fault);
     }
 
+    pub(crate) fn set_full(&mut self, is_full: bool) {
+        self.disk.set_full(is_full);
+        self.faults.full = is_full;
+    }
+
     fn end_faults(&mut self) {
         self.disk.clear_faults();
         self.disk.release_hung();
-        self.disk.set_full(false);
+        self.set_full(false);
     }
 
     /// Ends all faults. The store must then get everywhere again.
@@ -197,7 +202,8 @@ impl FaultDriver {
                     return self.enter(opened, &least);
                 }
                 Err(error) => {
-                    assert!(self.faults.any && attempt < 3, "an opening: {error}");
+                    let may_fail = self.faults.any || self.faults.full;
+                    assert!(may_fail && attempt < 3, "an opening: {error}");
                     self.tally.failed_openings += 1;
                     let seed = self.rng.next();
                     if self.rng.coin() {
