@@ -40,8 +40,10 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
     })?;
     tests(&mut gate)?;
     gate.step("release build", || {
-        let packages = ["-p", "fawn", "-p", "fawn-sim", "-p", "fawn-fuzz"];
-        steps::run("cargo", &[&["build", "--release", "--locked"][..], &packages].concat())
+        // One command: dependencies have the same features for all of them, and are compiled once.
+        let packages = ["-p", "fawn", "-p", "fawn-sim", "-p", "fawn-fuzz", "-p", "fawn-ds"];
+        let targets = ["--bins", "--example", "random_faults"];
+        steps::run("cargo", &[&["build", "--release", "--locked"][..], &packages, &targets].concat())
     })?;
     gate.step("simulator", simulator)?;
     gate.step("simulator's planted bugs", || steps::run("target/release/fawn-sim", &["--canaries"]))?;
@@ -54,9 +56,11 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
 /// Steps that leave a core idle: they wait for a disk or a client, or have one thread. Long ones begin first.
 fn server_steps() -> Vec<Step<'static>> {
     let seed = commit();
-    let fuzz_seed = seed.clone();
+    let (faults_seed, fuzz_seed) = (seed.clone(), seed.clone());
+    let faults = move || random_faults(&faults_seed);
     let fuzz = move || steps::run("target/release/fawn-fuzz", &["--seconds", "20", "--seed", &fuzz_seed]);
     let mut all: Vec<Step<'_>> = vec![
+        ("random faults".to_owned(), Box::new(faults)),
         ("fuzz".to_owned(), Box::new(fuzz)),
         script("kill -9 of demo --shards 2", "kill.py", &["30", &seed, "demo", "--shards", "2"]),
         script("restarts without a write", "restarts.py", &["200", "demo"]),
@@ -120,6 +124,13 @@ fn simulator() -> Result<(), String> {
     let run = |words: &[&str]| steps::run("target/release/fawn-sim", words);
     run(&["--seeds", "300", "--seconds", "75", "--least", "60"])?;
     run(&["--seeds", "1000", "--commit", &commit(), "--seconds", "155", "--least", "140"])
+}
+
+/// Runs random operations with faults on a store, from seeds that no earlier commit has had. A run that fails is printed with
+/// the command that repeats it. The least number of runs meets every state that the program counts.
+fn random_faults(seed: &str) -> Result<(), String> {
+    let words = ["--commit", seed, "--seconds", "120", "--least", "600"];
+    steps::run("target/release/examples/random_faults", &words)
 }
 
 /// Tests three replicas with the machine's catalogue: reads it back through both protocols, runs real clients, and
