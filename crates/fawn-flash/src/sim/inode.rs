@@ -114,7 +114,9 @@ impl Inode {
         self.len = len;
         self.lengths.push((seq, len));
         if self.lengths.len() > VERSIONS_MAX {
-            self.lengths.remove(0);
+            // As for the versions of a block.
+            let (oldest, _) = self.lengths.remove(0);
+            self.lengths[0].0 = oldest;
         }
     }
 
@@ -242,6 +244,8 @@ impl Dirty {
             // A block's content is cumulative, so the second version also contains the first one's sectors.
             let oldest = self.versions.remove(0);
             self.versions[0].mask |= oldest.mask;
+            // A sync in flight may cover the first version: it then makes both durable.
+            self.versions[0].seq = oldest.seq;
         }
     }
 
@@ -313,4 +317,25 @@ fn chunks(offset: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range
         done += step;
         chunk
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_covers_a_write_that_many_others_to_its_block_have_followed() {
+        let (writes, covered) = (3 * VERSIONS_MAX as u64, 2);
+        let mut inode = Inode::default();
+        for seq in 1..=writes {
+            inode.write(seq, 512 * (seq % 8), &[seq as u8; 512]);
+            inode.set_len(seq, 4096 + seq);
+        }
+        inode.sync(covered);
+        inode.crash(&mut SplitMix64::new(1), 0);
+        let mut found = [0; 4];
+        inode.read(2 * 512, &mut found);
+        assert_ne!(found, [0; 4], "the second write, or a later one of its sector");
+        assert!(inode.len >= 4096 + covered, "{}", inode.len);
+    }
 }
