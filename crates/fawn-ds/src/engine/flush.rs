@@ -354,6 +354,7 @@ impl<D: Device> Engine<D> {
     /// [`EngineError::Poisoned`] if a write or sync failed.
     pub fn close_with_deadline(mut self, is_past_deadline: &mut dyn FnMut() -> bool) -> Result<D, EngineError> {
         self.mark_everything();
+        self.cleaner.stop();
         // Before the end of the log: in one write with that last commit, this commit would not be certified by it.
         self.persist_clock();
         self.sync_all()?;

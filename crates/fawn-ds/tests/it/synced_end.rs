@@ -139,6 +139,29 @@ fn closing_protects_the_last_frame() {
     }
 }
 
+/// A store that is closed while it is being cleaned: no copy follows the recorded end of the survivors.
+#[test]
+fn closing_protects_the_last_copies_of_cleaning() {
+    let (durability, mut streams) = (Durability::Memory, 0);
+    for writes in (300..700).step_by(9) {
+        let disk = SimDisk::new(SimOptions { seed: writes, ..SimOptions::default() });
+        let mut node = TestNode::open(&disk, small(durability), Now::at(1)).unwrap();
+        for i in 0..writes as u32 {
+            node.append(&[put(i * 7 % (60 + i % 90), 900)]).unwrap();
+            node.turn();
+        }
+        drop(node.engine.close().unwrap());
+        for (name, bytes, _) in listed(&disk).into_iter().filter(|(_, _, is_sealed)| !is_sealed) {
+            let Some(&(at, _)) = frames(&bytes).last() else { continue };
+            streams += 1;
+            let corrupt = disk.image(Loss::Process, 0);
+            corrupt.flip_bits(&name, at as u64 + 50, 1);
+            assert!(is_refused(&corrupt, durability, &name), "{name} after {writes} writes");
+        }
+    }
+    assert!(streams > 45 + 20, "{streams} ends: survivors were seldom there");
+}
+
 #[test]
 fn an_idle_log_has_its_last_frame_protected_by_one_write() {
     for durability in [Durability::Sync, Durability::EverySecond] {

@@ -49,6 +49,8 @@ pub(crate) struct Cleaner {
     pace: Pace,
     /// The victim waits for a sync of the foreground.
     needs_sync: bool,
+    /// The store is being closed.
+    is_stopped: bool,
     filing: file::FilingState,
 }
 
@@ -66,6 +68,11 @@ impl Cleaner {
     /// Whether this segment is being cleaned.
     pub(crate) fn is_victim(&self, slot: u32) -> bool {
         self.victim.as_ref().is_some_and(|victim| victim.slot == slot)
+    }
+
+    /// Stops cleaning for good: nothing is copied after the recorded end of the log.
+    pub(crate) fn stop(&mut self) {
+        self.is_stopped = true;
     }
 
     /// Whether cleaning goes on only after a sync of the stream, for which no timer is set.
@@ -96,6 +103,9 @@ impl<D: Device> Engine<D> {
             return;
         }
         self.cleaner.needs_sync = false;
+        if self.cleaner.is_stopped {
+            return;
+        }
         self.earn_credit();
         self.forget_retired();
         if self.cleaner.victim.is_some() || self.choose_next() {
