@@ -163,11 +163,15 @@ impl<D: Device> Engine<D> {
         });
         let active_scan = with_data.filter(is_open).or(empty).copied();
         let active = active_scan.map(|scanned| scanned.slot);
-        self.drop_unused(&scanned, active, empty.map(|empty| empty.slot))?;
+        let next = match empty.filter(|empty| Some(empty.slot) != active) {
+            Some(empty) if self.allocate_again(empty.slot)? => Some(empty.slot),
+            _ => None,
+        };
+        self.drop_unused(&scanned, active, next)?;
         let mut edits = Vec::new();
         for &scanned in &scanned {
-            let is_next = empty.is_some_and(|empty| empty.slot == scanned.slot);
-            if Some(scanned.slot) == active || is_next || self.segments.get(scanned.slot).is_none() {
+            let is_kept = Some(scanned.slot) == active || Some(scanned.slot) == next;
+            if is_kept || self.segments.get(scanned.slot).is_none() {
                 continue;
             }
             let segment = self.segments.expect_mut(scanned.slot);
@@ -180,8 +184,7 @@ impl<D: Device> Engine<D> {
         if !edits.is_empty() {
             self.manifest.commit_and_wait(&mut self.device, &edits)?;
         }
-        let next = empty.filter(|empty| Some(empty.slot) != active);
-        self.streams[kind].next = match next.and_then(|next| self.segments.remove(next.slot)) {
+        self.streams[kind].next = match next.and_then(|slot| self.segments.remove(slot)) {
             Some(segment) => NextSegment::Ready(segment),
             None => NextSegment::None,
         };
@@ -220,14 +223,11 @@ impl<D: Device> Engine<D> {
     /// Appends to a segment with data: the page in which its last frame ends is rewritten with the next frame.
     fn go_on_in(&mut self, scanned: &Scanned) -> Result<(), OpenError> {
         let slot = scanned.slot;
+        if !self.allocate_again(slot)? {
+            return self.give_up_rest(slot);
+        }
         let segment = self.segments.expect(slot);
         let (file, sequence, end, kind) = (segment.file, segment.sequence, segment.end, segment.stream);
-        let segment_bytes = u64::from(self.options.segment_bytes);
-        match self.device.allocate(file, 0, segment_bytes) {
-            Ok(()) => {}
-            Err(error) if error.is_retryable() => return self.give_up_rest(slot),
-            Err(error) => return Err(error.into()),
-        }
         let base = end - end % PAGE_BYTES as u32;
         let carried = (end - base) as usize;
         let mut buf = self.pool.take(self.options.chunk_bytes());
@@ -238,6 +238,16 @@ impl<D: Device> Engine<D> {
         }
         self.streams[kind].window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
         Ok(())
+    }
+
+    /// Allocates the blocks that were freed with a torn end. Returns `false` if there is no space for them now.
+    fn allocate_again(&mut self, slot: u32) -> Result<bool, OpenError> {
+        let file = self.segments.expect(slot).file;
+        match self.device.allocate(file, 0, u64::from(self.options.segment_bytes)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_retryable() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Seals the segment at its end: its remaining space was freed with its torn end, and cannot be allocated again.

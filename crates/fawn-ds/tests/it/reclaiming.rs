@@ -672,3 +672,36 @@ fn a_segment_that_is_cleaned_twice_does_not_hide_its_copies() {
     }
     assert!(cleaned_twice > 0);
 }
+
+/// The segment prepared as the next one loses blocks with its torn first frame. Without space for them it must be given
+/// up: a write into it would fail, and stop the store for good.
+#[test]
+fn a_prepared_segment_that_was_torn_is_given_up_on_a_full_device() {
+    let mut torn = 0;
+    for seed in 0..240 {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let mut node = TestNode::open(&disk, small(Durability::Memory), Now::at(1_000_000)).unwrap();
+        let (mut key, turns) = (0, seed % 12);
+        while node.engine.log_report().segments < 3 {
+            write(&mut node, &[put(key, 900)]);
+            key += 1;
+        }
+        for _ in 0..turns {
+            node.append(&[put(key, 900)]).unwrap();
+            turn(&mut node);
+            key += 1;
+        }
+        disk.crash(seed);
+        disk.set_full(true);
+        let Ok(mut node) = TestNode::open(&disk, small(Durability::Memory), node.now.plus_ms(1_000)) else { continue };
+        torn += u32::from(node.report.truncated.iter().any(|(_, len)| *len == 4096));
+        for key in 0..200 {
+            if node.append(&[put(key, 900)]).is_err() {
+                break;
+            }
+            turn(&mut node);
+        }
+        assert!(node.engine.poisoned().is_none(), "seed {seed}: {:?}", node.engine.poisoned());
+    }
+    assert!(torn > 5, "{torn} openings found a torn first frame");
+}
