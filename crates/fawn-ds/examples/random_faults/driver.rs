@@ -49,6 +49,8 @@ pub(crate) struct FaultDriver {
     pub(crate) next_id: u32,
     pub(crate) now: Now,
     pub(crate) faults: OrderedFaults,
+    /// The page cache may have what a misdirected read brought: the first reply from it is an error.
+    pub(crate) misdirected: bool,
     /// This engine's scrub may have met faults.
     pub(crate) scrub_may_report: bool,
     pub(crate) held: Vec<HeldLookup>,
@@ -95,6 +97,7 @@ impl FaultDriver {
             next_id: 1,
             now: Now { mono: MonoMs(1000), wall: TimeMs(1_000_000) },
             faults: OrderedFaults::default(),
+            misdirected: false,
             scrub_may_report: false,
             held: Vec::new(),
             arrived: Vec::new(),

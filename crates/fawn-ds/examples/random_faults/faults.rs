@@ -36,6 +36,7 @@ impl FaultDriver {
         let concerns_reads = matches!(kind, OpKind::Read | OpKind::Open | OpKind::Inspect);
         self.faults.reads |= concerns_reads;
         self.scrub_may_report |= concerns_reads;
+        self.misdirected |= matches!(fault, DeviceFault::Misdirect { .. });
         self.held.iter_mut().for_each(|held| held.may_fail |= concerns_reads);
         self.disk.fail_nth(kind, nth, fault);
     }
@@ -189,7 +190,7 @@ impl FaultDriver {
     /// Opens the store, in the end without faults. Everything through `least` must be there.
     pub(crate) fn open(&mut self, least: &BTreeMap<RangeId, Version>) {
         (self.held, self.arrived) = (Vec::new(), Vec::new());
-        self.scrub_may_report = self.faults.reads;
+        (self.misdirected, self.scrub_may_report) = (self.faults.reads, self.faults.reads);
         let mut least = least.clone();
         for attempt in 0..4 {
             if attempt == 3 {

@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 /// Lookups in flight at a time.
 const HELD_MAX: usize = 6;
 
+/// Attempts after which a read of pages that are no longer in the cache must succeed.
+const RETRIES_MAX: u32 = 3;
+
 /// The state of a lookup: complete, or in need of a read. A pending record that prevents an answer is `None`.
 type Looked = Result<Option<Option<Vec<u8>>>, LookupPlan>;
 
@@ -58,10 +61,11 @@ impl FaultDriver {
             match self.find(id, key, view, time) {
                 Ok(found) => break found?,
                 Err(error) => {
-                    assert!(self.faults.reads, "a lookup without a fault: {error}");
+                    let may_fail = self.faults.reads || (self.misdirected && tries < RETRIES_MAX);
+                    assert!(may_fail, "a lookup without a fault: {error}");
                     self.tally.read_errors += 1;
                     tries += 1;
-                    if tries > 3 {
+                    if tries > RETRIES_MAX {
                         return None;
                     }
                 }
@@ -152,7 +156,7 @@ impl FaultDriver {
         if let Ok(Lookup::Read(plan)) = found {
             let tag = self.submit_read(plan);
             let allowed = vec![self.expected(range, view, &key)];
-            let may_fail = self.faults.reads;
+            let may_fail = self.faults.reads || self.misdirected;
             self.held.push(HeldLookup { tag, range, key, view, time, allowed, may_fail });
         }
     }
@@ -191,8 +195,14 @@ impl FaultDriver {
         }
     }
 
-    #[expect(clippy::expect_used, reason = "a scan without faults succeeds, or the run has found a failure")]
     fn scan(&mut self, id: RangeId, meanwhile: bool) {
+        let is_whole = (0..=RETRIES_MAX).any(|_| self.scan_once(id, meanwhile));
+        assert!(is_whole, "a scan without a fault passes corrupt records");
+    }
+
+    /// Returns whether the scan met no record that could not be read.
+    #[expect(clippy::expect_used, reason = "a scan without faults succeeds, or the run has found a failure")]
+    fn scan_once(&mut self, id: RangeId, meanwhile: bool) -> bool {
         self.tally.scans += 1;
         // A value that expires leaves its key absent for a time, also if another one has followed.
         let is_lasting =
@@ -207,6 +217,10 @@ impl FaultDriver {
             while let ScanStep::Read(plan) = self.engine().scan_step(&mut scan, time).expect("no fault") {
                 let plan = self.read(plan);
                 self.engine().absorb_scan(&mut scan, plan).expect("no fault");
+            }
+            if let Some(record) = scan.corrupt.first() {
+                assert!(self.misdirected, "a scan without a fault: {record:?}");
+                return false;
             }
             met.extend(scan.items.into_iter().map(|item| item.key));
             cursor = scan.cursor;
@@ -230,6 +244,7 @@ impl FaultDriver {
             assert!(distinct.contains(key) || may_miss, "a scan misses {:?}", String::from_utf8_lossy(key));
         }
         assert!(distinct.len() == met.len() || meanwhile, "a scan returned a key twice");
+        true
     }
 
     /// Compares all keys, by lookups and by scans, and lets the offline verification judge the files.
