@@ -25,8 +25,8 @@ const USAGE: &str = "random_faults [--run SEED] [--commit TEXT] [--seconds S] [-
   --least N      the runs that are made however long they take (50)";
 
 const OPERATIONS: u64 = 4_000;
-/// A run takes less than a second; a debugger needs longer.
-const RUN_TIME_MAX: Duration = Duration::from_secs(60);
+/// A run takes less than a second; a machine that stands still for minutes is no failure.
+const RUN_TIME_MAX: Duration = Duration::from_secs(600);
 /// Runs after which every state must have been met.
 const STATES_AFTER_RUNS: u64 = 600;
 
