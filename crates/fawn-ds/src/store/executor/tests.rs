@@ -1,16 +1,28 @@
 //! Operations on a simulated device, executed step by step.
 use super::*;
+use crate::index::IndexOptions;
 use crate::options::Options;
 use crate::store::PutOptions;
 use crate::store::builder::open_engine;
+use crate::store::put_options::PutExpiry;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, HashSecret};
 
 fn open(disk: &SimDisk, durability: Durability) -> OpExecutor {
+    open_with(disk, durability, IndexOptions::default())
+}
+
+fn open_with(disk: &SimDisk, durability: Durability, index: IndexOptions) -> OpExecutor {
     let secret_if_new = Some(HashSecret(*b"a secret of test"));
-    let options =
-        Options { segment_bytes: 1 << 20, memory_bytes: 8 << 20, durability, secret_if_new, ..Options::default() };
+    let options = Options {
+        segment_bytes: 1 << 20,
+        memory_bytes: 8 << 20,
+        durability,
+        secret_if_new,
+        index,
+        ..Options::default()
+    };
     let engine = open_engine(Box::new(SimDevice::attach(disk)), options, Now::at(1)).unwrap();
     let mut executor = OpExecutor::new(engine);
     executor.set_time(Now::at(1));
@@ -141,4 +153,67 @@ fn reads_in_flight_are_bounded() {
     let is_found =
         |(_, response): &(u64, Response)| matches!(response, Response::Value(Some(value)) if value.len() == 3000);
     assert!(done.iter().all(is_found), "every read comes to its end");
+}
+
+/// A caller must not wait for ever for a read that nothing will complete, whether it was begun or is queued.
+#[test]
+fn a_close_fails_what_waits_for_a_read() {
+    let disk = SimDisk::new(SimOptions::default());
+    let keys = READS_IN_FLIGHT_MAX as u32 + 10;
+    let mut executor = open(&disk, Durability::Memory);
+    (0..keys).for_each(|key| executor.start(key.into(), put(key, PutOptions::new())));
+    run(&mut executor, keys as usize);
+    executor.close(&mut Vec::new()).unwrap();
+    let mut executor = open(&disk, Durability::Memory);
+    (0..keys).for_each(|key| executor.start(key.into(), Op::Get { key: key.to_be_bytes().to_vec() }));
+    let mut done = Vec::new();
+    executor.close(&mut done).unwrap();
+    let failed = done.iter().filter(|(_, response)| matches!(response, Response::Failed(Error::Closed))).count();
+    let found = done.iter().filter(|(_, response)| matches!(response, Response::Value(Some(_)))).count();
+    assert!(failed > 10 && failed + found == keys as usize, "{failed} failed, {found} found");
+}
+
+/// A batch takes a version per write: the next write's is above all of them.
+#[test]
+fn writes_follow_a_batch_with_higher_versions() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut executor = open(&disk, Durability::Sync);
+    let write = |key: u8| KeyWrite { key: vec![key], value: Some(vec![key]), expiry: PutExpiry::Never };
+    executor.start(1, Op::Batch((0..5).map(write).collect()));
+    executor.start(2, put(1, PutOptions::new()));
+    executor.start(3, Op::Batch((5..9).map(write).collect()));
+    executor.start(4, put(2, PutOptions::new()));
+    let version_of = |(_, response): (u64, Response)| match response {
+        Response::Written(Some(version)) => version.seq(),
+        other => panic!("{other:?}"),
+    };
+    let versions: Vec<u64> = run(&mut executor, 4).into_iter().map(version_of).collect();
+    assert_eq!(versions, [5, 6, 10, 11]);
+}
+
+/// A stretch that begins within a cell of the index leaves out the cell's keys before it: they are of the stretch before.
+#[test]
+fn a_scan_returns_only_keys_of_its_stretch() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut executor = open_with(&disk, Durability::Sync, IndexOptions { entries_min: 1, ..IndexOptions::default() });
+    (0..100).for_each(|key| executor.start(key.into(), put(key, PutOptions::new())));
+    run(&mut executor, 100);
+    let secret = *executor.engine.secret();
+    let hash_of = |key: &[u8]| KeyHash::of(&secret, key).0;
+    let mut hashes: Vec<u64> = (0..100_u32).map(|key| hash_of(&key.to_be_bytes())).collect();
+    hashes.sort_unstable();
+    for (from, to) in [(hashes[40] + 1, None), (hashes[40], Some(hashes[60])), (hashes[99], None)] {
+        let (mut next, mut met) = (Some(from), Vec::new());
+        while let Some(from) = next {
+            executor.start(1, Op::Scan(Stretch { from, to, value_bytes_max: None }));
+            let mut done = run(&mut executor, 1);
+            let Some((_, Response::Scanned { items, next: after, .. })) = done.pop() else { panic!("a scan") };
+            met.extend(items.iter().map(|item| hash_of(&item.key)));
+            next = after;
+        }
+        met.sort_unstable();
+        let is_inside = |hash: &u64| *hash >= from && to.is_none_or(|to| *hash < to);
+        let expected: Vec<u64> = hashes.iter().copied().filter(is_inside).collect();
+        assert_eq!(met, expected, "{from:x} to {to:x?}");
+    }
 }
