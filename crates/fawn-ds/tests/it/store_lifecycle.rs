@@ -206,3 +206,24 @@ fn a_backup_of_an_open_store_has_what_was_written_and_goes_its_own_way() {
     assert!(matches!(fawn_ds::backup(&none, dir.path().join("x")), Err(Error::InvalidOption { name: "from", .. })));
     assert!(!none.exists());
 }
+
+/// Complete files are linked, not read: only the verification of the copy finds that one of them has rotted.
+#[test]
+fn a_backup_of_a_damaged_store_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let [data, copy] = ["data", "copy"].map(|name| dir.path().join(name));
+    let store = Store::builder(&data).segment_size(64 << 10).open().unwrap();
+    for i in 0..100_u32 {
+        store.put(i.to_be_bytes(), vec![7; 3000]).unwrap();
+    }
+    store.close().unwrap();
+    let names = std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let first = names.filter(|name| name.starts_with("segment-")).min().unwrap();
+    let mut bytes = std::fs::read(data.join(&first)).unwrap();
+    bytes[20_000] ^= 1;
+    std::fs::write(data.join(&first), bytes).unwrap();
+    match fawn_ds::backup(&data, &copy) {
+        Err(Error::Corrupt { file, .. }) => assert_eq!(file, first),
+        other => panic!("{other:?}"),
+    }
+}
