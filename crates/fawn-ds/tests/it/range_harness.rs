@@ -102,6 +102,15 @@ impl RangeHarness {
         };
     }
 
+    /// As [`Self::write`], of a value that expires. The model keeps it until the test removes it.
+    pub(crate) fn write_expiring(&mut self, key: &[u8], value: &[u8], expires_at_ms: u64) {
+        let Some(id) = self.range_of(key) else { return };
+        let version = self.next_version(id);
+        let record = RecordRef { expires_at_ms, ..RecordRef::put(version, key, value) };
+        self.append(id, KeyHash::of(&SECRET, key), &record);
+        self.models.get_mut(&id).unwrap().content.insert(key.to_vec(), value.to_vec());
+    }
+
     pub(crate) fn clear(&mut self, id: u32) {
         let version = self.next_version(RangeId(id));
         self.append(RangeId(id), KeyHash(0), &RecordRef::bare(RecordKind::Clear, version, &[]));

@@ -15,16 +15,16 @@ fn open(disk: &SimDisk, segments: u64, at_ms: u64) -> TestNode {
     TestNode::open(disk, options(segments), Now::at(at_ms)).unwrap()
 }
 
-fn put(key: u64, len: usize) -> TestWrite {
+pub(crate) fn put(key: u64, len: usize) -> TestWrite {
     TestWrite { key: format!("key-{key:012}").into_bytes(), value: Some(vec![key as u8; len]), expires_at_ms: 0 }
 }
 
-fn delete(key: u64) -> TestWrite {
+pub(crate) fn delete(key: u64) -> TestWrite {
     TestWrite { value: None, ..put(key, 0) }
 }
 
 /// Appends, and fails with the state of the store if that is refused.
-fn write(node: &mut TestNode, writes: &[TestWrite]) {
+pub(crate) fn write(node: &mut TestNode, writes: &[TestWrite]) {
     if let Err(error) = node.append(writes) {
         panic!("{error}: {:?} {:?} {:?}", node.engine.log_report(), node.engine.segments_kept(), node.engine.stats());
     }
@@ -617,7 +617,7 @@ fn a_record_that_a_lookup_removed_hides_older_ones_although_the_chains_time_fall
 }
 
 /// Names of the segments with bytes of this key.
-fn holders(disk: &SimDisk, key: u64) -> Vec<String> {
+pub(crate) fn holders(disk: &SimDisk, key: u64) -> Vec<String> {
     let key = put(key, 0).key;
     let holds = |name: &String| disk.contents(name).unwrap().windows(key.len()).any(|found| found == key);
     disk.names().into_iter().filter(|name| name.starts_with("segment-")).filter(holds).collect()
