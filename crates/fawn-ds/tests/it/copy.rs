@@ -585,8 +585,8 @@ fn a_transfer_between_engines_is_equal_record_for_record() {
     }
 }
 
-#[test]
-fn a_transfer_leaves_out_what_changes_while_its_chunk_is_gathered() {
+/// Gathers a chunk of 200 records, of which some change after so many reads. Returns the number of reads.
+fn gather_over_changes(change_after_reads: usize) -> usize {
     let disk = SimDisk::new(SimOptions::default());
     let mut donor = TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..200_u64 {
@@ -605,19 +605,22 @@ fn a_transfer_leaves_out_what_changes_while_its_chunk_is_gathered() {
     let TransferStep::Read(plan) = donor.engine.transfer_step(&mut scan, |_| {}).unwrap() else {
         panic!("some of the records are not in memory")
     };
-    // During the copy one key is deleted, one replaced, and one added.
-    let mut seq = 200;
-    for (key, value) in [(&b"key 7"[..], None), (b"key 8", Some(&b"new"[..])), (b"key new", Some(b"new"))] {
-        seq += 1;
-        let record = match value {
-            Some(value) => RecordRef::put(version(1, seq), key, value),
-            None => RecordRef::bare(RecordKind::Tombstone, version(1, seq), key),
-        };
-        donor.engine.append(RANGE, hash(key), &record).unwrap();
-    }
-    donor.settle();
-    let (mut keys, mut plan) = (Vec::new(), Some(plan));
+    let (mut keys, mut plan, mut reads) = (Vec::new(), Some(plan), 0);
     while let Some(read) = plan.take() {
+        if reads == change_after_reads {
+            // One key is deleted, one replaced, and one added.
+            let mut seq = 200;
+            for (key, value) in [(&b"key 7"[..], None), (b"key 8", Some(&b"new"[..])), (b"key new", Some(b"new"))] {
+                seq += 1;
+                let record = match value {
+                    Some(value) => RecordRef::put(version(1, seq), key, value),
+                    None => RecordRef::bare(RecordKind::Tombstone, version(1, seq), key),
+                };
+                donor.engine.append(RANGE, hash(key), &record).unwrap();
+            }
+            donor.settle();
+        }
+        reads += 1;
         donor.engine.read(read, 42);
         let read = donor.wait_for_plan();
         donor.engine.absorb(read).unwrap();
@@ -626,8 +629,19 @@ fn a_transfer_leaves_out_what_changes_while_its_chunk_is_gathered() {
             TransferStep::Chunk { next, .. } => assert_eq!(next, None),
         }
     }
-    assert_eq!(keys.len(), 198);
+    assert_eq!(keys.len(), 198, "after {change_after_reads} of {reads} reads");
     assert!(![&b"key 7"[..], b"key 8", b"key new"].iter().any(|key| keys.iter().any(|found| found == key)));
+    reads
+}
+
+/// Whether the records that change are known, held or still to be read.
+#[test]
+fn a_transfer_leaves_out_what_changes_while_its_chunk_is_gathered() {
+    let reads = gather_over_changes(0);
+    assert!(reads > 100, "{reads} reads");
+    for change_after_reads in (0..reads - 1).step_by(reads / 12) {
+        gather_over_changes(change_after_reads);
+    }
 }
 
 #[test]
