@@ -3,7 +3,7 @@ use fawn_chain::map::{RangeEntry, encode_map};
 use fawn_chain::message::{MemberReport, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
 use fawn_ds::internals::format::frame::{self, Chain, FrameHeader};
-use fawn_ds::internals::format::manifest::{self, ManifestEdit, ManifestHeader, ManifestState, SegmentSeal};
+use fawn_ds::internals::format::manifest::{self, ManifestEdit, ManifestHeader, ManifestState, RunEntry, SegmentSeal};
 use fawn_ds::internals::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
 use fawn_ds::internals::format::segment::{RecordFacts, StreamKind};
 use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid, Watermark};
@@ -123,6 +123,8 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
         ManifestEdit::AddSegment { slot: 0, uuid: UUID, sequence: 1, stream: StreamKind::Foreground },
         ManifestEdit::Blob { key: 7, bytes: vec![1, 2, 3] },
         ManifestEdit::AddCheckpoint { uuid: UUID, len_bytes: 8192 },
+        ManifestEdit::IndexDeletes,
+        ManifestEdit::AddRun(RunEntry { uuid: UUID, file_bytes: 1 << 20, age: 3 }),
     ];
     for edit in &edits {
         assert!(state.apply(edit).is_ok(), "a sample is invalid");

@@ -4,11 +4,13 @@
 use crate::format::checkpoint;
 use crate::format::manifest::{self, DecodedManifest, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
+use crate::format::run::{self, RunHeader};
 use crate::format::scan::{OTHER_RECORDS, ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
 use crate::format::segment::{self, HEADER_BYTES, PerStream, RecordFacts, SegmentHeader, StreamKind};
 use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame};
 use crate::recovery::checkpoint::verify_pieces;
 use crate::recovery::io::Io;
+use crate::sorted::{Run, RunCheck, RunError};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use std::collections::BTreeMap;
@@ -101,6 +103,7 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
         check_end(segment, &known[segment.stream], state.generation, &mut report);
     }
     check_checkpoints(device, &decoded, &mut report);
+    check_runs(device, &decoded, &mut report);
     check_unlisted(device, &names, &decoded, &mut report);
     Ok(report)
 }
@@ -286,6 +289,40 @@ fn check_checkpoints<D: Device>(device: &mut D, decoded: &DecodedManifest, repor
     }
 }
 
+/// Verifies the listed runs, all their pages included.
+fn check_runs<D: Device>(device: &mut D, decoded: &DecodedManifest, report: &mut CheckReport) {
+    let Some(identity) = decoded.state.identity else { return };
+    for entry in &decoded.state.runs {
+        let name = run::file_name(entry.uuid);
+        let header = RunHeader { uuid: entry.uuid, store: decoded.header.store };
+        let (run, file) = match Run::open(device, header, &identity.secret, entry.file_bytes) {
+            Ok(opened) => opened,
+            Err(error) => {
+                report.add(Severity::Damage, &name, 0, error.to_string());
+                continue;
+            }
+        };
+        let mut check = RunCheck::new(&run);
+        while let Some(range) = check.next_read(READ_BYTES as usize) {
+            let mut io = Io::new(device);
+            let bytes = match io.read(file, range.offset, range.len_bytes, IoClass::Verification) {
+                Ok(buf) => buf[..range.len_bytes].to_vec(),
+                Err(_) => io.read_pages(file, range.offset, range.len_bytes, IoClass::Verification).to_vec(),
+            };
+            check.feed(&run, range, bytes);
+        }
+        device.close(file);
+        report.records += run.footer().records;
+        for error in check.finish(&run) {
+            let offset = match &error {
+                RunError::Corrupt { offset_bytes, .. } => *offset_bytes,
+                _ => 0,
+            };
+            report.add(Severity::Damage, &name, offset, error.to_string());
+        }
+    }
+}
+
 /// Reports unlisted files. They are orphans of a crash, unless the manifest lost the listing of a segment with data.
 fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &DecodedManifest, report: &mut CheckReport) {
     let state = &decoded.state;
@@ -293,7 +330,10 @@ fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &Decoded
         |name: &str| state.segments.iter().any(|(&slot, entry)| segment::file_name(slot, entry.uuid) == name);
     for name in names {
         let mut checkpoints = state.checkpoints.iter().map(|entry| checkpoint::file_name(entry.uuid));
-        if checkpoint::is_file_name(name) && checkpoints.all(|listed| listed != *name) {
+        let mut runs = state.runs.iter().map(|entry| run::file_name(entry.uuid));
+        if run::is_file_name(name) && runs.all(|listed| listed != *name) {
+            report.add(Severity::Note, name, 0, "an unlisted run; the next open removes it");
+        } else if checkpoint::is_file_name(name) && checkpoints.all(|listed| listed != *name) {
             report.add(Severity::Note, name, 0, "an unlisted checkpoint; the next open removes it");
         } else if name == manifest::NEW_FILE_NAME {
             report.add(Severity::Note, name, 0, "an unfinished rewrite of the manifest; the next open removes it");

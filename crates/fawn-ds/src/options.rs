@@ -23,6 +23,18 @@ const SCRUB_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
 /// Minimum memory for records between append and commit, in any budget, bytes.
 const PENDING_BYTES_MIN: usize = 64 << 10;
 
+/// When segments are sorted into runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SortWhen {
+    /// Never in this opening.
+    #[default]
+    Never,
+    /// While the indexes take more than half of the budget, until they take less than two fifths.
+    OverBudget,
+    /// As soon as there is enough for a run.
+    Always,
+}
+
 /// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -65,6 +77,10 @@ pub struct Options {
     /// Length of a new store's pointers: it bounds the store's log, and an index takes a byte more per key with the
     /// longer ones. `None`: as short as the capacity allows.
     pub pointers_if_new: Option<PointerWidth>,
+    /// When segments are sorted into runs. Ranges of a store with runs cannot be split, merged or transferred yet.
+    pub sort_when: SortWhen,
+    /// Records of the log that are sorted into a run at a time, bytes; 0: a sixteenth of the budget, 256 MiB at most.
+    pub sort_bytes: u64,
     /// Receives the progress of the opening.
     pub progress: Option<Arc<OpenProgress>>,
     /// Never writes: for checks and exports of a corrupt store.
@@ -91,6 +107,8 @@ impl Default for Options {
             retained_records_max: 1 << 16,
             index: IndexOptions::default(),
             pointers_if_new: None,
+            sort_when: SortWhen::Never,
+            sort_bytes: 0,
             progress: None,
             read_only: false,
         }

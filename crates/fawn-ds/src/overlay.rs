@@ -23,6 +23,8 @@ pub(crate) struct Written {
     pub(crate) version: Version,
     pub(crate) pointer: Pointer,
     pub(crate) len_bytes: u32,
+    /// It has an index entry once it is committed. In a store with runs, a delete has one too; a record without one says
+    /// that a run has the key's newest record, if any.
     pub(crate) is_put: bool,
 }
 
@@ -368,6 +370,15 @@ impl Overlay {
         {
             let _ = found.remove();
             self.apart.remove(&place_of(range, name));
+        }
+    }
+
+    /// The index has lost the entries that point to these places: they are no base any more.
+    pub(crate) fn forget_bases_at(&mut self, is_gone: impl Fn(Pointer) -> bool) {
+        for entry in self.table.iter_mut() {
+            if matches!(entry.base, OverlayBase::At(old) if is_gone(old.pointer)) {
+                entry.base = OverlayBase::Absent;
+            }
         }
     }
 

@@ -59,6 +59,10 @@ pub struct EngineStats {
     pub scrub_reads_failed: u64,
     /// Checkpoints written and listed.
     pub checkpoints: u64,
+    /// Bytes written to runs.
+    pub sort_bytes: u64,
+    /// Jobs of the sorted tier whose runs were listed.
+    pub runs_listed: u64,
     /// Bytes written for checkpoints.
     pub checkpoint_bytes: u64,
     /// Segments that cleaning gave up, because they are corrupt or unreadable.

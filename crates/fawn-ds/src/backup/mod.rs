@@ -20,6 +20,7 @@ use crate::format::Watermark;
 use crate::format::checkpoint;
 use crate::format::manifest::{self, ManifestEdit, ManifestState, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
+use crate::format::run;
 use crate::format::scan::{ScanInput, ScanReport, Scanner};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader, StreamKind};
 use crate::manifest_file::ManifestFile;
@@ -275,7 +276,8 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let segments =
             state.segments.iter().map(|(&slot, entry)| (segment::file_name(slot, entry.uuid), entry.seal.is_some()));
         let checkpoints = state.checkpoints.iter().map(|entry| (checkpoint::file_name(entry.uuid), true));
-        let listed: BTreeMap<String, bool> = segments.chain(checkpoints).collect();
+        let runs = state.runs.iter().map(|entry| (run::file_name(entry.uuid), true));
+        let listed: BTreeMap<String, bool> = segments.chain(checkpoints).chain(runs).collect();
         let gone: Vec<String> = self.held.keys().filter(|name| !listed.contains_key(*name)).cloned().collect();
         for name in gone {
             match self.held.remove(&name) {
@@ -390,7 +392,8 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             .iter()
             .filter_map(|(&slot, entry)| Some((segment::file_name(slot, entry.uuid), u64::from(entry.sealed_len()?))));
         let checkpoints = state.checkpoints.iter().map(|entry| (checkpoint::file_name(entry.uuid), entry.len_bytes));
-        let files: Vec<(String, u64)> = segments.chain(checkpoints).collect();
+        let runs = state.runs.iter().map(|entry| (run::file_name(entry.uuid), entry.file_bytes));
+        let files: Vec<(String, u64)> = segments.chain(checkpoints).chain(runs).collect();
         let is_open = |(name, _): &&(String, u64)| !matches!(self.held.get(name), Some(Held::Linked));
         let begun_bytes = self.report.copied_bytes;
         self.planned_bytes = begun_bytes + files.iter().filter(is_open).map(|(_, len_bytes)| len_bytes).sum::<u64>();

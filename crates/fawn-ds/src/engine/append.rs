@@ -117,9 +117,9 @@ impl<D: Device> Engine<D> {
         // The base is looked up before the window can return the new record for the key.
         let known = is_of_key.then(|| self.base_of(at, hash, record.key));
         let (slot, pointer) = self.encode(at, record, len, continues);
-        let is_put = record.kind == RecordKind::Put;
-        let len_bytes = len as u32;
-        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, kind: record.kind });
+        let is_put = self.is_indexed(record.kind);
+        let (len_bytes, kind) = (len as u32, if is_put { RecordKind::Put } else { record.kind });
+        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, kind });
         let written = Written { version, pointer, len_bytes, is_put };
         let kind = match known {
             Some((name, base)) => {

@@ -86,6 +86,7 @@ impl<D: Device> Engine<D> {
 
     fn move_entry(&mut self, at: usize, name: KeyName, base: OverlayBase, written: Written) {
         let hash = KeyHash(name.hash);
+        let base = if self.sorted.is_unindexing() { self.present_base(at, hash, base) } else { base };
         let part = match base {
             OverlayBase::At(old) => self.indexed_at(at, hash, old.pointer),
             _ => at,

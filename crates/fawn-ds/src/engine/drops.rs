@@ -87,7 +87,7 @@ impl<D: Device> Engine<D> {
     }
 
     #[cold]
-    pub(super) fn note_lowest_put(&mut self, at: usize, slot: u32, sequence: u64, lowest_put: Version) {
+    pub(in crate::engine) fn note_lowest_put(&mut self, at: usize, slot: u32, sequence: u64, lowest_put: Version) {
         let range = &mut self.ranges[at];
         range.segments.insert(sequence, slot);
         range.lowest_puts.set(sequence, lowest_put);

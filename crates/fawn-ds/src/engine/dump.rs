@@ -11,7 +11,7 @@ use crate::format::walk::{RecordWalk, WalkGap, WalkInput, WalkReport};
 use crate::index::Pointer;
 use crate::recovery::sequential::SequentialRead;
 use fawn_flash::{Device, FileId, IoClass};
-use fawn_types::KeyHash;
+use fawn_types::{KeyHash, TimeMs};
 
 /// Reads of 1 MiB in flight.
 const READS_IN_FLIGHT: usize = 4;
@@ -76,7 +76,7 @@ impl<D: Device> Engine<D> {
     /// If the store can be written.
     pub fn dump<E>(&mut self, mut visit: impl FnMut(u64, &RecordRef<'_>) -> Result<(), E>) -> Result<DumpReport, E> {
         assert!(self.options.read_only && self.device.in_flight() == 0, "a dump has the device to itself");
-        let mut report = DumpReport::default();
+        let (mut report, now) = (DumpReport::default(), self.clock.get());
         let (mut read_bytes, mut indexed) = (0, 0);
         for segment in self.dump_order() {
             let mut failed = None;
@@ -89,7 +89,7 @@ impl<D: Device> Engine<D> {
                     let standing = self.standing(self.segments.pointer(segment.slot, offset), stored);
                     indexed += u64::from(standing.is_indexed);
                     if standing.is_newest && failed.is_none() {
-                        failed = self.dump_record(&mut report, read_bytes, &stored.record, &mut visit).err();
+                        failed = dump_record(now, &mut report, read_bytes, &stored.record, &mut visit).err();
                     }
                 };
                 walk.push(&buf, &mut take);
@@ -103,6 +103,7 @@ impl<D: Device> Engine<D> {
             }
             report.lost.extend(segment.lost_parts(&walk.finish(&mut |_, _| {})));
         }
+        self.dump_runs(&mut report, &mut |report, record| dump_record(now, report, read_bytes, record, &mut visit))?;
         let keys: u64 = self.ranges.iter().map(|range| u64::from(range.index.len())).sum();
         report.unread = keys.saturating_sub(indexed);
         Ok(report)
@@ -133,7 +134,8 @@ impl<D: Device> Engine<D> {
 
     fn standing(&self, pointer: Pointer, stored: &Stored<'_>) -> Standing {
         let no = Standing { is_newest: false, is_indexed: false };
-        if stored.record.kind != RecordKind::Put {
+        let is_tombstone = stored.record.kind == RecordKind::Tombstone && self.sorted.is_active();
+        if stored.record.kind != RecordKind::Put && !is_tombstone {
             return no;
         }
         let Some((at, _)) = self.owner_of(stored.envelope.number, stored.record.key) else { return no };
@@ -143,21 +145,24 @@ impl<D: Device> Engine<D> {
         let newest = entry.and_then(|entry| entry.newest_pending().copied().or(entry.committed));
         Standing { is_newest: newest.map_or(is_indexed, |newest| newest.pointer == pointer), is_indexed }
     }
+}
 
-    fn dump_record<E>(
-        &self,
-        report: &mut DumpReport,
-        read_bytes: u64,
-        record: &RecordRef<'_>,
-        visit: &mut impl FnMut(u64, &RecordRef<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        if record.expires_at_ms != 0 && self.clock.get().0 >= record.expires_at_ms {
-            report.expired += 1;
-            return Ok(());
-        }
-        report.records += 1;
-        visit(read_bytes, record)
+fn dump_record<E>(
+    now: TimeMs,
+    report: &mut DumpReport,
+    read_bytes: u64,
+    record: &RecordRef<'_>,
+    visit: &mut impl FnMut(u64, &RecordRef<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    if record.kind == RecordKind::Tombstone {
+        return Ok(());
     }
+    if record.expires_at_ms != 0 && now.0 >= record.expires_at_ms {
+        report.expired += 1;
+        return Ok(());
+    }
+    report.records += 1;
+    visit(read_bytes, record)
 }
 
 impl DumpSegment {

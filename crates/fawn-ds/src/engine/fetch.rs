@@ -14,7 +14,7 @@ use fawn_types::{KeyHash, Version};
 /// Longest record assembled from cached pages, bytes; longer ones bypass the cache.
 pub(crate) const GATHER_BYTES_MAX: usize = 64 << 10;
 
-/// Whole pages of one segment.
+/// Whole pages of one segment, or of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReadSpan {
     pub(crate) slot: u32,
@@ -218,7 +218,21 @@ impl<D: Device> Engine<D> {
     }
 }
 
+/// In place of a slot: the span is of a run, and its sequence number is the run's id.
+const RUN_SLOT: u32 = u32::MAX;
+
 impl ReadSpan {
+    /// A page of a run.
+    pub(crate) const fn of_run(id: u64, offset: u64, is_second: bool) -> Self {
+        let from = offset as u32;
+        Self { slot: RUN_SLOT, sequence: id, from, to: from + PAGE_BYTES as u32, cacheable_to: u32::MAX, is_second }
+    }
+
+    /// The run that it is of, if it is of one.
+    pub(crate) fn run(&self) -> Option<u64> {
+        (self.slot == RUN_SLOT).then_some(self.sequence)
+    }
+
     fn new(segment: &Segment, from: u32, to: u32, is_second: bool) -> Self {
         let (slot, sequence) = (segment.slot, segment.sequence);
         Self { slot, sequence, from, to, cacheable_to: 0, is_second }

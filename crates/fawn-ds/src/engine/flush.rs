@@ -322,7 +322,8 @@ impl<D: Device> Engine<D> {
     /// survivors have no timer, and on a full device no write can wait for the foreground's.
     fn needs_sync(&self, kind: StreamKind) -> bool {
         let drops_wait = self.drops.waits_for[kind] && (kind == StreamKind::Survivors || self.full);
-        drops_wait || self.cleaner.needs_sync(kind) || self.checkpoints.waits_for(kind, self.streams[kind].flush.synced)
+        let is_waited_for = drops_wait || self.cleaner.needs_sync(kind) || self.sort_waits_for(kind);
+        is_waited_for || self.checkpoints.waits_for(kind, self.streams[kind].flush.synced)
     }
 
     pub(crate) fn sync_done(&mut self, kind: StreamKind) {
@@ -353,6 +354,7 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// [`EngineError::Poisoned`] if a write or sync failed.
     pub fn close_with_deadline(mut self, is_past_deadline: &mut dyn FnMut() -> bool) -> Result<D, EngineError> {
+        self.give_up_sort();
         self.mark_everything();
         self.cleaner.stop();
         // Before the end of the log: in one write with that last commit, this commit would not be certified by it.

@@ -85,6 +85,11 @@ impl<D: Device> Engine<D> {
     /// Refuses while anything of the ranges is in flight, and syncs them.
     fn prepare_heirs(&mut self, parents: &[usize]) -> Result<(), EngineError> {
         self.check_writable()?;
+        if self.sorted.is_active() {
+            // Runs are not assigned to heirs yet.
+            let range = parents.iter().find_map(|&at| self.range_ids[at]).unwrap_or(RangeId(0));
+            return Err(EngineError::NotSplit { range });
+        }
         for &at in parents {
             let range = &self.ranges[at];
             let is_pending = !range.pending.is_empty() || range.copy.is_some() || self.has_unlisted_clear(at);

@@ -1,6 +1,7 @@
 //! Lookups: answered from overlay, index and memory at once, otherwise by a plan that needs one device read.
 use super::fast_path::MemoryHit;
-use super::fetch::{Expected, FetchResume, Hit, Probe, ReadSpan, Rejected};
+use super::fetch::{Expected, FetchResume, Hit, Location, Probe, ReadSpan, Rejected};
+use super::sorted::{RunHit, RunsPassed};
 use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
@@ -47,6 +48,7 @@ pub(crate) struct LookupParams {
     pub(crate) view: View,
     pub(crate) span: ReadSpan,
     pub(crate) rejected: Rejected,
+    pub(crate) runs: RunsPassed,
     pub(crate) result: Option<Result<AlignedBuf, DeviceError>>,
 }
 
@@ -54,7 +56,8 @@ impl LookupPlan {
     /// A read of one known record, for replays and scans.
     pub(crate) fn of_span(range: RangeId, span: ReadSpan) -> Self {
         let (hash, key, view) = (KeyHash(0), Box::default(), View::Latest);
-        Self(Box::new(LookupParams { range, hash, key, view, span, rejected: Rejected::new(), result: None }))
+        let (rejected, runs) = (Rejected::new(), RunsPassed::default());
+        Self(Box::new(LookupParams { range, hash, key, view, span, rejected, runs, result: None }))
     }
 
     /// Size of its device read, bytes.
@@ -92,6 +95,8 @@ impl LookupPlan {
 enum LookupStep {
     Hit(Hit),
     Absent,
+    /// The log has no record of the key.
+    NotInLog,
     Expired,
     Read(ReadSpan),
 }
@@ -100,6 +105,8 @@ enum LookupStep {
 pub(super) enum OverlayHit {
     Index,
     Absent,
+    /// The log has no record of the key.
+    NotInLog,
     Record(Pointer),
 }
 
@@ -126,7 +133,7 @@ impl<D: Device> Engine<D> {
             let MemoryHit { flags, expires_at_ms, version, .. } = hit;
             return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
         }
-        self.find_at(at, hash, key, (view, now), Rejected::new())
+        self.find_at(at, hash, key, (view, now), (Rejected::new(), RunsPassed::default()))
     }
 
     /// The usual case: a plain put in memory, at the pointer of the overlay or the index's first candidate.
@@ -140,7 +147,7 @@ impl<D: Device> Engine<D> {
         (view, now): (View, TimeMs),
     ) -> Option<MemoryHit> {
         let pointer = match self.find_in_overlay(at, hash, key, view) {
-            OverlayHit::Absent => return None,
+            OverlayHit::Absent | OverlayHit::NotInLog => return None,
             OverlayHit::Record(pointer) => pointer,
             OverlayHit::Index => match self.ranges[at].index.candidates(hash).next() {
                 Some(pointer) => pointer,
@@ -158,16 +165,22 @@ impl<D: Device> Engine<D> {
         hash: KeyHash,
         key: &[u8],
         (view, now): (View, TimeMs),
-        mut rejected: Rejected,
+        (mut rejected, mut runs): (Rejected, RunsPassed),
     ) -> Result<Lookup<'_>, EngineError> {
-        let step = match self.find_in_overlay(at, hash, key, view) {
+        let mut step = match self.find_in_overlay(at, hash, key, view) {
             OverlayHit::Absent => LookupStep::Absent,
+            OverlayHit::NotInLog => LookupStep::NotInLog,
             OverlayHit::Record(pointer) => self.probe_record(at, pointer, key, now)?,
             OverlayHit::Index => self.probe_index(at, hash, key, now, &mut rejected)?,
         };
+        if matches!(step, LookupStep::NotInLog) {
+            step = self.probe_runs(at, key, now, &mut runs)?;
+        }
         match step {
             LookupStep::Expired if view == View::Committed && self.has_pending(at, hash, key) => Ok(Lookup::Unsettled),
-            LookupStep::Absent | LookupStep::Expired => self.missing.clone().map_or(Ok(Lookup::Absent), Err),
+            LookupStep::Absent | LookupStep::NotInLog | LookupStep::Expired => {
+                self.missing.clone().map_or(Ok(Lookup::Absent), Err)
+            }
             LookupStep::Hit(hit) => {
                 self.stats.hits += 1;
                 if self.records.is_on() {
@@ -180,7 +193,7 @@ impl<D: Device> Engine<D> {
             LookupStep::Read(span) => {
                 let Some(range) = self.range_ids[at] else { unreachable!("a lookup found the range by its id") };
                 let key = key.into();
-                let params = LookupParams { range, hash, key, view, span, rejected, result: None };
+                let params = LookupParams { range, hash, key, view, span, rejected, runs, result: None };
                 Ok(Lookup::Read(LookupPlan(Box::new(params))))
             }
         }
@@ -211,10 +224,12 @@ impl<D: Device> Engine<D> {
         }
         match newest {
             Some(written) if written.is_put => OverlayHit::Record(written.pointer),
+            // The trace of a sorted record. While there are runs, a delete has an entry.
+            Some(_) if self.sorted.is_active() => OverlayHit::NotInLog,
             Some(_) => OverlayHit::Absent,
             None => match entry.base {
                 OverlayBase::Unknown => OverlayHit::Index,
-                OverlayBase::Absent => OverlayHit::Absent,
+                OverlayBase::Absent => OverlayHit::NotInLog,
                 OverlayBase::At(old) => OverlayHit::Record(old.pointer),
             },
         }
@@ -229,6 +244,7 @@ impl<D: Device> Engine<D> {
         now: TimeMs,
     ) -> Result<LookupStep, EngineError> {
         match self.probe(at, pointer, Expected::Key(key))? {
+            Probe::Match(hit) if hit.kind == RecordKind::Tombstone => Ok(LookupStep::Absent),
             Probe::Match(hit) if is_expired(&hit, now) => Ok(LookupStep::Expired),
             Probe::Match(hit) => Ok(LookupStep::Hit(hit)),
             Probe::Missing(span) => Ok(LookupStep::Read(span)),
@@ -256,6 +272,9 @@ impl<D: Device> Engine<D> {
             let Some(pointer) = candidate else { break };
             nth += 1;
             match self.probe_once(at, pointer, Expected::Key(key), rejected) {
+                Ok(Probe::Match(hit)) if hit.kind == RecordKind::Tombstone && self.sorted.is_active() => {
+                    return Ok(LookupStep::Absent);
+                }
                 Ok(Probe::Match(hit)) if hit.kind != RecordKind::Put => {
                     let (slot, offset) = self.segments.slot_and_offset(pointer);
                     damage = Some(self.corrupt(slot, offset, "the index points to a record that is no put"));
@@ -270,7 +289,34 @@ impl<D: Device> Engine<D> {
                 Err(error) => damage = damage.or(Some(error)),
             }
         }
-        damage.map_or(Ok(LookupStep::Absent), Err)
+        damage.map_or(Ok(LookupStep::NotInLog), Err)
+    }
+
+    /// The key's newest record in the runs, if the log has none.
+    fn probe_runs(
+        &mut self,
+        at: usize,
+        key: &[u8],
+        now: TimeMs,
+        runs: &mut RunsPassed,
+    ) -> Result<LookupStep, EngineError> {
+        Ok(match self.find_in_runs(at, key, runs)? {
+            RunHit::Absent => LookupStep::Absent,
+            RunHit::Read(span) => LookupStep::Read(span),
+            RunHit::Put { expires_at_ms, .. } if expires_at_ms != 0 && now.0 >= expires_at_ms => LookupStep::Expired,
+            RunHit::Put { value, flags, expires_at_ms, version } => LookupStep::Hit(Hit {
+                location: Location::Scratch,
+                // A record of a run has no pointer; nothing follows that of a hit.
+                pointer: Pointer::new(0),
+                len_bytes: 0,
+                value,
+                key_bytes: key.len(),
+                flags,
+                expires_at_ms,
+                version,
+                kind: RecordKind::Put,
+            }),
+        })
     }
 
     /// A record that is dead to all members of its chain acts as a tombstone: it leaves the index, and its segment hides
@@ -278,7 +324,9 @@ impl<D: Device> Engine<D> {
     fn expire(&mut self, at: usize, hash: KeyHash, hit: &Hit, key: &[u8]) {
         // The caller's clock may be wrong. It decides only the caller's reply; a removal from the index affects all
         // clients.
-        if !is_expired(hit, self.expired_by(at))
+        // In a store with runs it stays indexed until it is sorted, because a run may have an older record of the key.
+        if self.sorted.is_active()
+            || !is_expired(hit, self.expired_by(at))
             || self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident).is_some()
         {
             return;
@@ -310,7 +358,9 @@ impl<D: Device> Engine<D> {
 
     /// Starts the plan's device read; [`super::Event::Lookup`] returns the plan with `user`.
     pub fn read(&mut self, mut plan: LookupPlan, user: u64) {
-        plan.0.span.cacheable_to = self.cacheable_to(plan.0.span.slot);
+        if plan.0.span.run().is_none() {
+            plan.0.span.cacheable_to = self.cacheable_to(plan.0.span.slot);
+        }
         self.stats.reads += 1;
         self.stats.second_reads += u64::from(plan.0.span.is_second);
         let span = plan.0.span;
@@ -320,6 +370,9 @@ impl<D: Device> Engine<D> {
 
     /// Submits a span's read and pins its segment.
     pub(crate) fn submit_span(&mut self, span: &ReadSpan, class: IoClass, in_flight: InFlight) {
+        if let Some(run) = span.run() {
+            return self.submit_run_span(run, span, class, in_flight);
+        }
         let Some(segment) = self.segments.get_mut(span.slot).filter(|segment| segment.sequence == span.sequence) else {
             // The segment was dropped since the plan was made: the lookup starts over and finds the newer record.
             self.stale.push_back(in_flight);
@@ -333,19 +386,31 @@ impl<D: Device> Engine<D> {
         self.device.submit_read(file, u64::from(span.from), buf, class, token);
     }
 
+    fn submit_run_span(&mut self, run: u64, span: &ReadSpan, class: IoClass, in_flight: InFlight) {
+        let Some(file) = self.pin_run(run) else {
+            // The run was merged since the plan was made: the lookup goes on in the others.
+            self.stale.push_back(in_flight);
+            return;
+        };
+        self.read_bytes_in_flight += span.len();
+        let token = Token(self.in_flight.insert(in_flight) as u64);
+        let buf = self.pool.take_exact(span.len());
+        self.device.submit_read(file, u64::from(span.from), buf, class, token);
+    }
+
     /// Continues a plan whose read is complete.
     ///
     /// # Errors
     /// As [`Engine::lookup`], or the read's own failure.
     pub fn resume(&mut self, plan: LookupPlan, now: TimeMs) -> Result<Lookup<'_>, EngineError> {
-        let LookupParams { range, hash, key, view, span, rejected, result } = *plan.0;
+        let LookupParams { range, hash, key, view, span, rejected, runs, result } = *plan.0;
         match result {
             Some(Ok(buf)) => self.set_resume(Some(FetchResume { span, buf })),
             Some(Err(error)) => return Err(error.into()),
             None => self.set_resume(None),
         }
         let at = self.range_at(range)?;
-        self.find_at(at, hash, &key, (view, now), rejected)
+        self.find_at(at, hash, &key, (view, now), (rejected, runs))
     }
 
     pub(crate) fn set_resume(&mut self, resume: Option<FetchResume>) {

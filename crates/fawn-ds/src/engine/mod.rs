@@ -29,6 +29,7 @@ mod scan;
 mod scrub;
 mod segments;
 mod sole_epoch;
+mod sorted;
 mod transfer;
 mod transfer_scan;
 mod verify;
@@ -46,6 +47,7 @@ pub use transfer_scan::{TransferScan, TransferStep};
 pub(crate) use verify::ApartRetry;
 
 use crate::error::EngineError;
+use crate::format::record::RecordKind;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, StoreUuid};
 use crate::log::LogPosition;
@@ -57,6 +59,7 @@ use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
 use crate::range::{RangeProgress, RangeState};
 use crate::record_cache::{CacheSplit, RecordCache};
+use crate::sorted::ReadRange;
 use crate::stats::{EngineStats, LogReport, MemoryReport};
 pub(crate) use append::Reserve;
 pub(crate) use checkpoint::Checkpoints;
@@ -69,6 +72,7 @@ use fetch::{FetchResume, ReadSpan, Rejected};
 use scan::FailedRead;
 pub(crate) use scrub::Scrubber;
 use slab::Slab;
+pub(crate) use sorted::SortedTier;
 use std::collections::VecDeque;
 
 /// Event reported by [`Engine::poll`].
@@ -113,16 +117,21 @@ pub(crate) enum InFlight {
     Scrub { len: usize },
     Checkpoint,
     CheckpointSync,
+    SortRead { source: usize, range: ReadRange },
+    SortWrite,
 }
 
 impl InFlight {
     pub(crate) const fn is_read(&self) -> bool {
-        matches!(self, Self::Lookup { .. } | Self::Verify { .. } | Self::Clean { .. } | Self::Scrub { .. })
+        matches!(
+            self,
+            Self::Lookup { .. } | Self::Verify { .. } | Self::Clean { .. } | Self::Scrub { .. } | Self::SortRead { .. }
+        )
     }
 
     /// Whether it writes or syncs the log or the manifest.
     const fn is_of_log(&self) -> bool {
-        !self.is_read() && !matches!(self, Self::Checkpoint | Self::CheckpointSync)
+        !self.is_read() && !matches!(self, Self::Checkpoint | Self::CheckpointSync | Self::SortWrite)
     }
 }
 
@@ -153,6 +162,7 @@ pub struct Engine<D: Device> {
     /// A committed clear of a range is not listed in the manifest yet.
     pub(crate) has_unlisted_clear: bool,
     pub(crate) cleaner: Cleaner,
+    pub(crate) sorted: SortedTier,
     pub(crate) scrubber: Scrubber,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) streams: PerStream<Stream>,
@@ -243,7 +253,7 @@ impl<D: Device> Engine<D> {
     /// estimate until [`Engine::is_len_exact`].
     pub fn len(&self, range: RangeId) -> u64 {
         let Ok(at) = self.range_at(range) else { return 0 };
-        let keys = u64::from(self.ranges[at].index.len()) + self.inherited_keys(at);
+        let keys = u64::from(self.ranges[at].index.len()) + self.inherited_keys(at) + self.sorted.records();
         keys.saturating_sub(self.overlay.unconfirmed_deletes(at))
     }
 
@@ -286,10 +296,12 @@ impl<D: Device> Engine<D> {
         debug_assert_eq!(records, self.pending_records, "every pending record is counted once");
         MemoryReport {
             budget_bytes: self.options.memory_bytes,
-            index_bytes: self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum(),
+            index_bytes: self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum::<u64>()
+                + self.sorted.runs_bytes() as u64,
             overlay_bytes: (self.overlay.resident_bytes() + pending) as u64,
             buffer_bytes: (window_bytes + self.pool.resident_bytes() + self.read_bytes_in_flight) as u64
-                + (self.checkpoints.resident_bytes() + self.scrubber.resident_bytes()) as u64,
+                + (self.checkpoints.resident_bytes() + self.scrubber.resident_bytes() + self.sorted.buffer_bytes())
+                    as u64,
             cache_bytes: self.cache.resident_bytes() as u64,
             record_cache_bytes: self.records.resident_bytes() as u64,
         }
@@ -333,6 +345,12 @@ impl<D: Device> Engine<D> {
 
     pub(crate) fn range_at(&self, range: RangeId) -> Result<usize, EngineError> {
         self.range_ids.iter().position(|&id| id == Some(range)).ok_or(EngineError::UnknownRange { range })
+    }
+
+    /// Whether the newest committed record of a key has an index entry if it is of this kind. A delete has one if a run may
+    /// have an older record of its key.
+    pub(crate) fn is_indexed(&self, kind: RecordKind) -> bool {
+        kind == RecordKind::Put || (kind == RecordKind::Tombstone && self.sorted.is_active())
     }
 
     pub(crate) fn name_of(&self, hash: u64, key: &[u8]) -> KeyName {

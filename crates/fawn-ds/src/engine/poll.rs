@@ -2,7 +2,7 @@
 use super::fetch::ReadSpan;
 use super::{Engine, Event, InFlight};
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Completion, Device, DeviceError};
+use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId};
 use fawn_types::Now;
 
 /// Polls between two computations of the page cache's budget.
@@ -39,6 +39,7 @@ impl<D: Device> Engine<D> {
         self.complete_stale(events);
         self.advance_flush();
         self.clean();
+        self.advance_sort();
         self.scrub();
         self.maintain_segments();
         self.advance_checkpoint();
@@ -75,6 +76,8 @@ impl<D: Device> Engine<D> {
             }
             InFlight::Clean { from, len } => self.clean_read(from, len, result, buf),
             InFlight::Scrub { len } => self.scrub_read(len, result, buf),
+            InFlight::SortRead { source, range } => self.sort_read(source, range, result, buf),
+            InFlight::SortWrite => self.sort_written(Completion { token, result, buf }),
             write => {
                 if let Some(buf) = buf {
                     self.pool.give(buf);
@@ -101,25 +104,29 @@ impl<D: Device> Engine<D> {
             InFlight::Manifest => self.manifest_written(),
             InFlight::Checkpoint => self.checkpoint_written(),
             InFlight::CheckpointSync => self.checkpoint_synced(),
-            InFlight::Lookup { .. } | InFlight::Verify { .. } | InFlight::Clean { .. } | InFlight::Scrub { .. } => {
+            InFlight::SortWrite => unreachable!("a job takes its own writes"),
+            InFlight::Lookup { .. }
+            | InFlight::Verify { .. }
+            | InFlight::Clean { .. }
+            | InFlight::Scrub { .. }
+            | InFlight::SortRead { .. } => {
                 unreachable!("reads are not writes")
             }
         }
     }
 
-    /// Unpins the segment, caches the final whole pages, returns the bytes.
+    /// Unpins the segment or run, caches the final whole pages, returns the bytes.
     fn take_read(
         &mut self,
         span: &ReadSpan,
         result: Result<usize, DeviceError>,
         buf: Option<AlignedBuf>,
     ) -> Result<AlignedBuf, DeviceError> {
-        let segment = self.segments.expect_mut(span.slot);
-        assert_eq!(segment.sequence, span.sequence, "a pinned segment stays");
-        segment.pins -= 1;
-        let file = segment.file;
+        let file = match span.run() {
+            Some(run) => self.unpin_run(run),
+            None => self.unpin_segment(span),
+        };
         self.read_bytes_in_flight -= span.len();
-        self.examine_if_dead(span.slot);
         result?;
         let Some(buf) = buf else { unreachable!("a read brings its buffer back") };
         if buf.len() <= super::fetch::GATHER_BYTES_MAX {
@@ -131,6 +138,15 @@ impl<D: Device> Engine<D> {
             }
         }
         Ok(buf)
+    }
+
+    fn unpin_segment(&mut self, span: &ReadSpan) -> FileId {
+        let segment = self.segments.expect_mut(span.slot);
+        assert_eq!(segment.sequence, span.sequence, "a pinned segment stays");
+        segment.pins -= 1;
+        let file = segment.file;
+        self.examine_if_dead(span.slot);
+        file
     }
 
     /// Completes reads that were not submitted because their segment is gone: the lookup starts over.
@@ -155,11 +171,12 @@ impl<D: Device> Engine<D> {
         for _ in 0..budget {
             let is_cleaning = self.drops.has_work() || self.cleaner.has_work();
             let is_verifying = !self.verify_queue.is_empty() || self.overlay.deferred() > 0;
-            if !is_verifying && !is_cleaning && !self.checkpoints.has_work() {
+            if !is_verifying && !is_cleaning && !self.checkpoints.has_work() && !self.sorted.has_work() {
                 return;
             }
             self.pump_verifications();
             self.clean();
+            self.advance_sort();
             self.maintain_segments();
             self.advance_checkpoint();
         }

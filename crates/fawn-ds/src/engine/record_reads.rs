@@ -8,6 +8,7 @@ use super::Engine;
 use super::fast_path::MemoryHit;
 use super::fetch::{Hit, Location, Rejected};
 use super::lookup::{Lookup, OverlayHit, View};
+use super::sorted::RunsPassed;
 use crate::error::EngineError;
 use crate::format::record::{self, RecordKind};
 use crate::format::segment::StreamKind;
@@ -46,7 +47,7 @@ impl<D: Device> Engine<D> {
             }
             return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
         }
-        self.find_at(at, hash, key, (view, now), Rejected::new())
+        self.find_at(at, hash, key, (view, now), (Rejected::new(), RunsPassed::default()))
     }
 
     /// Whether the view shows the key's committed record: no pending record and no pending clear hides it.
@@ -95,7 +96,7 @@ impl<D: Device> Engine<D> {
         let window = &self.streams[StreamKind::Foreground].window;
         let bytes = window.record(slot, offset).filter(|_| is_put);
         match bytes.map(|bytes| record::decode_verified(bytes, offset)) {
-            Some(Ok(stored)) => {
+            Some(Ok(stored)) if stored.record.kind == RecordKind::Put => {
                 let record = stored.record;
                 let (value, flags, expires_at_ms) = (record.value, record.flags, record.expires_at_ms);
                 let entry = EntryRef { value, flags, expires_at_ms, version: record.version };

@@ -1,11 +1,13 @@
 //! Scans: iteration over whole cells of the index in hash order, with keys read from their records.
-use super::fetch::{Expected, Hit, Probe};
+use super::fetch::{Expected, Hit, Probe, Rejected};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
+use crate::format::record::RecordKind;
 use crate::index::Pointer;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, RangeId, TimeMs, Version};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 
 /// A record counts as lost once its reads have failed for this long, ms. A shorter failure may be one of the whole
 /// device, after which the record is still there.
@@ -64,10 +66,10 @@ pub enum ScanStep {
 /// One step of a scan: from a cursor to at least `count` items.
 #[derive(Debug)]
 pub struct Scan {
-    range: RangeId,
-    count: usize,
+    pub(super) range: RangeId,
+    pub(super) count: usize,
     /// Maximum length of a value that is returned with its key.
-    value_bytes_max: Option<u32>,
+    pub(super) value_bytes_max: Option<u32>,
     /// Start of the next step; 0 after the last one. A position in hash order, so it never becomes invalid.
     pub cursor: u64,
     /// Keys that were found, of whole cells.
@@ -86,6 +88,34 @@ pub struct Scan {
     cell_kept: usize,
     cell_damaged: usize,
     cell: Option<Option<u64>>,
+    /// Of a scan of runs: the log's part has met what was written up to here.
+    pub(super) since: Option<Version>,
+    pub(super) stretch: RunStretch,
+}
+
+/// A stretch of ring order in a scan of runs.
+#[derive(Debug, Default)]
+pub(super) struct RunStretch {
+    /// Changes of the list of runs before it was begun, and items returned by then; `None`: it was not begun.
+    pub(super) begun: Option<(u64, usize)>,
+    /// Pages by run and number.
+    pub(super) pages: BTreeMap<(u64, u32), Vec<u8>>,
+    /// Its keys that were not returned yet; `None` until all its pages are there.
+    pub(super) keys: Option<Vec<StretchKey>>,
+    /// Cursor of the next stretch.
+    pub(super) next: Option<u64>,
+    /// Records of the log that are not the current key's.
+    pub(super) rejected: Rejected,
+}
+
+/// The newest record of a key in the runs.
+#[derive(Debug)]
+pub(super) struct StretchKey {
+    pub(super) key: Vec<u8>,
+    /// `None`: a tombstone.
+    pub(super) value: Option<Vec<u8>>,
+    pub(super) version: Version,
+    pub(super) expires_at_ms: u64,
 }
 
 impl Scan {
@@ -107,7 +137,16 @@ impl Scan {
             cell_kept: 0,
             cell_damaged: 0,
             cell: None,
+            since: None,
+            stretch: RunStretch::default(),
         }
+    }
+
+    /// The part of a scan in runs, after that in the log, which met what was written up to `since`. It has cursors of its own;
+    /// 0 is the start.
+    #[must_use]
+    pub fn of_runs(range: RangeId, cursor: u64, count: usize, since: Version) -> Self {
+        Self { since: Some(since), ..Self::new(range, cursor, count) }
     }
 
     /// Returns values of up to `bytes_max` bytes with their keys.
@@ -126,6 +165,9 @@ impl<D: Device> Engine<D> {
     /// [`EngineError::UnknownRange`].
     pub fn scan_step(&mut self, scan: &mut Scan, now: TimeMs) -> Result<ScanStep, EngineError> {
         let at = self.range_at(scan.range)?;
+        if let Some(since) = scan.since {
+            return self.scan_runs(at, scan, since, now);
+        }
         loop {
             if scan.cell.is_none() {
                 self.begin_cell(at, scan);
@@ -170,8 +212,13 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// A failure that may pass, as a lack of descriptors: the scan has not gone on.
     pub fn absorb_scan(&mut self, scan: &mut Scan, plan: LookupPlan) -> Result<(), EngineError> {
+        let is_of_runs = scan.since.is_some();
         match self.absorb(plan) {
-            Err(EngineError::Device(error)) if !error.is_retryable() => {
+            Ok(()) if is_of_runs => {
+                self.take_stretch_page(scan);
+                Ok(())
+            }
+            Err(EngineError::Device(error)) if !error.is_retryable() && !is_of_runs => {
                 let Ok(at) = self.range_at(scan.range) else { return Ok(()) };
                 if let Some(&(pointer, sequence)) = scan.todo.last() {
                     let (slot, offset) = self.segments.slot_and_offset(pointer);
@@ -272,7 +319,7 @@ impl<D: Device> Engine<D> {
     /// Returns a record's key if the record is still current; otherwise visits the record that replaced it.
     fn meet(&self, at: usize, scan: &mut Scan, hit: &Hit, now: TimeMs) {
         let key = &self.bytes_at(hit.location)[hit.value.start - hit.key_bytes..hit.value.start];
-        if !self.has_key(at, key) {
+        if hit.kind != RecordKind::Put || !self.has_key(at, key) {
             return;
         }
         let hash = KeyHash::of(&self.secret, key);

@@ -243,6 +243,7 @@ impl<D: Device> Engine<D> {
         self.clears_listed();
         self.unlink_dropped();
         self.unlink_checkpoints();
+        self.unlink_runs();
         self.start_manifest();
     }
 

@@ -253,6 +253,29 @@ impl Index {
         true
     }
 
+    /// Removes the entries of the cell at hash position `cursor` whose pointers `is_kept` refuses. Returns how many they
+    /// were, and the cursor of the next cell.
+    pub fn retain_in_cell(&mut self, cursor: u64, is_kept: impl Fn(Pointer) -> bool) -> (u32, Option<u64>) {
+        let next = self.cell(cursor).next;
+        let address = self.table.address(cursor);
+        let handle = self.table.handle(address.page);
+        let before = self.page(address).fragments.len();
+        let (mut at, mut len) = (0, before);
+        while at < len {
+            if is_kept(self.slab.page(handle).pointer(at)) {
+                at += 1;
+            } else {
+                len -= 1;
+                self.slab.page_mut(handle).swap_remove(at, len);
+            }
+        }
+        if len < before {
+            self.resize(address.page, len, len);
+            self.entries -= (before - len) as u32;
+        }
+        ((before - len) as u32, next)
+    }
+
     /// The cell that covers hash position `cursor`; 0 is the first.
     ///
     /// Between two calls pages split and never merge, and the end of a cell stays one. So following `next` visits every

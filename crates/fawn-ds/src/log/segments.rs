@@ -198,6 +198,10 @@ pub(crate) struct Segment {
     pub(crate) tombstone_bytes: u64,
     /// Cleaning has copied all that is needed, or has failed at a corrupt record: it is not repeated before the next open.
     pub(crate) is_cleaned: bool,
+    /// It is being sorted: cleaning leaves it alone.
+    pub(crate) is_gathered: bool,
+    /// Its records that counted are in a run or were copied, and the manifest says so: all only hide older ones.
+    pub(crate) is_sorted: bool,
     /// Filing has failed at a corrupt record, and is tried again later.
     pub(crate) is_filing_failed: bool,
     /// The last cleaning left records that the index did not have yet.
@@ -234,6 +238,8 @@ impl Segment {
             voids: Vec::new(),
             tombstone_bytes: 0,
             is_cleaned: false,
+            is_gathered: false,
+            is_sorted: false,
             is_filing_failed: false,
             had_unconfirmed: false,
             lengths: Lengths::new(),
@@ -404,6 +410,25 @@ impl Segment {
         self.is_cleaned = true;
         self.note_death(StreamKind::Survivors, log_end);
         self.shares.iter_mut().for_each(|share| share.hides_below = Version::ZERO);
+    }
+
+    /// Counts its tombstones of the range, all at or above `lowest`, as a put. Returns the lowest put.
+    pub(crate) fn count_tombstones(&mut self, range: usize, lowest: Version) -> Version {
+        let share = self.share_mut(range);
+        share.puts += 1;
+        share.lowest_put = share.lowest_put.min(lowest);
+        share.lowest_put
+    }
+
+    /// The manifest says that it is sorted. Its records only hide older ones from now on.
+    pub(crate) fn end_sorting(&mut self) {
+        (self.is_sorted, self.is_cleaned, self.tombstone_bytes) = (true, true, 0);
+        for share in &mut self.shares {
+            let hides_below = share.hides_below.max(share.newest);
+            let none = RangeShare::none(share.range);
+            let (newest, died_by, clears, rolls_back) = (share.newest, share.died_by, share.clears, share.rolls_back);
+            *share = RangeShare { newest, died_by, clears, rolls_back, hides_below, ..none };
+        }
     }
 
     /// The manifest invalidates all records of the range so far.

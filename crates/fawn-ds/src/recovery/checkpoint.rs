@@ -155,7 +155,9 @@ fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<Che
     let image = if before.any(|segment| seal_of(segment.slot).is_none()) {
         refuse("a segment that lies before it is not sealed")
     } else {
-        let slots = ends_in_image(segments, &header.from);
+        let mut slots = ends_in_image(segments, &header.from);
+        // Their records are in runs.
+        segments.iter().filter(|segment| segment.is_sorted).for_each(|segment| slots[segment.slot as usize] = 0);
         read_content(&mut source, header.from, entry.len_bytes, &slots, segments, options.index)
     };
     let is_at_end = source.offset == entry.len_bytes && source.taken == source.content.len();
@@ -257,6 +259,10 @@ impl CheckpointImage {
                 continue;
             };
             known += usize::from(segment.sequence < self.from[segment.stream].sequence);
+            if segment.is_sorted {
+                // It was sorted after the checkpoint, or while that was written.
+                continue;
+            }
             for share in &image.shares {
                 let found = left.remove(&(image.slot as usize, share.number)).unwrap_or_default();
                 if found != share.live_records {
@@ -315,7 +321,7 @@ impl<D: Device> IndexBuilder<'_, D> {
         for segment in &image.partial {
             self.take_partial(segment, &voided);
         }
-        self.survivors_from = image.from[StreamKind::Survivors];
+        self.from = PerStream::from_fn(|kind| image.from[kind]);
         self.engine.checkpoints.last.from = PerStream::from_fn(|kind| image.from[kind].sequence);
         image.from
     }
@@ -358,7 +364,7 @@ impl<D: Device> IndexBuilder<'_, D> {
         let listed = self.engine.segments.get(slot).is_some_and(|segment| segment.sequence == sequence);
         let seal = self.engine.manifest.state().segments.get(&slot).and_then(|entry| entry.seal.clone());
         let Some(seal) = seal.filter(|_| listed) else { return };
-        let numbers = &self.numbers;
+        let (numbers, is_active) = (&self.numbers, self.engine.sorted.is_active());
         let place_of = |number| numbers.get(&number).copied();
         let segment = self.engine.segments.expect_mut(slot);
         (segment.end, segment.facts, segment.tombstone_bytes) = (seal.len, seal.facts.clone(), tombstone_bytes);
@@ -376,7 +382,18 @@ impl<D: Device> IndexBuilder<'_, D> {
             segment.shares.push(share);
             let range = &mut self.engine.ranges[at];
             range.segments.insert(sequence, slot);
-            range.lowest_puts.set(sequence, share.lowest_put);
+            if is_active && !segment.is_sorted && seal.facts.tombstones > 0 {
+                // The checkpoint may be of a time without runs, when tombstones were no puts.
+                let facts = seal.facts.numbers.iter().find(|facts| facts.number == range.number);
+                segment.count_tombstones(at, facts.map_or(Version::ZERO, |facts| facts.lowest));
+            }
+            if !segment.is_sorted {
+                let lowest_put = segment.share(at).map_or(share.lowest_put, |share| share.lowest_put);
+                range.lowest_puts.set(sequence, lowest_put);
+            }
+        }
+        if segment.is_sorted {
+            segment.end_sorting();
         }
         for facts in seal.facts.numbers.iter().filter(|_| stream == StreamKind::Survivors) {
             if let Some(at) = self.numbers.get(&facts.number).copied() {
@@ -395,7 +412,7 @@ impl<D: Device> IndexBuilder<'_, D> {
             let at = self.numbers.get(&share.number).copied().filter(|at| !voided.contains(at));
             // Otherwise the scan alone says whether the range has any records there.
             if let Some(at) = at.filter(|_| *share != ShareImage::none(share.number)) {
-                segment.shares.push(share_of(at, share, false));
+                segment.shares.push(share_of(at, share, segment.is_sorted));
                 self.engine.ranges[at].segments.insert(image.sequence, image.slot);
             }
         }

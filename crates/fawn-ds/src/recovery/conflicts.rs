@@ -30,6 +30,8 @@ pub(super) struct Conflict {
     pub(super) pointer: Pointer,
     pub(super) len_bytes: u32,
     pub(super) is_put: bool,
+    /// It was sorted, and may have a copy of its version.
+    pub(super) is_trace: bool,
 }
 
 /// A decoded record of the index.
@@ -68,7 +70,7 @@ impl Conflicts {
     ) -> Result<(), EngineError> {
         self.read_candidates(engine)?;
         for conflict in core::mem::take(&mut self.list) {
-            let Conflict { range, name, version, pointer, len_bytes, is_put } = conflict;
+            let Conflict { range, name, version, pointer, len_bytes, is_put, .. } = conflict;
             // A newer one may have been deferred since.
             if !deferred.hides(range, name, &Written { version, pointer, len_bytes, is_put }) {
                 self.settle(engine, &conflict)?;
@@ -147,7 +149,7 @@ impl Conflicts {
     }
 
     fn settle<D: Device>(&mut self, engine: &mut Engine<D>, conflict: &Conflict) -> Result<(), EngineError> {
-        let &Conflict { range, name, version, pointer, len_bytes, is_put } = conflict;
+        let &Conflict { range, name, version, pointer, len_bytes, is_put, is_trace } = conflict;
         let mut base = OverlayBase::Absent;
         let candidates: SmallVec<[Pointer; 4]> = engine.candidates(range, KeyHash(name.hash)).collect();
         for candidate in candidates {
@@ -160,7 +162,7 @@ impl Conflicts {
             }
             let Some(known) = self.known.get(&candidate) else { continue };
             if known.name == name {
-                if known.version > version {
+                if known.version > version || (known.version == version && is_trace) {
                     return Ok(());
                 }
                 base = OverlayBase::At(ReplacedRecord { pointer: candidate, len_bytes: known.len_bytes });

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest::{Ancestor, ManifestRange, RangeBeginning, SoleEpochs};
 use crate::format::record::{RecordKind, Stored};
-use crate::format::segment::StreamKind;
+use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, Watermark};
 use crate::index::Pointer;
 use crate::log::LogPosition;
@@ -28,6 +28,10 @@ struct ScannedEntry {
     name: KeyName,
     /// Place of the range that it belongs to.
     owner: usize,
+    /// It was sorted: it only hides older records, and may have a copy of its version.
+    is_trace: bool,
+    /// A delete that has an index entry.
+    is_delete: bool,
 }
 
 /// Per range: records that wait for a mark.
@@ -102,8 +106,8 @@ pub(super) struct IndexBuilder<'e, D: Device> {
     strays: BTreeMap<RangeNumber, Stray>,
     /// By place: the retired ranges whose histories end before the next record of this one.
     elders: Vec<SmallVec<[usize; 2]>>,
-    /// Survivors before this position are in the checkpoint that was loaded.
-    pub(super) survivors_from: Watermark,
+    /// The checkpoint that was loaded has the records before these positions.
+    pub(super) from: PerStream<Watermark>,
 }
 
 impl<'e, D: Device> IndexBuilder<'e, D> {
@@ -145,7 +149,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             conflicts: Conflicts::default(),
             tombstones: Vec::new(),
             strays: BTreeMap::new(),
-            survivors_from: Watermark::NONE,
+            from: PerStream::from_fn(|_| Watermark::NONE),
         }
     }
 
@@ -173,20 +177,34 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
+    /// Counts the record in its segment. Returns the segment's stream, whether it is sorted, its sequence number, and the
+    /// kind as which the record is applied.
+    fn count_stored(&mut self, slot: u32, stored: &Stored<'_>) -> (StreamKind, bool, u64, RecordKind) {
+        let (found, len_bytes) = (stored.record.kind, stored.encoded_len);
+        let has_index = self.engine.is_indexed(found);
+        let segment = self.engine.segments.expect_mut(slot);
+        // As while it was written: of every local number, and without the records that no lookup reads.
+        if !matches!(found, RecordKind::CommitMark | RecordKind::Rollback) {
+            segment.lengths.add(len_bytes);
+        }
+        let kind = match found {
+            // A run has those that counted: all only hide older records of the log.
+            RecordKind::Put | RecordKind::Tombstone if segment.is_sorted => RecordKind::Tombstone,
+            _ if has_index => RecordKind::Put,
+            kind => kind,
+        };
+        if kind == RecordKind::Tombstone && !segment.is_sorted {
+            segment.tombstone_bytes += len_bytes as u64;
+        }
+        (segment.stream, segment.is_sorted, segment.sequence, kind)
+    }
+
     /// Applies the next record of the log.
     pub(super) fn record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
         let record = &stored.record;
         let number = stored.envelope.number;
         let pointer = self.engine.segments.pointer(slot, offset);
-        let segment = self.engine.segments.expect_mut(slot);
-        // As while it was written: of every local number, and without the records that no lookup reads.
-        if !matches!(record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
-            segment.lengths.add(stored.encoded_len);
-        }
-        if record.kind == RecordKind::Tombstone {
-            segment.tombstone_bytes += stored.encoded_len as u64;
-        }
-        let stream = segment.stream;
+        let (stream, is_sorted, sequence, kind) = self.count_stored(slot, stored);
         let Some(&at) = self.numbers.get(&number) else {
             self.strays.entry(number).or_insert(Stray { number, slot, offset, records: 0 }).records += 1;
             return;
@@ -194,10 +212,13 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if !self.tentative[at].is_whole() {
             return;
         }
-        let sequence = segment.sequence;
-        let (version, kind, len_bytes) = (record.version, record.kind, stored.encoded_len as u32);
+        let (version, len_bytes) = (record.version, stored.encoded_len as u32);
+        let is_in_image = is_sorted && sequence < self.from[stream].sequence;
+        if is_in_image && !record.kind.is_of_key() {
+            return;
+        }
         let is_retired = self.engine.ranges[at].id.is_none();
-        if stream == StreamKind::Foreground && !self.elders[at].is_empty() {
+        if stream == StreamKind::Foreground && !self.elders[at].is_empty() && !is_in_image {
             self.end_histories(at);
         }
         let owner = match kind {
@@ -216,9 +237,18 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         self.engine.enter_segment(owner, slot, version, kind);
         let hash = KeyHash::of(&self.engine.secret, record.key).0;
         let name = self.engine.name_of(hash, record.key);
-        let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner };
+        let is_trace = is_sorted && kind == RecordKind::Tombstone;
+        let is_delete = kind == RecordKind::Put && record.kind == RecordKind::Tombstone;
+        let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner, is_trace, is_delete };
+        if is_in_image && stream == StreamKind::Foreground {
+            // Its range's history goes on behind the checkpoint.
+            if version > self.tentative[at].cleared && version > self.tentative[owner].cleared {
+                self.index_write(owner, &entry);
+            }
+            return;
+        }
         if stream == StreamKind::Survivors {
-            if (Watermark { sequence, offset }) < self.survivors_from {
+            if (Watermark { sequence, offset }) < self.from[StreamKind::Survivors] && !is_trace {
                 return self.note_survivors(owner, version);
             }
             if is_retired && version <= self.tentative[at].cleared {
@@ -288,7 +318,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if kind == RecordKind::Put {
             // The checkpoint has nothing newer: a survivor behind it was current when that began, or has been since. But an
             // older survivor may follow a newer one: its index entry stays until the newer one is confirmed.
-            return if may_be_older { self.index_compared(at, entry) } else { self.index_newest(at, entry) };
+            // A delete is copied for what it hides, whether it is current or not.
+            let is_compared = may_be_older || entry.is_delete;
+            return if is_compared { self.index_compared(at, entry) } else { self.index_newest(at, entry) };
         }
         // A tombstone is indexed until the foreground is read, so that it keeps out the older puts that it hides. It may be
         // copied later than a newer put.
@@ -387,7 +419,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let may_be_older = tentative.is_copied(version)
             || version <= tentative.survivors_highest
             || self.deferred.may_have_newer_survivor(name.hash, version);
-        if may_be_older { self.index_compared(at, entry) } else { self.index_newest(at, entry) }
+        let is_compared = may_be_older || entry.is_trace;
+        if is_compared { self.index_compared(at, entry) } else { self.index_newest(at, entry) }
     }
 
     /// Enters the newest record that its key has so far. Its old version may be confirmed later.
@@ -406,7 +439,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let is_put = kind == RecordKind::Put;
         let has_candidates = self.engine.candidates(at, KeyHash(name.hash)).next().is_some();
         if has_candidates {
-            self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put });
+            let is_trace = entry.is_trace;
+            self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put, is_trace });
         } else if is_put {
             self.insert(at, name, pointer, len_bytes);
         }

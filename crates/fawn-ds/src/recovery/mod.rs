@@ -19,7 +19,7 @@ pub use progress::OpenProgress;
 pub use report::{Damage, OpenReport, RangeReport};
 pub use salvage::{SalvageReport, open_for_salvage};
 
-use crate::engine::{ApartRetry, Checkpoints, Cleaner, Drops, Engine, Scrubber};
+use crate::engine::{ApartRetry, Checkpoints, Cleaner, Drops, Engine, Scrubber, SortedTier};
 use crate::error::{EngineError, OpenError};
 use crate::format::RangeNumber;
 use crate::format::manifest::{Identity, ManifestState, SegmentEntry};
@@ -36,7 +36,7 @@ use crate::range::RangeState;
 use crate::record_cache::{CacheSplit, RecordCache};
 use crate::stats::EngineStats;
 use fawn_flash::{Device, PageCache};
-use fawn_types::{ExpiryClock, MonoMs, Now};
+use fawn_types::{ExpiryClock, HashSecret, MonoMs, Now};
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -92,6 +92,7 @@ impl<D: Device> Engine<D> {
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
         // Nothing on disk changes before validation, so a refused open leaves the evidence as it was.
         let orphans = engine.orphans(&mut report)?;
+        engine.open_runs()?;
         let (scanned, strays) = engine.scan_all(&mut report)?;
         engine.check_generation(&scanned, &mut report)?;
         engine.check_strays(&strays, &mut report)?;
@@ -125,8 +126,7 @@ impl<D: Device> Engine<D> {
         (now, clock): (Now, ExpiryClock),
     ) -> Self {
         let Identity { store, secret, segment_bytes, .. } = identity;
-        let mut ident_secret = secret;
-        ident_secret.0.iter_mut().for_each(|byte| *byte ^= 0xA5);
+        let ident_secret = HashSecret(secret.0.map(|byte| byte ^ 0xA5));
         let manifest_ranges = manifest.state().ranges.len();
         let mut engine = Self {
             generation: manifest.state().generation,
@@ -147,6 +147,7 @@ impl<D: Device> Engine<D> {
             has_unlisted: true,
             has_unlisted_clear: false,
             cleaner: Cleaner::default(),
+            sorted: SortedTier::default(),
             scrubber: Scrubber::default(),
             checkpoints: Checkpoints::default(),
             streams: PerStream::from_fn(|_| Stream::new(now.mono)),

@@ -28,12 +28,14 @@ impl<D: Device> Engine<D> {
         // Survivors first: the foreground's records replace them by version, and its tombstones leave no trace.
         listed.sort_by_key(|(_, entry)| (core::cmp::Reverse(entry.stream), entry.sequence));
         for (slot, entry) in &listed {
-            let segment = open_segment(&mut self.device, self.store, *slot, entry)?;
+            let mut segment = open_segment(&mut self.device, self.store, *slot, entry)?;
+            (segment.is_sorted, segment.is_cleaned) = (entry.is_sorted, entry.is_sorted);
             self.segments.insert(segment);
         }
         let mut builder = IndexBuilder::new(self);
         let from = builder.load_checkpoint(report);
-        listed.retain(|(_, entry)| entry.sequence >= from[entry.stream].sequence);
+        // A sorted segment before the checkpoint hides copies behind it.
+        listed.retain(|(_, entry)| entry.is_sorted || entry.sequence >= from[entry.stream].sequence);
         if let Some(progress) = &builder.engine.options.progress {
             let segment_bytes = builder.engine.options.segment_bytes;
             let len = |(_, entry): &(u32, SegmentEntry)| entry.sealed_len().unwrap_or(segment_bytes) - FRAMES_OFFSET;
@@ -41,7 +43,8 @@ impl<D: Device> Engine<D> {
         }
         let mut scanned = Vec::new();
         for (slot, entry) in listed {
-            if gaps.contains(&entry.sequence) {
+            let is_behind = entry.sequence >= from[entry.stream].sequence;
+            if is_behind && gaps.contains(&entry.sequence) {
                 builder.gap(entry.sequence);
             }
             let input = ScanInput {

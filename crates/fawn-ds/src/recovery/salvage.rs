@@ -110,6 +110,7 @@ impl<D: Device> Engine<D> {
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let manifest = ManifestFile::for_reading(header, state);
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
+        let lost_runs = engine.open_intact_runs();
         engine.take_records(&found)?;
         engine.missing =
             findings.iter().find(|finding| finding.severity == Severity::Damage).map(|finding| EngineError::Corrupt {
@@ -119,6 +120,8 @@ impl<D: Device> Engine<D> {
             });
         engine.finish_ranges(&mut OpenReport::default());
         StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
+        let lost = lost_runs.into_iter().map(|(file, _)| LostPart { file, from_bytes: 0, to_bytes: 0, records: None });
+        let missing = missing.into_iter().chain(lost).collect();
         Ok((engine, SalvageReport { findings, missing }))
     }
 
@@ -127,6 +130,7 @@ impl<D: Device> Engine<D> {
         for FoundSegment { slot, name, file, entry, end, .. } in found {
             let mut segment = Segment::new((*slot, entry.sequence), entry.uuid, entry.stream, *file, name.clone());
             segment.end = *end;
+            (segment.is_sorted, segment.is_cleaned) = (entry.is_sorted, entry.is_sorted);
             self.segments.insert(segment);
         }
         let mut builder = IndexBuilder::new(self);
@@ -222,7 +226,7 @@ fn adopt_segments(state: &mut ManifestState, headers: &[(String, SegmentHeader)]
         let free = core::iter::once(header.slot).chain(0..slots).find(|slot| !state.segments.contains_key(slot));
         let Some(slot) = free else { return };
         let SegmentHeader { uuid, sequence, stream, .. } = *header;
-        let entry = SegmentEntry { uuid, sequence, stream, seal: None };
+        let entry = SegmentEntry { uuid, sequence, stream, seal: None, is_sorted: false };
         state.segments.insert(slot, entry);
         state.last_sequence = state.last_sequence.max(header.sequence);
     }

@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::checkpoint;
 use crate::format::manifest;
+use crate::format::run;
 use crate::format::scan::{OTHER_RECORDS, SegmentVerdict};
 use crate::format::segment;
 use crate::format::{FRAMES_OFFSET, Watermark};
@@ -19,11 +20,15 @@ impl<D: Device> Engine<D> {
         let state = self.manifest.state();
         let segments = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid));
         let checkpoints = state.checkpoints.iter().map(|listed| checkpoint::file_name(listed.uuid));
-        let listed: Vec<_> = segments.chain(checkpoints).collect();
+        let runs = state.runs.iter().map(|listed| run::file_name(listed.uuid));
+        let listed: Vec<_> = segments.chain(checkpoints).chain(runs).collect();
         let mut orphans = Vec::new();
         for name in self.device.list()? {
             let is_segment = segment::is_file_name(&name);
-            let is_of_store = is_segment || checkpoint::is_file_name(&name) || name == manifest::NEW_FILE_NAME;
+            let is_of_store = is_segment
+                || checkpoint::is_file_name(&name)
+                || run::is_file_name(&name)
+                || name == manifest::NEW_FILE_NAME;
             if listed.contains(&name) || !is_of_store {
                 continue;
             }

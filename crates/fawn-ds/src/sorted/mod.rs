@@ -5,7 +5,7 @@
 //! - [`RunSource`] reads a run's records, or those of a key range, in sequential chunks.
 //! - [`RunCheck`] compares all of a run's content with its fences, filters, facts and counts.
 //!
-//! Nothing here blocks, reads a clock or owns a device. The engine does not use it yet.
+//! Nothing here blocks, reads a clock or owns a device, except openings. [`crate::engine`] decides what is sorted and merged.
 mod check;
 mod fences;
 pub mod filter;

@@ -171,6 +171,12 @@ impl Run {
         self.candidates(space, key).is_some()
     }
 
+    /// The pages that may hold keys from `from` to before `to`.
+    #[must_use]
+    pub fn extent(&self, space: Space, from: &RingKey, to: Option<&RingKey>) -> core::ops::Range<u32> {
+        self.fences.extent(space, from, to)
+    }
+
     /// The pages that may hold `key`, by fences and filters.
     pub(super) fn candidates(&self, space: Space, key: &RingKey) -> Option<PageSpan> {
         let span = self.fences.locate(space, key)?;
@@ -198,7 +204,7 @@ impl Run {
         self.filters.iter().map(FilterParts::memory_bytes).sum()
     }
 
-    pub(super) fn corrupt(&self, page: u32, detail: impl ToString) -> RunError {
+    pub(crate) fn corrupt(&self, page: u32, detail: impl ToString) -> RunError {
         RunError::Corrupt { file: self.name.clone(), offset_bytes: page_offset(page), detail: detail.to_string() }
     }
 }

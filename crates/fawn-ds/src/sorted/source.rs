@@ -183,6 +183,12 @@ impl RunSource {
         self.chunks.front().map_or(0, |chunk| chunk.first_page + (chunk.at / PAGE_BYTES) as u32)
     }
 
+    /// Offset of the page that is being read, bytes.
+    #[must_use]
+    pub fn page_offset(&self) -> u64 {
+        page_offset(self.page())
+    }
+
     fn corrupt(&self, detail: impl ToString) -> RunError {
         let offset_bytes = page_offset(self.page());
         RunError::Corrupt { file: self.name.clone(), offset_bytes, detail: detail.to_string() }

@@ -3,9 +3,9 @@
 //!
 //! Order: pages, tail, sync, footer (a durable write), sync of the directory, and only then the listing. A crash before
 //! leaves an orphan without a listing. Memory: [`BUFFERS_MAX`] buffers, one filter's hashes, and 20 B per page.
-use super::FenceBuilder;
 use super::fences::prefix_of;
 use super::filter;
+use super::{FenceBuilder, Fences, Run};
 use crate::format::checkpoint::PIECE_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::run::page::PageBuilder;
@@ -150,6 +150,8 @@ struct Contents {
     hashes: Vec<u64>,
     filter_page: u32,
     tail_bytes: u64,
+    /// The parts that stay in memory, once they are encoded.
+    tail: RunTail,
 }
 
 impl RunWriter {
@@ -178,6 +180,7 @@ impl RunWriter {
             hashes: Vec::new(),
             filter_page: 0,
             tail_bytes: 0,
+            tail: RunTail::default(),
         };
         Ok(Self {
             options,
@@ -367,10 +370,15 @@ impl RunWriter {
         true
     }
 
-    /// Cuts off the space allocated in excess, and syncs pages and tail.
+    /// Allocates the footer's space or cuts off what was allocated in excess, and syncs pages and tail.
     fn sync<D: Device>(&mut self, device: &mut D, token: Token) -> Result<(), DeviceError> {
+        let end = self.footer().file_bytes();
+        if end > self.allocated {
+            device.allocate(self.file, self.allocated, end - self.allocated)?;
+            self.allocated = end;
+        }
+        device.truncate(self.file, end)?;
         self.step = WriterStep::Syncing;
-        device.truncate(self.file, self.footer().file_bytes())?;
         device.submit_sync(self.file, IoClass::Sort, token);
         self.in_flight += 1;
         Ok(())
@@ -422,6 +430,32 @@ impl RunWriter {
             self.free.push(buf);
         }
         Ok(())
+    }
+
+    /// Whether it has no record.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.contents.last.is_none()
+    }
+
+    /// Bytes written or in flight; of a complete run: the length of its file.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        if self.step == WriterStep::Done { self.footer().file_bytes() } else { self.offset }
+    }
+
+    /// The complete run, open.
+    ///
+    /// # Panics
+    /// Before it is [`WriterState::Done`]: a caller's error.
+    #[must_use]
+    pub fn into_run(self) -> (Run, FileId) {
+        assert!(self.step == WriterStep::Done, "only a complete run is opened");
+        let footer = self.footer();
+        let RunTail { facts, fences, filters } = self.contents.tail;
+        let Ok(fences) = Fences::load(fences, &footer) else { unreachable!("these fences were just made") };
+        let name = run::file_name(footer.header.uuid);
+        (Run { name, footer, secret: self.options.secret, facts, fences, filters }, self.file)
     }
 
     /// Operations in flight.
@@ -484,7 +518,8 @@ impl Contents {
         let fences = core::mem::take(&mut self.fences).finish(&self.starts, &self.bounds);
         let (facts, filters) = (self.facts.clone(), core::mem::take(&mut self.filters));
         let mut content = Vec::new();
-        RunTail { facts, fences, filters }.encode(&mut content);
+        self.tail = RunTail { facts, fences, filters };
+        self.tail.encode(&mut content);
         content
     }
 }

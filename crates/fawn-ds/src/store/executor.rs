@@ -230,7 +230,10 @@ impl OpExecutor {
                 self.written(op, appended, version)
             }
             Op::Scan(stretch) => {
-                let scan = Scan::new(RANGE, stretch.from, SCAN_KEYS);
+                let scan = match stretch.since {
+                    Some(since) => Scan::of_runs(RANGE, stretch.from, SCAN_KEYS, since),
+                    None => Scan::new(RANGE, stretch.from, SCAN_KEYS),
+                };
                 let scan = match stretch.value_bytes_max {
                     Some(bytes_max) => scan.with_values(bytes_max),
                     None => scan,
@@ -350,9 +353,11 @@ impl OpExecutor {
             hash >= stretch.from && is_before_end(hash)
         };
         let Scan { cursor, items, corrupt, .. } = scan;
-        let items = items.into_iter().filter(|item| is_inside(&item.key)).collect();
+        let is_of_runs = stretch.since.is_some();
+        let items = items.into_iter().filter(|item| is_of_runs || is_inside(&item.key)).collect();
         let next = (cursor != 0 && is_before_end(cursor)).then_some(cursor);
-        Response::Scanned { items, next, corrupt }
+        let seen = self.engine.progress(RANGE).committed;
+        Response::Scanned { items, next, corrupt, seen }
     }
 }
 

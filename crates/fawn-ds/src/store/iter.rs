@@ -3,6 +3,7 @@ use super::op::{Op, Response, Stretch};
 use super::{Error, KeyBytes, Result, Store, Value};
 use crate::engine::{CorruptRecord, ScanItem};
 use crate::error::EngineError;
+use fawn_types::Version;
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -42,6 +43,10 @@ struct Scanning {
     /// scanned for each of them, and a record whose key cannot be read may belong to any. Other cells are scanned once,
     /// so this stays small, however many records are corrupt.
     corrupt_at_ends: HashSet<(String, u32), FxBuildHasher>,
+    /// The part in runs, which follows when the log was passed.
+    runs: Option<Stretch>,
+    /// Newest version committed when the first step returned.
+    since: Option<Version>,
 }
 
 impl Iter {
@@ -95,14 +100,20 @@ impl Scanning {
     fn new(store: Store, value_bytes_max: Option<u32>) -> Self {
         let stretch = |i: u64| {
             let (from, to) = (i * STRETCH_LENGTH, (i + 1).checked_mul(STRETCH_LENGTH));
-            Stretch { from, to, value_bytes_max }
+            Stretch { from, to, since: None, value_bytes_max }
         };
         let stretches = (0..STRETCHES).map(stretch).collect();
-        Self { store, stretches, ready: VecDeque::new(), corrupt_at_ends: HashSet::default() }
+        let runs = Some(Stretch { from: 0, to: None, since: None, value_bytes_max });
+        let (ready, corrupt_at_ends, since) = (VecDeque::new(), HashSet::default(), None);
+        Self { store, stretches, ready, corrupt_at_ends, runs, since }
     }
 
     fn next(&mut self) -> Option<Result<ScanItem>> {
-        while self.ready.is_empty() && !self.stretches.is_empty() {
+        while self.ready.is_empty() {
+            if self.stretches.is_empty() {
+                let runs = self.runs.take()?;
+                self.stretches.push(Stretch { since: Some(self.since.unwrap_or_default()), ..runs });
+            }
             self.scan_on();
         }
         self.ready.pop_front()
@@ -111,6 +122,7 @@ impl Scanning {
     fn end(&mut self) {
         self.ready.clear();
         self.stretches.clear();
+        self.runs = None;
     }
 
     /// A step on every stretch.
@@ -119,7 +131,8 @@ impl Scanning {
         let responses = self.store.handle.shared.call_many(stretches.iter().map(|&stretch| Op::Scan(stretch)));
         for (stretch, response) in stretches.into_iter().zip(responses) {
             match response {
-                Ok(Response::Scanned { items, next, corrupt }) => {
+                Ok(Response::Scanned { items, next, corrupt, seen }) => {
+                    self.since.get_or_insert(seen);
                     self.ready.extend(items.into_iter().map(Ok));
                     let is_at_end = stretch.from.is_multiple_of(STRETCH_LENGTH) || next.is_none();
                     corrupt.into_iter().for_each(|record| self.report(record, is_at_end));
@@ -129,6 +142,7 @@ impl Scanning {
                 Err(error) => {
                     // Closed or out of descriptors: every other stretch would report the same.
                     self.stretches.clear();
+                    self.runs = None;
                     self.ready.push_back(Err(error));
                     return;
                 }

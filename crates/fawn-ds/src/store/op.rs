@@ -18,6 +18,8 @@ pub(super) struct KeyWrite {
 pub(super) struct Stretch {
     pub(super) from: u64,
     pub(super) to: Option<u64>,
+    /// Of the part in runs: the log's part has met what was written up to here.
+    pub(super) since: Option<Version>,
     /// Longest value that is returned with its key; longer ones are looked up when their turn comes.
     pub(super) value_bytes_max: Option<u32>,
 }
@@ -64,6 +66,8 @@ pub(super) enum Response {
         next: Option<u64>,
         /// Records of the same cells that could not be read.
         corrupt: Vec<CorruptRecord>,
+        /// Newest version committed by then.
+        seen: Version,
     },
     Stats(Box<Stats>),
     /// Whether the store still has work to do by itself.

@@ -1,8 +1,9 @@
 //! Copies of a store that is in use: between any two accesses of the copy to the source, the store goes on.
 use crate::crash::{CrashImageCounts, CrashRun, cold_keys_in};
+use crate::sorted_tier::sorted;
 use crate::support::{TestNode, TestWrite, frames, small};
 use fawn_ds::internals::backup::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
-use fawn_ds::internals::{Options, check};
+use fawn_ds::internals::{Options, SortWhen, check};
 use fawn_flash::sim::Image;
 use fawn_flash::{Completion, Device, DeviceError, FileId, IoRequest, IoStats, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -116,13 +117,19 @@ fn copy<S: Device>(source: &mut S, target: &SimDisk, skip_generations: u32) -> R
 
 /// Takes copies of a store that is in use, and checks that each is sound and opens with all that was acknowledged when it
 /// was begun. Returns the number of attempts.
-fn copies(
-    (seed, space_amplification_max_percent): (u64, u64),
+fn copies((seed, space_amplification_max_percent): (u64, u64), count: usize, pace: (u64, u64, u64)) -> u32 {
+    copies_with(seed, options(Durability::EverySecond, space_amplification_max_percent), count, pace)
+}
+
+fn copies_with(
+    seed: u64,
+    options: Options,
     count: usize,
     (steps_max, burst_every, restart_every): (u64, u64, u64),
 ) -> u32 {
     let context = format!("seed {seed} (cargo test -p fawn-ds --test it backup::)");
-    let mut run = cold_keys_in(seed, options(Durability::EverySecond, space_amplification_max_percent));
+    let is_sorting = options.sort_when != SortWhen::Never;
+    let mut run = cold_keys_in(seed, options);
     let mut rng = Rng::new(seed);
     let (mut classes, mut attempts) = (CrashImageCounts::default(), 0);
     for i in 0..count {
@@ -145,6 +152,7 @@ fn copies(
         classes.add(run.check_disk(&image, acked, &format!("{context}, copy {i}")));
     }
     assert!(classes.images == count && classes.checkpoints > count / 2, "{context}: {classes:?}");
+    assert!(!is_sorting || run.node.engine.runs() > 0, "{context}: {:?}", run.node.engine);
     attempts
 }
 
@@ -158,6 +166,16 @@ fn a_copy_of_a_store_in_use_has_all_that_was_acked() {
 fn a_copy_of_a_store_that_fills_and_cleans_segments_meanwhile_has_all_that_was_acked() {
     let attempts: u32 = (200..216).map(|seed| copies((seed, 140), 5, (2, 40, 0))).sum();
     assert!(attempts > 16 * 5, "no attempt met a change");
+}
+
+#[test]
+fn a_copy_of_a_store_that_sorts_and_merges_meanwhile_has_all_that_was_acked() {
+    let of_seed = |seed| {
+        let options = Options { sort_bytes: 1, ..sorted(Durability::EverySecond) };
+        copies_with(seed, options, 8, ([3, 8][seed as usize % 2], 0, 0))
+    };
+    let attempts: u32 = (300..304).map(of_seed).sum();
+    assert!(attempts > 4 * 8, "no attempt met a change");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! For each image the store must open and contain every acknowledged (and so every observed) write. Its content must be
 //! a prefix of the appended writes, without a gap, and batches must be atomic.
 use crate::support::{RANGE, TestNode, TestWrite, pointers_of, small};
-use fawn_ds::internals::{EngineError, Options, View};
+use fawn_ds::internals::{EngineError, Options, SortWhen, View};
 use fawn_flash::sim::{Capture, DeviceFault, Image, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -53,6 +53,12 @@ pub(crate) struct CrashRun {
     content: CrashContent,
     history: CrashHistory,
     keys: u64,
+    /// An image is taken after every so many operations.
+    pub(crate) stride: u64,
+    /// Whether images can be checked.
+    pub(crate) keeps_history: bool,
+    /// Every other opening sorts nothing.
+    pub(crate) toggles_sorting: bool,
 }
 
 impl CrashRun {
@@ -62,7 +68,17 @@ impl CrashRun {
         let node = TestNode::open(&disk, options.clone(), Now::at(5000)).unwrap();
         let mut history = CrashHistory::default();
         history.prefixes.insert(Version::ZERO, CrashContent::new());
-        Self { disk, options, node, content: CrashContent::new(), history, keys }
+        Self {
+            disk,
+            options,
+            node,
+            content: CrashContent::new(),
+            history,
+            keys,
+            stride: 1,
+            keeps_history: true,
+            toggles_sorting: false,
+        }
     }
 
     /// The newest version acknowledged so far.
@@ -86,8 +102,10 @@ impl CrashRun {
                 None => self.content.remove(&write.key),
             };
         }
-        self.history.prefixes.insert(last, self.content.clone());
-        self.history.appended.push((before, last));
+        if self.keeps_history {
+            self.history.prefixes.insert(last, self.content.clone());
+            self.history.appended.push((before, last));
+        }
         let acked = self.node.engine.progress(RANGE).committed;
         self.note_acks(acked);
         Ok(())
@@ -110,6 +128,9 @@ impl CrashRun {
         let now = self.node.now;
         let elsewhere = TestNode::open(&SimDisk::new(SimOptions::default()), small(Durability::Sync), now).unwrap();
         end(std::mem::replace(&mut self.node, elsewhere), &self.disk, seed);
+        if self.toggles_sorting {
+            self.options.sort_when = [SortWhen::Never, SortWhen::Always][seed as usize % 2];
+        }
         self.node = TestNode::open(&self.disk, self.options.clone(), now).unwrap();
         self.node.settle();
     }
@@ -146,12 +167,14 @@ pub(crate) struct CrashImageCounts {
     /// A file of an unfinished step was removed.
     orphans: usize,
     /// The image was taken while the device was full.
-    full: usize,
+    pub(crate) full: usize,
     /// The store was opened from a checkpoint.
     pub(crate) checkpoints: usize,
     /// Segments cleaned by the workload, and tombstones copied.
     cleaned: usize,
     tombstones: usize,
+    /// Jobs of the sorted tier that were listed by the workload.
+    pub(crate) sorted: usize,
 }
 
 fn check_image(run: &CrashRun, image: &Image, promised: bool, context: &str) -> CrashImageCounts {
@@ -161,6 +184,17 @@ fn check_image(run: &CrashRun, image: &Image, promised: bool, context: &str) -> 
 }
 
 impl CrashRun {
+    /// Checks the store itself, once all that was appended is acknowledged.
+    pub(crate) fn check_live(&mut self, context: &str) {
+        self.node.settle();
+        let found = content_of(&mut self.node, self.keys);
+        let differs = |key: &&Vec<u8>| found.get(*key) != self.content.get(*key);
+        if let Some(key) = found.keys().chain(self.content.keys()).find(differs) {
+            let [found, expected] = [&found, &self.content].map(|content| content.get(key).map(Vec::len));
+            panic!("{context}: {} is {found:?}, expected {expected:?}", String::from_utf8_lossy(key));
+        }
+    }
+
     /// Checks that the image opens with at least what was acknowledged as `acked`, and at most what was appended before.
     pub(crate) fn check_disk(&self, image: &Image, acked: Version, context: &str) -> CrashImageCounts {
         let (op, Self { history, options, keys, .. }) = (image.op, self);
@@ -179,8 +213,8 @@ impl CrashRun {
         let found = content_of(&mut node, *keys);
         let differs = |key: &&Vec<u8>| found.get(*key) != expected.get(*key);
         if let Some(key) = found.keys().chain(expected.keys()).find(differs) {
-            let [found, expected] =
-                [&found, expected].map(|content| content.get(key).map(|value| (value.len(), &value[..8])));
+            let [found, expected] = [&found, expected]
+                .map(|content| content.get(key).map(|value| (value.len(), &value[..value.len().min(8)])));
             let key = String::from_utf8_lossy(key);
             panic!(
                 "{context}: operation {op}: {key} as of {recovered:?} is {found:?}, expected {expected:?}, {:?}",
@@ -221,6 +255,7 @@ impl CrashImageCounts {
         self.checkpoints += other.checkpoints;
         self.cleaned += other.cleaned;
         self.tombstones += other.tombstones;
+        self.sorted += other.sorted;
     }
 }
 
@@ -233,7 +268,7 @@ fn lost_names(image: &Image, before: &[String], after: &[String]) -> bool {
 
 /// Runs a workload with an image after every operation; returns the images checked. `is_tight`: the device is full most
 /// of the time.
-fn workload(
+pub(crate) fn workload(
     seed: u64,
     options: Options,
     loss: Loss,
@@ -244,7 +279,7 @@ fn workload(
     run_workload(run, seed, loss, steps, (promised, is_tight))
 }
 
-fn run_workload(
+pub(crate) fn run_workload(
     mut run: CrashRun,
     seed: u64,
     loss: Loss,
@@ -253,7 +288,7 @@ fn run_workload(
 ) -> CrashImageCounts {
     let context = format!("seed {seed} (cargo test -p fawn-ds --test it crash::)");
     let mut rng = Rng::new(seed);
-    run.disk.capture(Capture::Every { stride: 1, loss, seed });
+    run.disk.capture(Capture::Every { stride: run.stride, loss, seed });
     let mut classes = CrashImageCounts::default();
     for step in 0..steps {
         let before = run.disk.names();
@@ -272,6 +307,7 @@ fn run_workload(
         if step % 40 == 39 {
             classes.cleaned += run.node.engine.stats().segments_cleaned as usize;
             classes.tombstones += run.node.engine.stats().moved_tombstones as usize;
+            classes.sorted += run.node.engine.stats().runs_listed as usize;
             run.reopen(seed + step as u64);
         }
         let after = run.disk.names();

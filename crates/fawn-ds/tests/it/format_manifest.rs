@@ -1,8 +1,8 @@
 //! Manifest: round trips, contradictions, torn appends distinguished from corruption, detection of every flipped bit.
 use crate::rng::Rng;
 use fawn_ds::internals::format::manifest::{
-    Ancestor, HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, SegmentSeal,
-    decode_all, encode_commit, encode_header, encode_snapshot,
+    Ancestor, HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, RunEntry,
+    SegmentSeal, decode_all, encode_commit, encode_header, encode_snapshot,
 };
 use fawn_ds::internals::format::segment::{NumberFacts, RecordFacts, StreamKind};
 use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, RangeNumber, SegmentUuid, StoreUuid, Watermark};
@@ -401,4 +401,32 @@ fn arbitrary_bytes_never_panic() {
         data.extend_from_slice(&commit);
         fawn_ds::fuzz::manifest(&data);
     }
+}
+
+#[test]
+fn runs_and_sorted_segments_survive_a_rewrite_and_contradictions_are_refused() {
+    let (run, other) = (SegmentUuid([1; 16]), SegmentUuid([2; 16]));
+    let mut state = ManifestState::default();
+    state.apply(&identity()).unwrap();
+    state.apply(&ManifestEdit::IndexDeletes).unwrap();
+    let segment = SegmentUuid([3; 16]);
+    let sort = ManifestEdit::SortSegment { slot: 4, uuid: segment };
+    let add = |uuid, age| ManifestEdit::AddRun(RunEntry { uuid, file_bytes: 1 << 16, age });
+    state
+        .apply(&ManifestEdit::AddSegment { slot: 4, uuid: segment, sequence: 1, stream: StreamKind::Foreground })
+        .unwrap();
+    assert!(state.apply(&sort).is_err(), "an open segment is not sorted");
+    let seal = SegmentSeal { len: 8192, facts: RecordFacts::default() };
+    for edit in [ManifestEdit::SealSegment { slot: 4, seal }, add(run, 2), add(other, 1), sort.clone()] {
+        state.apply(&edit).unwrap();
+    }
+    assert!(state.apply(&add(run, 9)).is_err(), "a run is listed once");
+    let decoded = decode_all(&encode_snapshot(&state, HEADER.rewrite)).unwrap();
+    assert_eq!(decoded.state, state);
+    assert!(state.runs.is_sorted_by_key(|entry| entry.age) && state.segments[&4].is_sorted);
+    state.apply(&ManifestEdit::DropRun { uuid: run }).unwrap();
+    assert!(state.apply(&ManifestEdit::DropRun { uuid: run }).is_err());
+    let mut without = ManifestState::default();
+    without.apply(&identity()).unwrap();
+    assert!(without.apply(&add(run, 1)).is_err(), "deletes are indexed first");
 }

@@ -60,6 +60,8 @@ mod scan_damage;
 mod scrub;
 mod seals;
 mod segment_image;
+mod sorted_files;
+mod sorted_tier;
 mod split_results;
 mod splits;
 mod store_faults;

@@ -1,6 +1,7 @@
 //! Copying: decides for each record of a victim whether it is still needed, and appends it to the survivors' stream.
 use super::super::Engine;
 use super::super::append::Reserve;
+use super::super::sorted::CleanGoal;
 use super::Move;
 use crate::error::EngineError;
 use crate::format::RangeNumber;
@@ -14,7 +15,7 @@ use fawn_types::{KeyHash, Version};
 
 /// Result of examining a record of the victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cleaned {
+pub(in crate::engine) enum Cleaned {
     /// The victim's record is not needed any more, or not once its copy is durable.
     Gone,
     /// The record was removed, and becomes a tombstone once this version of its range is durably committed.
@@ -32,11 +33,12 @@ impl<D: Device> Engine<D> {
         &mut self,
         (slot, offset): (u32, u32),
         stored: &Stored<'_>,
+        goal: CleanGoal,
     ) -> Result<Cleaned, EngineError> {
         let (record, number) = (&stored.record, stored.envelope.number);
         let owner = self.owner_of(number, record.key);
         let is_own = owner.is_some_and(|(at, _)| self.ranges[at].number == number);
-        if !is_own && record.kind == RecordKind::Put && self.has_retired() {
+        if !is_own && self.is_indexed(record.kind) && self.has_retired() {
             let (pointer, len_bytes) = (self.segments.pointer(slot, offset), stored.encoded_len as u32);
             let hash = KeyHash::of(&self.secret, record.key);
             self.file_record(owner.map(|(at, _)| at), hash, ReplacedRecord { pointer, len_bytes });
@@ -47,6 +49,9 @@ impl<D: Device> Engine<D> {
         };
         if record.version <= cleared || self.is_void((slot, offset), number, record.version) {
             return Ok(Cleaned::Gone);
+        }
+        if self.sorted.is_active() && record.kind.is_of_key() {
+            return self.clean_indexed(at, (slot, offset), stored, goal);
         }
         match record.kind {
             RecordKind::Put => self.clean_put(at, (slot, offset), stored),
@@ -137,10 +142,21 @@ impl<D: Device> Engine<D> {
         record: &RecordRef<'_>,
         original: ReplacedRecord,
     ) -> Result<(), EngineError> {
-        let number = self.ranges[at].number;
         let mut copy = RecordRef::put(record.version, record.key, record.value);
         (copy.flags, copy.expires_at_ms) = (record.flags, record.expires_at_ms);
-        let (pointer, len_bytes) = self.append_survivor(at, number, &copy)?;
+        self.copy_indexed(at, name, &copy, original)
+    }
+
+    /// Copies a record that has an index entry, which moves to the copy.
+    pub(in crate::engine) fn copy_indexed(
+        &mut self,
+        at: usize,
+        name: KeyName,
+        copy: &RecordRef<'_>,
+        original: ReplacedRecord,
+    ) -> Result<(), EngineError> {
+        let number = self.ranges[at].number;
+        let (pointer, len_bytes) = self.append_survivor(at, number, copy)?;
         let end = self.survivors_end();
         let copy = ReplacedRecord { pointer, len_bytes };
         self.cleaner.moves.push_back(Move { range: at, number, name, original, copy, end });
@@ -148,7 +164,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Copies a tombstone if another segment has a put that it hides.
-    pub(super) fn copy_tombstone(
+    pub(in crate::engine) fn copy_tombstone(
         &mut self,
         at: usize,
         slot: u32,
@@ -175,11 +191,14 @@ impl<D: Device> Engine<D> {
         self.extend_room(StreamKind::Survivors, len, Reserve::Marks)?;
         let envelope = Envelope { number, continues: false };
         let (slot, pointer) = self.encode_in(StreamKind::Survivors, envelope, record, len);
+        let is_indexed = self.is_indexed(record.kind);
+        let is_counted = record.kind == RecordKind::Tombstone && !is_indexed;
         let segment = self.segments.expect_mut(slot);
         segment.facts.count_version(number, record.version);
         segment.lengths.add(len);
-        segment.tombstone_bytes += if record.kind == RecordKind::Tombstone { len as u64 } else { 0 };
-        self.enter_segment(at, slot, record.version, record.kind);
+        segment.tombstone_bytes += if is_counted { len as u64 } else { 0 };
+        let kind = if is_indexed { RecordKind::Put } else { record.kind };
+        self.enter_segment(at, slot, record.version, kind);
         // Until the index entry moves, newer records may have to hide the copy.
         if self.segments.expect(slot).share(at).is_some_and(|share| share.puts == share.live_records + 1) {
             self.note_dead_puts(at, slot);

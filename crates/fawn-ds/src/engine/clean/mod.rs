@@ -18,13 +18,14 @@ use crate::format::segment::StreamKind;
 use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord};
+pub(super) use copy::Cleaned;
 use fawn_flash::Device;
 use fawn_types::KeyHash;
 use pace::Pace;
 pub(super) use pace::{CLEANED_SEGMENTS_MIN, only_reserve_left, reserved_segments};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use victim::Victim;
+use victim::{Victim, VictimPurpose};
 
 /// Survivors in the open frame that start a write, bytes.
 const WRITE_BYTES: u32 = 256 << 10;
@@ -120,6 +121,11 @@ impl<D: Device> Engine<D> {
             self.cleaner.filing.was_last = true;
             return true;
         }
+        if let Some(slot) = self.choose_to_sort() {
+            let end = self.segments.expect(slot).end;
+            self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::Sort));
+            return true;
+        }
         self.choose_victim() || (may_file && self.choose_to_file())
     }
 
@@ -173,7 +179,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// End of the survivors' appended records.
-    fn survivors_end(&self) -> LogPosition {
+    pub(in crate::engine) fn survivors_end(&self) -> LogPosition {
         self.streams[StreamKind::Survivors].appended_end(self.options.segment_bytes)
     }
 }

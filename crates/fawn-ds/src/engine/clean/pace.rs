@@ -26,6 +26,8 @@ const FULL_DEAD_BYTES_MIN: u64 = 512;
 const CREDIT_BYTES_MAX: u64 = 1 << 20;
 /// Credit besides that for writes, bytes per ms: an idle store pays off its debt with it.
 const BYTES_PER_MS: u64 = 16 << 10;
+/// Bytes of segments that are read to be sorted for each byte that clients write.
+const SORTED_PER_WRITTEN: u64 = 4;
 /// Share of the log, one in so many, that tombstones may take before the puts that they hide are cleaned away.
 const TOMBSTONES_SHARE_MAX: u64 = 20;
 /// Time between two searches for a victim if the last one found none, ms.
@@ -100,7 +102,9 @@ impl<D: Device> Engine<D> {
         let written = self.stats.record_bytes - pace.paid_bytes;
         let passed_ms = self.now.mono.ms_since(pace.paid_at);
         (pace.paid_bytes, pace.paid_at) = (self.stats.record_bytes, self.now.mono);
-        let earned = if self.full { CREDIT_BYTES_MAX } else { written * (1 + pace.debt) + passed_ms * BYTES_PER_MS };
+        // Sorting must be faster than what makes it necessary.
+        let factor = pace.debt.max(if self.sorted.is_gathering() { SORTED_PER_WRITTEN } else { 0 }) + 1;
+        let earned = if self.full { CREDIT_BYTES_MAX } else { written * factor + passed_ms * BYTES_PER_MS };
         pace.credit_bytes = (pace.credit_bytes + earned).min(CREDIT_BYTES_MAX);
     }
 
@@ -168,7 +172,8 @@ impl<D: Device> Engine<D> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
         let allowed_bytes = live_bytes.saturating_mul(self.options.space_amplification_max_percent) / 100;
-        let by_live = allowed_bytes / segment_bytes + SEGMENTS_MIN;
+        let of_runs = self.sorted.file_bytes().div_ceil(segment_bytes);
+        let by_live = allowed_bytes / segment_bytes + SEGMENTS_MIN + of_runs;
         let capacity = self.capacity_segments();
         // Cleaning is due before the last segment is taken, so that writes seldom wait for it.
         let free = (capacity / 64).clamp(1, 8);
@@ -200,16 +205,20 @@ impl<D: Device> Engine<D> {
     fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom) -> bool {
         let tombstone_bytes = self.kept_tombstone_bytes(segment);
         let is_worthwhile = segment.dead_bytes(tombstone_bytes) >= dead_bytes_min;
-        // Deferred records stay where they are. They are confirmed soon, and most of their old versions are elsewhere.
-        let may_defer = self.overlay.may_defer(segment.sequence);
-        if !segment.sealed || segment.is_cleaned || !is_worthwhile || may_defer {
+        if !segment.sealed || segment.is_cleaned || !is_worthwhile {
             return false;
         }
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.
         let segment_bytes = u64::from(self.options.segment_bytes);
         let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
         let copied_bytes = self.with_frames(segment.live_bytes() + tombstone_bytes);
-        if !room.fits(copied_bytes, longest_bytes, segment_bytes) {
+        room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable(segment)
+    }
+
+    /// Whether nothing but live records and tombstones keeps the segment for long.
+    pub(in crate::engine) fn is_movable(&self, segment: &Segment) -> bool {
+        // Deferred records stay where they are. They are confirmed soon, and most of their old versions are elsewhere.
+        if !segment.sealed || segment.is_cleaned || segment.is_gathered || self.overlay.may_defer(segment.sequence) {
             return false;
         }
         let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();
@@ -252,10 +261,11 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Segments with a file, prepared ones included.
+    /// Segments with a file, prepared ones included, and as many as the runs are long.
     pub(crate) fn taken_segments(&self) -> u64 {
+        let of_runs = self.sorted.file_bytes().div_ceil(u64::from(self.options.segment_bytes));
         let prepared = self.streams.iter().filter(|stream| !matches!(stream.next, NextSegment::None)).count();
-        (self.segments.len() + prepared) as u64
+        (self.segments.len() + prepared) as u64 + of_runs
     }
 
     /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.

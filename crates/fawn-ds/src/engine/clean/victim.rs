@@ -1,4 +1,5 @@
 //! The victim: the segment being cleaned, read in chunks and walked record by record.
+use super::super::sorted::CleanGoal;
 use super::super::{Engine, InFlight};
 use super::WRITE_BYTES;
 use super::copy::Cleaned;
@@ -18,6 +19,8 @@ const READ_BYTES: u32 = 256 << 10;
 pub(super) enum VictimPurpose {
     /// Copies what is still needed.
     Clean,
+    /// Takes what is still needed into a run.
+    Sort,
     /// Files records of retired ranges, with the counts so far.
     File(Vec<RangeShare>),
 }
@@ -52,6 +55,10 @@ impl Victim {
 
     pub(super) const fn is_filed(&self) -> bool {
         matches!(self.purpose, VictimPurpose::File(_))
+    }
+
+    const fn is_sorted(&self) -> bool {
+        matches!(self.purpose, VictimPurpose::Sort)
     }
 
     pub(super) const fn is_reading(&self) -> bool {
@@ -160,8 +167,9 @@ impl<D: Device> Engine<D> {
             Err(error) => return Err(Pause::Corrupt(error.to_string())),
         };
         match &mut victim.purpose {
-            VictimPurpose::Clean => {
-                let cleaned = self.clean_record((victim.slot, victim.at), &stored).map_err(|_| Pause::NoRoom)?;
+            VictimPurpose::Clean | VictimPurpose::Sort => {
+                let goal = if victim.is_sorted() { CleanGoal::Sort } else { CleanGoal::Copy };
+                let cleaned = self.clean_record((victim.slot, victim.at), &stored, goal).map_err(|_| Pause::NoRoom)?;
                 match cleaned {
                     Cleaned::Gone => {}
                     Cleaned::Stays => victim.stays += 1,
@@ -233,6 +241,9 @@ impl<D: Device> Engine<D> {
             self.advance_flush();
             self.cleaner.victim = Some(victim);
             return;
+        }
+        if victim.is_sorted() {
+            return self.gathered(victim.slot, victim.stays == 0 && !victim.is_given_up);
         }
         let end = self.survivors_end();
         let segment = self.segments.expect_mut(victim.slot);

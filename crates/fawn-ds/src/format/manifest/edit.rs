@@ -1,5 +1,5 @@
 //! Manifest edits and their encoding: `tag u8, zero u8 ×3, body_bytes u32, body`.
-use super::{Ancestor, SegmentSeal};
+use super::{Ancestor, RunEntry, SegmentSeal};
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
@@ -190,6 +190,22 @@ pub enum ManifestEdit {
         /// The split and merged ranges whose records it has.
         ancestors: Vec<Ancestor>,
     },
+    /// Deletes have index entries from now on, because there may be runs. Tag 26.
+    IndexDeletes,
+    /// A run is complete and synced: its records count from now on. Tag 23.
+    AddRun(RunEntry),
+    /// A run's records are in others, or count for nobody; its file may be unlinked once this edit is synced. Tag 24.
+    DropRun {
+        /// UUID of the run.
+        uuid: SegmentUuid,
+    },
+    /// The records of a sealed segment that counted are in a run, or were copied: all only hide older ones now. Tag 25.
+    SortSegment {
+        /// Slot of the segment.
+        slot: u32,
+        /// UUID of the segment.
+        uuid: SegmentUuid,
+    },
 }
 
 impl ManifestEdit {
@@ -217,6 +233,10 @@ impl ManifestEdit {
             Self::SplitRange { .. } => 20,
             Self::MergeRanges { .. } => 21,
             Self::Lineage { .. } => 22,
+            Self::AddRun(_) => 23,
+            Self::DropRun { .. } => 24,
+            Self::SortSegment { .. } => 25,
+            Self::IndexDeletes => 26,
         }
     }
 
@@ -245,6 +265,7 @@ impl ManifestEdit {
                 out.extend_from_slice(&secret.0);
                 out.extend_from_slice(&pointers.bits().to_le_bytes());
             }
+            Self::IndexDeletes => {}
             Self::Generation(generation) => out.extend_from_slice(&generation.to_le_bytes()),
             Self::AddRange { range, keys } => {
                 out.extend_from_slice(&range.0.to_le_bytes());
@@ -279,18 +300,18 @@ impl ManifestEdit {
                 out.extend_from_slice(&base.as_u64().to_le_bytes());
             }
             Self::LastNumber(number) => out.extend_from_slice(&number.0.to_le_bytes()),
-            Self::DropSegment { .. } | Self::AddCheckpoint { .. } | Self::DropCheckpoint { .. } => {
-                self.encode_file(out)
-            }
+            Self::DropSegment { .. }
+            | Self::SortSegment { .. }
+            | Self::AddCheckpoint { .. }
+            | Self::DropCheckpoint { .. }
+            | Self::AddRun(_)
+            | Self::DropRun { .. } => self.encode_file(out),
             Self::EndOfLog { stream, end } => {
                 out.extend_from_slice(&end.sequence.to_le_bytes());
                 out.extend_from_slice(&end.offset.to_le_bytes());
                 out.extend_from_slice(&(*stream as u32).to_le_bytes());
             }
-            Self::Clock { time, mono } => {
-                out.extend_from_slice(&time.0.to_le_bytes());
-                out.extend_from_slice(&mono.0.to_le_bytes());
-            }
+            Self::Clock { time, mono } => out.extend([time.0, mono.0].into_iter().flat_map(u64::to_le_bytes)),
             Self::SplitRange { .. } | Self::MergeRanges { .. } | Self::Lineage { .. } => self.encode_lineage(out),
             Self::Pad { bytes } => out.resize(out.len() + *bytes as usize, 0),
             Self::Blob { key, bytes } => {
@@ -359,7 +380,7 @@ impl ManifestEdit {
     /// Encodes the body of an edit that names a file by its UUID.
     fn encode_file(&self, out: &mut Vec<u8>) {
         match self {
-            Self::DropSegment { slot, uuid } => {
+            Self::DropSegment { slot, uuid } | Self::SortSegment { slot, uuid } => {
                 out.extend_from_slice(&slot.to_le_bytes());
                 out.extend_from_slice(&uuid.0);
             }
@@ -367,9 +388,30 @@ impl ManifestEdit {
                 out.extend_from_slice(&uuid.0);
                 out.extend_from_slice(&len_bytes.to_le_bytes());
             }
-            Self::DropCheckpoint { uuid } => out.extend_from_slice(&uuid.0),
+            Self::AddRun(RunEntry { uuid, file_bytes, age }) => {
+                out.extend_from_slice(&uuid.0);
+                out.extend_from_slice(&file_bytes.to_le_bytes());
+                out.extend_from_slice(&age.to_le_bytes());
+            }
+            Self::DropCheckpoint { uuid } | Self::DropRun { uuid } => out.extend_from_slice(&uuid.0),
             _ => unreachable!("the caller encodes the others"),
         }
+    }
+
+    /// Decodes the body of an edit that names a file by its UUID, except edit 7.
+    fn decode_file(tag: u8, body: &[u8]) -> Option<Self> {
+        Some(match (tag, body.len()) {
+            (18, 24) => Self::AddCheckpoint { uuid: SegmentUuid(array(body, 0)), len_bytes: u64_at(body, 16) },
+            (19, 16) => Self::DropCheckpoint { uuid: SegmentUuid(array(body, 0)) },
+            (23, 32) => Self::AddRun(RunEntry {
+                uuid: SegmentUuid(array(body, 0)),
+                file_bytes: u64_at(body, 16),
+                age: u64_at(body, 24),
+            }),
+            (24, 16) => Self::DropRun { uuid: SegmentUuid(array(body, 0)) },
+            (25, 20) => Self::SortSegment { slot: u32_at(body, 0), uuid: SegmentUuid(array(body, 4)) },
+            _ => return None,
+        })
     }
 
     /// The edit at the start of `bytes` and its length; `None` if this format has no such edit.
@@ -382,20 +424,25 @@ impl ManifestEdit {
         Some((Self::decode_body(header[0], body)?, EDIT_HEADER_BYTES + body.len()))
     }
 
+    /// Decodes the body of an identity, of 40 or 44 bytes. Builds before the first release wrote no width: their pointers
+    /// have 32 bits.
+    fn decode_identity(body: &[u8]) -> Option<Self> {
+        Some(Self::Identity {
+            store: StoreUuid(array(body, 0)),
+            format: u32_at(body, 16),
+            segment_bytes: u32_at(body, 20),
+            secret: HashSecret(array(body, 24)),
+            pointers: match body.len() {
+                40 => PointerWidth::Bits32,
+                _ => PointerWidth::from_bits(u32_at(body, 40))?,
+            },
+        })
+    }
+
     /// Each tag fixes its body lengths, so that every access within an arm is in bounds.
     fn decode_body(tag: u8, body: &[u8]) -> Option<Self> {
         Some(match (tag, body.len()) {
-            // Builds before the first release wrote no width: their pointers have 32 bits.
-            (1, 40 | 44) => Self::Identity {
-                store: StoreUuid(array(body, 0)),
-                format: u32_at(body, 16),
-                segment_bytes: u32_at(body, 20),
-                secret: HashSecret(array(body, 24)),
-                pointers: match body.len() {
-                    40 => PointerWidth::Bits32,
-                    _ => PointerWidth::from_bits(u32_at(body, 40))?,
-                },
-            },
+            (1, 40 | 44) => return Self::decode_identity(body),
             (2, 4) => Self::Generation(u32_at(body, 0)),
             (3, 24 | 44) => Self::AddRange {
                 range: RangeId(u32_at(body, 0)),
@@ -438,9 +485,9 @@ impl ManifestEdit {
                 Self::EndSoleEpoch { range: RangeId(u32_at(body, 0)), base: Version::from_u64(u64_at(body, 4)) }
             }
             (17, 4) => Self::LastNumber(RangeNumber(u32_at(body, 0))),
-            (18, 24) => Self::AddCheckpoint { uuid: SegmentUuid(array(body, 0)), len_bytes: u64_at(body, 16) },
-            (19, 16) => Self::DropCheckpoint { uuid: SegmentUuid(array(body, 0)) },
+            (18 | 19 | 23..=25, _) => return Self::decode_file(tag, body),
             (20..=22, _) => return Self::decode_lineage(tag, body),
+            (26, 0) => Self::IndexDeletes,
             (9, 4..=BLOB_BODY_MAX) => Self::Blob { key: u32_at(body, 0), bytes: body[4..].to_vec() },
             _ => return None,
         })

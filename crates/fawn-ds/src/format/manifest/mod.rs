@@ -12,6 +12,7 @@ mod decode;
 mod edit;
 mod encode;
 mod lineage;
+mod run;
 mod seal;
 mod state;
 
@@ -19,6 +20,7 @@ pub use decode::{DecodedManifest, ManifestError, ManifestVerdict, decode_all, de
 pub use edit::ManifestEdit;
 pub use encode::{certifying_edits, encode_commit, encode_header, encode_snapshot};
 pub use lineage::Ancestor;
+pub use run::RunEntry;
 pub use seal::SegmentSeal;
 pub(crate) use seal::seal_bytes;
 pub use state::{

@@ -1,5 +1,5 @@
 //! Manifest state: the result of all edits; edits that contradict it are corruption and refused.
-use super::{Ancestor, ManifestEdit, SegmentSeal};
+use super::{Ancestor, ManifestEdit, RunEntry, SegmentSeal};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{
     FORMAT_OLDEST, FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid,
@@ -92,6 +92,8 @@ pub struct SegmentEntry {
     pub stream: StreamKind,
     /// Its end and contents, once it is complete and synced.
     pub seal: Option<SegmentSeal>,
+    /// Its records that counted are in a run, or were copied: all only hide older ones.
+    pub is_sorted: bool,
 }
 
 impl SegmentEntry {
@@ -143,6 +145,10 @@ pub struct ManifestState {
     pub blobs: BTreeMap<u32, Vec<u8>>,
     /// Checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointEntry>,
+    /// Deletes have index entries, because there may be runs.
+    pub indexes_deletes: bool,
+    /// Runs, by age, then in the order of their listing.
+    pub runs: Vec<RunEntry>,
     /// Last persisted expiry time, and the monotonic clock at that time.
     pub clock: Option<(TimeMs, MonoMs)>,
 }
@@ -191,14 +197,22 @@ impl ManifestState {
             ManifestEdit::LastNumber(number) => assign_number(&mut self.last_number, *number),
             ManifestEdit::BeginSoleEpoch { range, epoch, base } => self.begin_sole_epoch(*range, *epoch, *base),
             ManifestEdit::EndSoleEpoch { range, base } => self.end_sole_epoch(*range, *base),
-            ManifestEdit::AddSegment { slot, uuid, sequence, stream } => {
-                self.add_segment(*slot, SegmentEntry { uuid: *uuid, sequence: *sequence, stream: *stream, seal: None })
-            }
+            ManifestEdit::AddSegment { slot, uuid, sequence, stream } => self.add_segment(
+                *slot,
+                SegmentEntry { uuid: *uuid, sequence: *sequence, stream: *stream, seal: None, is_sorted: false },
+            ),
             ManifestEdit::SealSegment { slot, seal } => self.seal_segment(*slot, seal),
             ManifestEdit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
             ManifestEdit::Pad { .. } => Ok(()),
             ManifestEdit::AddCheckpoint { uuid, len_bytes } => self.add_checkpoint(*uuid, *len_bytes),
             ManifestEdit::DropCheckpoint { uuid } => self.drop_checkpoint(*uuid),
+            ManifestEdit::IndexDeletes => {
+                self.indexes_deletes = true;
+                Ok(())
+            }
+            ManifestEdit::AddRun(entry) => self.add_run(*entry),
+            ManifestEdit::DropRun { uuid } => self.drop_run(*uuid),
+            ManifestEdit::SortSegment { slot, uuid } => self.sort_segment(*slot, *uuid),
             ManifestEdit::EndOfLog { stream, end } => self.end_log(*stream, *end),
             ManifestEdit::Clock { time, mono } => self.set_clock(*time, *mono),
             ManifestEdit::Blob { key, bytes } => {
@@ -414,6 +428,8 @@ impl ManifestState {
         edits.extend(
             checkpoints.map(|&CheckpointEntry { uuid, len_bytes }| ManifestEdit::AddCheckpoint { uuid, len_bytes }),
         );
+        edits.extend(self.indexes_deletes.then_some(ManifestEdit::IndexDeletes));
+        edits.extend(self.runs.iter().map(|&entry| ManifestEdit::AddRun(entry)));
         edits.extend(self.blobs.iter().map(|(&key, bytes)| ManifestEdit::Blob { key, bytes: bytes.clone() }));
         edits
     }
@@ -449,10 +465,11 @@ impl ManifestState {
         segments.sort_by_key(|(_, entry)| entry.sequence);
         let mut edits = Vec::new();
         let mut last = 0;
-        for (&slot, SegmentEntry { uuid, sequence, stream, seal }) in segments {
+        for (&slot, SegmentEntry { uuid, sequence, stream, seal, is_sorted }) in segments {
             let (uuid, sequence, stream) = (*uuid, *sequence, *stream);
             edits.push(ManifestEdit::AddSegment { slot, uuid, sequence, stream });
             edits.extend(seal.clone().map(|seal| ManifestEdit::SealSegment { slot, seal }));
+            edits.extend(is_sorted.then_some(ManifestEdit::SortSegment { slot, uuid }));
             last = sequence;
         }
         if let Some(slot) = (0..).find(|slot| !self.segments.contains_key(slot)).filter(|_| last < self.last_sequence) {

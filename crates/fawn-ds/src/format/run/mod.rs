@@ -7,7 +7,7 @@
 //!         64 first page of each space, 5 × u32 | 84 zero u32 | 88 chain u64 | 96 lowest and highest ring key of each
 //!         space, 4 × 40 B | 256 zeros | 504 checksum u64 | 512 zeros
 //! ```
-//! The footer is written after everything before it was synced: a run with a footer is whole. Not used by the engine yet.
+//! The footer is written after everything before it was synced: a run with a footer is whole.
 pub mod page;
 pub mod record;
 pub mod tail;

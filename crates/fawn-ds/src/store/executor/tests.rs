@@ -205,7 +205,7 @@ fn a_scan_returns_only_keys_of_its_stretch() {
     for (from, to) in [(hashes[40] + 1, None), (hashes[40], Some(hashes[60])), (hashes[99], None)] {
         let (mut next, mut met) = (Some(from), Vec::new());
         while let Some(from) = next {
-            executor.start(1, Op::Scan(Stretch { from, to, value_bytes_max: None }));
+            executor.start(1, Op::Scan(Stretch { from, to, since: None, value_bytes_max: None }));
             let mut done = run(&mut executor, 1);
             let Some((_, Response::Scanned { items, next: after, .. })) = done.pop() else { panic!("a scan") };
             met.extend(items.iter().map(|item| hash_of(&item.key)));

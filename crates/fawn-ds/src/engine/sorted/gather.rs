@@ -1,0 +1,253 @@
+//! Gathering: reads sealed segments with the reader and at the pace of cleaning, and takes what counts of them.
+use super::super::clean::Cleaned;
+use super::super::{Engine, EngineError};
+use super::job::{Gathered, SortJob, SortStep};
+use crate::format::RangeNumber;
+use crate::format::manifest::ManifestEdit;
+use crate::format::record::{RecordKind, RecordRef, Stored};
+use crate::format::run::RunRecord;
+use crate::format::segment::StreamKind;
+use crate::log::segments::{RangeShare, Segment};
+use crate::options::SortWhen;
+use crate::overlay::ReplacedRecord;
+use crate::range::RangeState;
+use fawn_flash::Device;
+use fawn_types::{KeyHash, RingKey, Version};
+
+/// Purpose of examining a segment's records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum CleanGoal {
+    /// To copy what is needed to the survivors' stream.
+    Copy,
+    /// To take what is needed into a run, and copy only what is too long for one.
+    Sort,
+}
+
+impl<D: Device> Engine<D> {
+    /// The next segment to gather from. Begins a job if enough of the log can be sorted.
+    pub(in crate::engine) fn choose_to_sort(&mut self) -> Option<u32> {
+        if self.sorted.job.is_none() && self.is_sort_due() && self.is_activated() {
+            self.begin_sort();
+        }
+        let job = self.sorted.job.as_mut().filter(|job| job.step == SortStep::Gather)?;
+        match job.todo.pop() {
+            Some(slot) => Some(slot),
+            None => {
+                job.end_gathering();
+                None
+            }
+        }
+    }
+
+    /// Records that are sorted at a time, bytes.
+    pub(super) fn sort_bytes(&self) -> u64 {
+        match self.options.sort_bytes {
+            0 => (self.options.memory_bytes / 16).min(256 << 20),
+            bytes => bytes,
+        }
+    }
+
+    fn is_sort_due(&mut self) -> bool {
+        match self.options.sort_when {
+            SortWhen::Never => false,
+            SortWhen::Always => true,
+            SortWhen::OverBudget => {
+                let index_bytes: u64 = self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum();
+                let of_budget = |percent: u64| index_bytes * 100 > self.options.memory_bytes * percent;
+                let is_over = if self.sorted.is_over_budget { of_budget(40) } else { of_budget(50) };
+                self.sorted.is_over_budget = is_over;
+                is_over
+            }
+        }
+    }
+
+    /// Whether all deletes have index entries that could concern a record in a run. Begins to give them some.
+    fn is_activated(&mut self) -> bool {
+        if !self.sorted.is_active {
+            if self.reserve_manifest(0).is_err() {
+                return false;
+            }
+            // Listed before every run and every checkpoint with the entry of a delete.
+            self.manifest.commit(&[ManifestEdit::IndexDeletes]);
+            self.start_manifest();
+            self.sorted.is_active = true;
+            self.count_tombstones();
+            let appended = |range: &RangeState| (range.number, range.progress.appended);
+            self.sorted.activated = self.ranges.iter().map(appended).collect();
+        }
+        let Self { sorted, ranges, overlay, .. } = self;
+        // Deletes that were appended before have none when they are committed.
+        let is_committed = |&mut (number, version): &mut (RangeNumber, Version)| {
+            ranges.iter().all(|range| range.number != number || range.progress.committed >= version)
+        };
+        if !sorted.activated.is_empty() {
+            sorted.activated.retain_mut(|activated| !is_committed(activated));
+            let has_deletes = (0..ranges.len()).any(|at| overlay.unconfirmed_deletes(at) > 0);
+            if has_deletes && sorted.activated.is_empty() {
+                sorted.activated.push((RangeNumber::default(), Version::ZERO));
+            }
+        }
+        sorted.activated.is_empty()
+    }
+
+    /// Counts the tombstones so far as puts: newer records hide them, and may be sorted and dropped before them.
+    fn count_tombstones(&mut self) {
+        let slots: Vec<u32> = self.segments.iter().map(|segment| segment.slot).collect();
+        for slot in slots {
+            let of_range = |share: &RangeShare| (share.range, share.hides_below > Version::ZERO);
+            let shares: Vec<_> = self.segments.expect(slot).shares.iter().map(of_range).collect();
+            for (at, _) in shares.into_iter().filter(|(_, hides)| *hides) {
+                let (number, open) = (self.ranges[at].number, self.ranges[at].open_facts.lowest);
+                let segment = self.segments.expect_mut(slot);
+                let facts = segment.facts.numbers.iter().find(|facts| facts.number == number);
+                let lowest = facts.map_or(open, |facts| facts.lowest.min(open));
+                let sequence = segment.sequence;
+                let lowest_put = segment.count_tombstones(at, lowest);
+                self.note_lowest_put(at, slot, sequence, lowest_put);
+            }
+        }
+    }
+
+    /// Begins with the oldest segments, once they have enough live records for a run.
+    fn begin_sort(&mut self) {
+        if self.full || self.now.mono < self.sorted.retry_at {
+            return;
+        }
+        let bytes_max = self.sort_bytes();
+        let mut sortable: Vec<&Segment> = self.segments.iter().filter(|segment| self.is_sortable(segment)).collect();
+        sortable.sort_unstable_by_key(|segment| segment.sequence);
+        let (mut bytes, mut slots) = (0, Vec::new());
+        for segment in &sortable {
+            if bytes > 0 && bytes + segment.live_bytes() > bytes_max {
+                break;
+            }
+            bytes += segment.live_bytes();
+            slots.push(segment.slot);
+        }
+        // A run for every segment would make many small ones.
+        if slots.len() == sortable.len() && bytes < bytes_max {
+            return;
+        }
+        let age = self.sorted.runs.first().map_or(1, |newest| newest.age + 1);
+        for &slot in &slots {
+            let segment = self.segments.expect_mut(slot);
+            (segment.pins, segment.is_gathered) = (segment.pins + 1, true);
+        }
+        slots.reverse();
+        self.sorted.job = Some(Box::new(SortJob::of_segments(slots, age, self.secret, bytes as usize)));
+    }
+
+    fn is_sortable(&self, segment: &Segment) -> bool {
+        segment.live_records() > 0 && !segment.is_sorted && self.is_movable(segment)
+    }
+
+    /// Copies the record of a store with runs, or takes it into the run that is being made, if it is its key's newest.
+    ///
+    /// # Errors
+    /// As [`Engine::append`]: nothing was copied.
+    pub(in crate::engine) fn clean_indexed(
+        &mut self,
+        at: usize,
+        (slot, offset): (u32, u32),
+        stored: &Stored<'_>,
+        goal: CleanGoal,
+    ) -> Result<Cleaned, EngineError> {
+        let record = &stored.record;
+        let hash = KeyHash::of(&self.secret, record.key);
+        let pointer = self.segments.pointer(slot, offset);
+        let name = self.name_of(hash.0, record.key);
+        let entry = self.overlay.find(at, hash.0, || name.ident);
+        if entry.is_some_and(|entry| entry.committed.is_some_and(|committed| committed.pointer == pointer)) {
+            // Its verification moves it to the index, which must find it here.
+            return Ok(Cleaned::Stays);
+        }
+        if !self.candidates(at, hash).any(|found| found == pointer) {
+            return match goal {
+                CleanGoal::Copy => self.clean_unindexed(at, slot, record),
+                // The rest of the segment hides all that the record hides.
+                CleanGoal::Sort => Ok(Cleaned::Gone),
+            };
+        }
+        let original = ReplacedRecord { pointer, len_bytes: stored.encoded_len as u32 };
+        let is_expired = record.expires_at_ms != 0 && self.expired_by(at).0 >= record.expires_at_ms;
+        let is_dead = record.kind == RecordKind::Tombstone || (is_expired && entry.is_none());
+        let mut copy = RecordRef::put(record.version, record.key, record.value);
+        (copy.flags, copy.expires_at_ms) = (record.flags, record.expires_at_ms);
+        if is_dead {
+            copy = RecordRef::bare(RecordKind::Tombstone, record.version, record.key);
+            let ring_key = RingKey::of(&self.secret, record.key);
+            let sequence = self.segments.expect(slot).sequence;
+            let may_hide = self.sorted.may_have(&ring_key) || self.hides_elsewhere(at, sequence, record.version);
+            if goal == CleanGoal::Copy && !may_hide && entry.is_none() {
+                self.unindex(at, hash, original);
+                return Ok(Cleaned::Gone);
+            }
+        }
+        if goal == CleanGoal::Sort {
+            let number = self.ranges[at].number;
+            let run = RunRecord {
+                kind: copy.kind,
+                type_byte: 0,
+                number,
+                version: copy.version,
+                expires_at_ms: copy.expires_at_ms,
+                flags: copy.flags,
+                key: copy.key,
+                value: copy.value,
+            };
+            if run.fits() {
+                let job = self.sorted.job.as_mut();
+                let is_taken = job.is_some_and(|job| job.take_record(&run));
+                return Ok(if is_taken { Cleaned::Gone } else { Cleaned::Stays });
+            }
+        }
+        self.copy_indexed(at, name, &copy, original)?;
+        Ok(Cleaned::Gone)
+    }
+
+    /// Copies what a record without an entry may hide: deletes have had none while there were no runs, and a put none once
+    /// it was found expired.
+    fn clean_unindexed(&mut self, at: usize, slot: u32, record: &RecordRef<'_>) -> Result<Cleaned, EngineError> {
+        let segment = self.segments.expect(slot);
+        let hides_below = segment.share(at).map_or(Version::ZERO, |share| share.hides_below);
+        match record.kind {
+            RecordKind::Tombstone => self.copy_tombstone(at, slot, record.version, record.key),
+            RecordKind::Put if record.expires_at_ms == 0 || record.version > hides_below => Ok(Cleaned::Gone),
+            // If it was deleted instead, a loss may undo that.
+            _ if self.ranges[at].durably_committed() < self.ranges[at].progress.committed => {
+                Ok(Cleaned::Removed(self.ranges[at].progress.committed))
+            }
+            _ => self.copy_tombstone(at, slot, record.version, record.key),
+        }
+    }
+
+    /// Removes the entry of a record that nothing asks for any more.
+    fn unindex(&mut self, at: usize, hash: KeyHash, old: ReplacedRecord) {
+        let part = self.indexed_at(at, hash, old.pointer);
+        let removed = self.ranges[part].index.remove(hash, old.pointer);
+        assert!(removed, "the record was just found through this entry");
+        self.note_unindexed(part, hash, old);
+        self.release_old(part, old, Version::ZERO);
+        self.records.remove(at, hash);
+    }
+
+    /// A segment was read to its end. It is sorted if nothing had to stay.
+    pub(in crate::engine) fn gathered(&mut self, slot: u32, is_whole: bool) {
+        let end = self.survivors_end();
+        let segment = self.segments.expect_mut(slot);
+        segment.had_unconfirmed = !is_whole;
+        let mut until = segment.died_at;
+        // Copies of records that are too long for a run.
+        until[StreamKind::Survivors] = until[StreamKind::Survivors].max(end);
+        let ranges = &self.ranges;
+        let died_by = segment.shares.iter().map(|share| (share.range, ranges[share.range].number, share.died_by));
+        let gathered = Gathered { slot, uuid: segment.uuid, until, died_by: died_by.collect() };
+        match &mut self.sorted.job {
+            Some(job) if is_whole && job.step == SortStep::Gather => job.slots.push(gathered),
+            _ => {
+                (segment.pins, segment.is_gathered) = (segment.pins - 1, false);
+                self.examine_if_dead(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The job of the sorted tier: one at a time, from segments to a run, or from runs to others.
+use crate::format::manifest::ManifestEdit;
+use crate::format::run::RunRecord;
+use crate::format::segment::PerStream;
+use crate::format::{RangeNumber, SegmentUuid};
+use crate::log::LogPosition;
+use crate::manifest_file::CommitNumber;
+use crate::sorted::{MergeSource, Run, RunMerge, RunWriter, SortBuffer};
+use fawn_flash::FileId;
+use fawn_types::{HashSecret, Version};
+use smallvec::SmallVec;
+
+/// Step of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SortStep {
+    /// Segments are read.
+    Gather,
+    /// Runs are written.
+    Write,
+    /// The commit that lists the runs is in flight.
+    Listing(CommitNumber),
+    /// Index entries of the sorted segments are removed: of the range at this place, from this hash on.
+    Unindex { at: usize, cursor: u64 },
+    /// It has failed: its files go once nothing is in flight.
+    GivenUp,
+}
+
+/// A segment that was read to its end.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    pub(super) slot: u32,
+    pub(super) uuid: SegmentUuid,
+    /// The records that replaced, removed or copied its own lie before here: only once these are synced may its own count
+    /// no more.
+    pub(super) until: PerStream<LogPosition>,
+    /// Per range, with its number: newest version whose commit replaced or removed one of them.
+    pub(super) died_by: SmallVec<[(usize, RangeNumber, Version); 1]>,
+}
+
+impl Gathered {
+    /// The edit that lists it as sorted.
+    pub(super) const fn edit(&self) -> ManifestEdit {
+        ManifestEdit::SortSegment { slot: self.slot, uuid: self.uuid }
+    }
+}
+
+/// A sort of segments, or a merge of runs.
+#[derive(Debug)]
+pub(crate) struct SortJob {
+    pub(super) step: SortStep,
+    /// Segments to gather from, the next one last.
+    pub(super) todo: Vec<u32>,
+    /// Segments that were gathered whole; pinned.
+    pub(super) slots: Vec<Gathered>,
+    buffer: Option<SortBuffer>,
+    buffer_bytes: usize,
+    /// Runs that are merged.
+    pub(super) inputs: Vec<u64>,
+    pub(super) age: u64,
+    /// Bits per key of the new runs' filters.
+    pub(super) filter_bits: u8,
+    pub(super) merge: Option<RunMerge>,
+    pub(super) writer: Option<RunWriter>,
+    /// The last record was passed to the writer.
+    pub(super) is_read: bool,
+    /// The run that is being written takes no more records.
+    pub(super) is_finishing: bool,
+    /// Sources with a read in flight.
+    pub(super) is_waiting: Vec<usize>,
+    pub(super) read_bytes: usize,
+    /// Complete runs, with the lengths of their files.
+    pub(super) done: Vec<(Run, FileId, u64)>,
+}
+
+impl SortJob {
+    /// A sort of these segments, which are pinned.
+    pub(super) fn of_segments(todo: Vec<u32>, age: u64, secret: HashSecret, bytes: usize) -> Self {
+        Self {
+            step: SortStep::Gather,
+            todo,
+            slots: Vec::new(),
+            buffer: Some(SortBuffer::new(secret, bytes)),
+            buffer_bytes: bytes,
+            inputs: Vec::new(),
+            age,
+            filter_bits: 8,
+            merge: None,
+            writer: None,
+            is_read: false,
+            is_finishing: false,
+            is_waiting: Vec::new(),
+            read_bytes: 0,
+            done: Vec::new(),
+        }
+    }
+
+    /// A merge of these runs.
+    pub(super) fn of_runs(inputs: Vec<u64>, sources: Vec<MergeSource>, age: u64, filter_bits: u8) -> Self {
+        Self {
+            step: SortStep::Write,
+            todo: Vec::new(),
+            slots: Vec::new(),
+            buffer: None,
+            buffer_bytes: 0,
+            inputs,
+            age,
+            filter_bits,
+            merge: Some(RunMerge::new(sources)),
+            writer: None,
+            is_read: false,
+            is_finishing: false,
+            is_waiting: Vec::new(),
+            read_bytes: 0,
+            done: Vec::new(),
+        }
+    }
+
+    /// Takes a record into the run; false if it has no room.
+    pub(super) fn take_record(&mut self, record: &RunRecord<'_>) -> bool {
+        self.buffer.as_mut().is_some_and(|buffer| buffer.push(record))
+    }
+
+    /// All segments were read: what was taken of them is sorted and written.
+    pub(super) fn end_gathering(&mut self) {
+        self.step = SortStep::Write;
+        if let Some(mut buffer) = self.buffer.take() {
+            buffer.sort();
+            self.merge = Some(RunMerge::new(vec![MergeSource::Memory(buffer)]));
+        }
+    }
+
+    /// Whether nothing of it is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_waiting.is_empty() && self.writer.as_ref().is_none_or(|writer| writer.in_flight() == 0)
+    }
+
+    /// Whether all its runs are complete.
+    pub(super) fn is_complete(&self) -> bool {
+        self.step == SortStep::Write && self.is_read && self.writer.is_none()
+    }
+
+    /// Memory of its records and reads, bytes.
+    pub(super) const fn resident_bytes(&self) -> usize {
+        self.buffer_bytes + self.read_bytes
+    }
+}

@@ -1,0 +1,252 @@
+//! The sorted tier at work: runs that lookups search after the log, and the job that sorts segments or merges runs.
+//!
+//! A key's newest record is in the log if the index has an entry of it, else in the newest run that has one. So a deleted
+//! key keeps an index entry while a run may have an older record of it.
+//!
+//! To *sort* sealed segments, what counts of them goes to a new run, and records too long for one to the survivors'
+//! stream. One commit lists the run and says that the segments are sorted: from then on their records only hide older ones
+//! of the log, as tombstones do, and the drop rule keeps the segments as long as there are any. Their index entries go
+//! in steps.
+mod dump;
+mod gather;
+mod job;
+mod lookup;
+mod scan;
+mod unindex;
+mod write;
+
+use super::{Engine, EngineError};
+use crate::error::OpenError;
+use crate::format::manifest::{ManifestEdit, RunEntry};
+use crate::format::run::{self, RunHeader, RunRecord, Space};
+use crate::format::{RangeNumber, StoreUuid};
+use crate::manifest_file::CommitNumber;
+use crate::sorted::{Run, RunError};
+use fawn_flash::{Device, FileId};
+use fawn_types::{RingKey, Version};
+pub(super) use gather::CleanGoal;
+use job::{SortJob, SortStep};
+pub(super) use lookup::{RunHit, RunsPassed};
+
+/// A listed run.
+#[derive(Debug)]
+pub(crate) struct ListedRun {
+    /// Names it in this opening; no two runs have the same.
+    id: u64,
+    age: u64,
+    file_bytes: u64,
+    run: Run,
+    file: FileId,
+    /// Reads in flight; they keep the file.
+    pins: u32,
+}
+
+/// A run that was dropped: its file goes once that is durable and nothing reads it.
+#[derive(Debug)]
+struct RetiredRun {
+    listed: ListedRun,
+    edit_end: CommitNumber,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SortedTier {
+    /// Newest first.
+    runs: Vec<ListedRun>,
+    retired: Vec<RetiredRun>,
+    job: Option<Box<SortJob>>,
+    last_id: u64,
+    /// Changes of the list of runs.
+    changes: u64,
+    /// Deletes have index entries: there are runs, or soon may be.
+    is_active: bool,
+    /// Ranges, by number, with deletes up to a version that have none and are not committed yet.
+    activated: Vec<(RangeNumber, Version)>,
+    /// The indexes took more than half of the budget, and have not shrunk enough since.
+    is_over_budget: bool,
+    /// No job begins before.
+    retry_at: fawn_types::MonoMs,
+    /// Runs begun in this opening.
+    begun: u64,
+}
+
+impl SortedTier {
+    /// Whether deletes have index entries.
+    pub(crate) const fn is_active(&self) -> bool {
+        self.is_active
+    }
+
+    /// Memory of the runs' fences and filters, bytes.
+    pub(crate) fn runs_bytes(&self) -> usize {
+        self.runs.iter().map(|listed| listed.run.memory_bytes()).sum()
+    }
+
+    /// Memory of a job's records and buffers, bytes.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.job.as_ref().map_or(0, |job| job.resident_bytes())
+    }
+
+    /// Length of the runs' files, bytes.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let retired = self.retired.iter().map(|retired| retired.listed.file_bytes);
+        self.runs.iter().map(|listed| listed.file_bytes).chain(retired).sum()
+    }
+
+    /// Records in the runs, older ones included.
+    pub(crate) fn records(&self) -> u64 {
+        self.runs.iter().map(|listed| listed.run.footer().records).sum()
+    }
+
+    /// Whether a job is under way.
+    pub(crate) const fn has_work(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// Whether segments are being read.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| job.step == SortStep::Gather)
+    }
+
+    /// Whether index entries of sorted segments are being removed.
+    pub(super) fn is_unindexing(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| matches!(job.step, SortStep::Unindex { .. }))
+    }
+
+    /// Whether there may be an older record of a key in a run, or in one that is being made.
+    fn may_have(&self, key: &RingKey) -> bool {
+        self.job.is_some() || self.runs.iter().any(|listed| listed.run.may_contain(Space::KEYS, key))
+    }
+
+    fn find(&self, id: u64) -> Option<&ListedRun> {
+        let retired = self.retired.iter().map(|retired| &retired.listed);
+        self.runs.iter().chain(retired).find(|listed| listed.id == id)
+    }
+
+    fn find_mut(&mut self, id: u64) -> Option<&mut ListedRun> {
+        let retired = self.retired.iter_mut().map(|retired| &mut retired.listed);
+        self.runs.iter_mut().chain(retired).find(|listed| listed.id == id)
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Enters a run in its place by age.
+    fn enter(&mut self, listed: ListedRun) {
+        let at = self.runs.partition_point(|other| other.age > listed.age);
+        self.runs.insert(at, listed);
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// Whether segments are being sorted or runs merged.
+    pub fn is_sorting(&self) -> bool {
+        self.sorted.has_work()
+    }
+
+    /// Number of runs.
+    pub fn runs(&self) -> usize {
+        self.sorted.runs.len()
+    }
+
+    /// As [`Engine::open_runs`], without those that are missing or damaged. Returns these.
+    pub(crate) fn open_intact_runs(&mut self) -> Vec<(String, String)> {
+        let mut lost = Vec::new();
+        self.sorted.is_active = self.manifest.state().indexes_deletes;
+        for entry in self.manifest.state().runs.clone() {
+            match open_run(&mut self.device, self.store, &self.secret, entry) {
+                Ok((run, file)) => self.enter_run(entry, run, file),
+                Err(error) => lost.push((run::file_name(entry.uuid), error.to_string())),
+            }
+        }
+        lost
+    }
+
+    fn enter_run(&mut self, RunEntry { file_bytes, age, .. }: RunEntry, run: Run, file: FileId) {
+        let id = self.sorted.next_id();
+        self.sorted.enter(ListedRun { id, age, file_bytes, run, file, pins: 0 });
+    }
+
+    /// Opens the runs that the manifest lists.
+    pub(crate) fn open_runs(&mut self) -> Result<(), OpenError> {
+        for entry in self.manifest.state().runs.clone() {
+            let (run, file) = open_run(&mut self.device, self.store, &self.secret, entry)?;
+            self.enter_run(entry, run, file);
+        }
+        self.sorted.is_active = self.manifest.state().indexes_deletes;
+        Ok(())
+    }
+
+    /// Whether the record belongs to the range at this place, and was not cleared.
+    fn counts_for(&self, at: usize, record: &RunRecord<'_>) -> bool {
+        let owner = self.owner_of(record.number, record.key);
+        owner.is_some_and(|(owner, cleared)| {
+            owner == at && record.version > cleared.max(self.ranges[at].cleared.committed)
+        })
+    }
+
+    /// Whether the record counts for no range.
+    fn is_void_in_run(&self, record: &RunRecord<'_>) -> bool {
+        self.owner_of(record.number, record.key).is_none_or(|(at, _)| !self.counts_for(at, record))
+    }
+
+    /// Drops runs from the list; their files go later.
+    fn retire_runs(&mut self, ids: &[u64], edit_end: CommitNumber) {
+        for &id in ids {
+            if let Some(at) = self.sorted.runs.iter().position(|listed| listed.id == id) {
+                let listed = self.sorted.runs.remove(at);
+                self.sorted.retired.push(RetiredRun { listed, edit_end });
+            }
+        }
+    }
+
+    fn drop_edits(&self, ids: &[u64]) -> Vec<ManifestEdit> {
+        let inputs = ids.iter().filter_map(|&id| self.sorted.find(id));
+        inputs.map(|listed| ManifestEdit::DropRun { uuid: listed.run.header().uuid }).collect()
+    }
+
+    /// Unlinks the files of dropped runs once their removal from the manifest is durable.
+    pub(crate) fn unlink_runs(&mut self) {
+        let manifest = &self.manifest;
+        let is_free = |retired: &mut RetiredRun| retired.listed.pins == 0 && manifest.is_durable(retired.edit_end);
+        let free: Vec<RetiredRun> = self.sorted.retired.extract_if(.., is_free).collect();
+        for RetiredRun { listed, .. } in free {
+            self.device.close(listed.file);
+            // A refused unlink, or one that a crash undoes, leaves an orphan for the next opening.
+            if let Err(error) = self.device.unlink(&run::file_name(listed.run.header().uuid))
+                && !error.is_retryable()
+            {
+                self.poison(&error);
+            }
+            self.cleaner.note_change();
+        }
+    }
+}
+
+/// Opens a listed run.
+pub(crate) fn open_run<D: Device>(
+    device: &mut D,
+    store: StoreUuid,
+    secret: &fawn_types::HashSecret,
+    entry: RunEntry,
+) -> Result<(Run, FileId), OpenError> {
+    let header = RunHeader { uuid: entry.uuid, store };
+    Run::open(device, header, secret, entry.file_bytes).map_err(|error| match error {
+        RunError::Device(error) => error.into(),
+        error => {
+            let file = run::file_name(entry.uuid);
+            OpenError::Corrupt { file, from_bytes: 0, to_bytes: 0, detail: error.to_string() }
+        }
+    })
+}
+
+/// The error of a lookup or a job that met a corrupt run.
+pub(super) fn engine_error(error: RunError) -> EngineError {
+    match error {
+        RunError::Device(error) => error.into(),
+        RunError::Corrupt { file, offset_bytes, detail } => {
+            EngineError::Corrupt { file, offset_bytes: offset_bytes as u32, detail }
+        }
+        error => EngineError::Corrupt { file: "a run".to_owned(), offset_bytes: 0, detail: error.to_string() },
+    }
+}

@@ -1,0 +1,364 @@
+//! Writing runs: steps of the job between gathering and the removal of index entries.
+use super::super::{Engine, InFlight};
+use super::ListedRun;
+use super::job::{SortJob, SortStep};
+use crate::format::SegmentUuid;
+use crate::format::manifest::{ManifestEdit, RunEntry};
+use crate::format::run::{self, RunHeader, RunRecord, Space};
+use crate::format::segment::StreamKind;
+use crate::sorted::{
+    MergeError, MergeRules, MergeSource, Merged, ReadRange, RunMerge, RunSource, RunWriter, RunWriterOptions,
+    WriterState,
+};
+use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
+use fawn_types::{RingKey, TimeMs};
+
+/// Records that a step passes from the sources to the run.
+const RECORDS_PER_STEP: usize = 1024;
+/// Bytes of a run that a step writes.
+const BYTES_PER_STEP: usize = 1 << 20;
+/// Length of a read of a run that is merged, bytes.
+const READ_BYTES: usize = 256 << 10;
+/// Length of a write, bytes, and pages of a run at most.
+const WRITE_BYTES: usize = 256 << 10;
+/// Time after a failure before the next job.
+const RETRY_MS: u64 = 10_000;
+/// Ages of later runs at which they are merged into one.
+const LATER_RUNS_MAX: usize = 4;
+/// The later runs are merged with the oldest ones when these are less than so many times as long.
+const OLDEST_PER_LATER: u64 = 6;
+
+/// The reason why a step of a job ended.
+enum SortPause {
+    /// Another step.
+    Step,
+    /// The device.
+    Device,
+    /// All runs are complete.
+    Complete,
+}
+
+/// Why a job cannot go on.
+enum SortFailure {
+    Device(DeviceError),
+    Merge(MergeError),
+}
+
+impl From<DeviceError> for SortFailure {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// Continues the job, or begins a merge that is due.
+    pub(in crate::engine) fn advance_sort(&mut self) {
+        if !self.sorted.is_active() || self.poisoned.is_some() || self.options.read_only {
+            return;
+        }
+        if !self.sorted.retired.is_empty() {
+            self.unlink_runs();
+        }
+        if self.sorted.job.is_none() && !self.begin_merge() {
+            return;
+        }
+        match self.sorted.job.as_ref().map(|job| job.step) {
+            None | Some(SortStep::Gather) => {}
+            Some(SortStep::Write) => self.write_runs(),
+            Some(SortStep::Listing(end)) => {
+                if self.manifest.is_durable(end) {
+                    self.enter_runs(end);
+                }
+            }
+            Some(SortStep::Unindex { at, cursor }) => self.unindex_next(at, cursor),
+            Some(SortStep::GivenUp) => self.remove_sort(),
+        }
+    }
+
+    /// Begins a merge: of the later runs if they are many, and with the oldest ones if those are not much longer.
+    fn begin_merge(&mut self) -> bool {
+        if self.now.mono < self.sorted.retry_at || self.full {
+            return false;
+        }
+        let runs = &self.sorted.runs;
+        let Some(oldest) = runs.last().map(|listed| listed.age) else { return false };
+        let later: Vec<&ListedRun> = runs.iter().filter(|listed| listed.age > oldest).collect();
+        let mut ages: Vec<u64> = later.iter().map(|listed| listed.age).collect();
+        ages.dedup();
+        let bytes = |of: &[&ListedRun]| of.iter().map(|listed| listed.file_bytes).sum::<u64>();
+        let later_bytes = bytes(&later);
+        let oldest_bytes = self.sorted.runs.iter().map(|listed| listed.file_bytes).sum::<u64>() - later_bytes;
+        if ages.len() < LATER_RUNS_MAX {
+            return false;
+        }
+        let is_whole = later_bytes * OLDEST_PER_LATER >= oldest_bytes;
+        let inputs: Vec<&ListedRun> = if is_whole { runs.iter().collect() } else { later };
+        let age = inputs.first().map_or(0, |listed| listed.age);
+        let sources = inputs.iter().map(|listed| MergeSource::Run(RunSource::all(&listed.run))).collect();
+        let ids = inputs.iter().map(|listed| listed.id).collect();
+        let filter_bits = if is_whole { 4 } else { 8 };
+        self.sorted.job = Some(Box::new(SortJob::of_runs(ids, sources, age, filter_bits)));
+        true
+    }
+
+    fn write_runs(&mut self) {
+        let Some(mut job) = self.sorted.job.take() else { return };
+        let paused = self.continue_runs(&mut job);
+        self.sorted.job = Some(job);
+        match paused {
+            Ok(SortPause::Step | SortPause::Device) => {}
+            Ok(SortPause::Complete) => self.list_runs(),
+            Err(failure) => self.sort_failed(&failure),
+        }
+    }
+
+    fn continue_runs(&mut self, job: &mut SortJob) -> Result<SortPause, SortFailure> {
+        let Some(mut merge) = job.merge.take() else { return Ok(SortPause::Complete) };
+        let mut writer = match job.writer.take() {
+            Some(writer) => writer,
+            None => self.begin_run(job.filter_bits)?,
+        };
+        let paused = self.step_run(job, &mut merge, &mut writer);
+        job.merge = Some(merge);
+        match paused {
+            Ok(Some(paused)) => {
+                job.writer = Some(writer);
+                Ok(paused)
+            }
+            // The run is complete, or has nothing.
+            Ok(None) => {
+                job.is_finishing = false;
+                if writer.is_empty() {
+                    writer.abandon(&mut self.device)?;
+                } else {
+                    let file_bytes = writer.file_bytes();
+                    let (run, file) = writer.into_run();
+                    job.done.push((run, file, file_bytes));
+                }
+                Ok(if job.is_read { SortPause::Complete } else { SortPause::Step })
+            }
+            Err(failure) => {
+                job.writer = Some(writer);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Passes records, and writes what is full. `None`: the run is complete.
+    fn step_run(
+        &mut self,
+        job: &mut SortJob,
+        merge: &mut RunMerge,
+        writer: &mut RunWriter,
+    ) -> Result<Option<SortPause>, SortFailure> {
+        if !job.is_finishing {
+            match self.merge_step(job, merge, writer).map_err(SortFailure::Merge)? {
+                Merged::More | Merged::Writer => {}
+                Merged::Source(index) => {
+                    if !job.is_waiting.contains(&index) {
+                        self.read_source(job, merge, index);
+                    }
+                }
+                Merged::RunFull => {
+                    writer.finish();
+                    job.is_finishing = true;
+                }
+                Merged::Done => {
+                    job.is_read = true;
+                    if writer.is_empty() {
+                        return Ok(None);
+                    }
+                    writer.finish();
+                    job.is_finishing = true;
+                }
+            }
+        }
+        let mut token = || {
+            let token = Token(self.in_flight.insert(InFlight::SortWrite) as u64);
+            self.writes_in_flight.push_back((token, self.now.mono));
+            token
+        };
+        let before = writer.file_bytes();
+        let state = writer.step(&mut self.device, BYTES_PER_STEP, &mut token)?;
+        self.stats.sort_bytes += writer.file_bytes().saturating_sub(before);
+        Ok(match state {
+            WriterState::Done(_) => None,
+            WriterState::Working => Some(SortPause::Step),
+            WriterState::Waiting => Some(SortPause::Device),
+        })
+    }
+
+    fn merge_step(&self, job: &SortJob, merge: &mut RunMerge, writer: &mut RunWriter) -> Result<Merged, MergeError> {
+        let oldest = self.sorted.runs.iter().filter(|listed| job.inputs.contains(&listed.id)).map(|listed| listed.age);
+        let oldest = oldest.min().unwrap_or(u64::MAX);
+        let now = (0..self.ranges.len()).filter(|&at| self.ranges[at].id.is_some()).map(|at| self.expired_by(at));
+        let rules = MergeRules {
+            now: now.min().unwrap_or(TimeMs(0)),
+            is_void: &|record: &RunRecord<'_>, _: &RingKey| self.is_void_in_run(record),
+            may_hide: &|record: &RunRecord<'_>, ring_key: &RingKey| {
+                let space = Space::of_type_byte(record.type_byte);
+                let mut older = self.sorted.runs.iter().filter(|listed| listed.age < oldest);
+                older.any(|listed| listed.run.may_contain(space, ring_key))
+            },
+        };
+        merge.step(writer, &rules, RECORDS_PER_STEP)
+    }
+
+    fn begin_run(&mut self, filter_bits: u8) -> Result<RunWriter, DeviceError> {
+        self.sorted.begun += 1;
+        // Segments count up from 1, and checkpoints down from the end.
+        let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, (1 << 63) + self.sorted.begun);
+        let header = RunHeader { uuid, store: self.store };
+        let usual = RunWriterOptions::new(header, self.secret, filter_bits);
+        RunWriter::create(&mut self.device, RunWriterOptions { write_bytes: WRITE_BYTES, ..usual })
+    }
+
+    /// Reads the next pages of a run that is merged.
+    fn read_source(&mut self, job: &mut SortJob, merge: &mut RunMerge, index: usize) {
+        let file = job.inputs.get(index).and_then(|&id| self.sorted.find(id)).map(|listed| listed.file);
+        let range = merge.run(index).and_then(|source| source.next_read(READ_BYTES));
+        let (Some(file), Some(range)) = (file, range) else { unreachable!("a source that waits has pages left") };
+        job.is_waiting.push(index);
+        job.read_bytes += range.len_bytes;
+        let token = Token(self.in_flight.insert(InFlight::SortRead { source: index, range }) as u64);
+        let buf = self.pool.take_exact(range.len_bytes);
+        self.device.submit_read(file, range.offset, buf, IoClass::Sort, token);
+    }
+
+    /// Takes pages of a run that is merged.
+    pub(in crate::engine) fn sort_read(
+        &mut self,
+        source: usize,
+        range: ReadRange,
+        result: Result<usize, DeviceError>,
+        buf: Option<AlignedBuf>,
+    ) {
+        let Some(job) = &mut self.sorted.job else { unreachable!("a job waits for its reads") };
+        job.is_waiting.retain(|&waiting| waiting != source);
+        job.read_bytes -= range.len_bytes;
+        match (result, buf) {
+            (Ok(_), Some(buf)) => {
+                if let Some(source) = job.merge.as_mut().and_then(|merge| merge.run(source)) {
+                    source.feed(range, buf[..range.len_bytes].to_vec());
+                }
+                self.pool.give(buf);
+            }
+            (Ok(_), None) => unreachable!("a read brings its buffer back"),
+            (Err(error), _) => {
+                tracing::warn!(%error, "runs are not merged now");
+                self.give_up_sort();
+            }
+        }
+    }
+
+    /// A write or sync of the run is complete.
+    pub(in crate::engine) fn sort_written(&mut self, completion: Completion) {
+        let writer = self.sorted.job.as_mut().and_then(|job| job.writer.as_mut());
+        let Some(writer) = writer else { unreachable!("a job waits for its writes") };
+        if let Err(error) = writer.completed(completion) {
+            self.poison(&error);
+        }
+    }
+
+    /// Gives the job up; a later one tries again.
+    fn sort_failed(&mut self, failure: &SortFailure) {
+        match failure {
+            SortFailure::Device(error) if !error.is_retryable() => drop(self.poison(error)),
+            SortFailure::Device(error) => tracing::warn!(%error, "segments are not sorted now"),
+            SortFailure::Merge(error) => tracing::warn!(%error, "runs are not merged now"),
+        }
+        self.give_up_sort();
+    }
+
+    /// Gives the job up if it is not listed yet.
+    pub(in crate::engine) fn give_up_sort(&mut self) {
+        self.sorted.retry_at = self.now.mono.plus_ms(RETRY_MS);
+        if let Some(job) = &mut self.sorted.job
+            && matches!(job.step, SortStep::Gather | SortStep::Write)
+        {
+            job.step = SortStep::GivenUp;
+        }
+    }
+
+    /// Removes what a job that was given up has made, once nothing of it is in flight.
+    fn remove_sort(&mut self) {
+        let Some(mut job) = self.sorted.job.take_if(|job| job.is_idle()) else { return };
+        let mut unlinked = Vec::new();
+        if let Some(writer) = job.writer.take() {
+            unlinked.push(writer.abandon(&mut self.device));
+        }
+        for (run, file, _) in job.done.drain(..) {
+            self.device.close(file);
+            unlinked.push(self.device.unlink(&run::file_name(run.header().uuid)));
+        }
+        // If an unlink is refused for now, or does not survive a crash, recovery removes the file as an orphan.
+        for error in unlinked.into_iter().filter_map(Result::err).filter(|error| !error.is_retryable()) {
+            self.poison(&error);
+        }
+        let gathered = job.slots.iter().map(|gathered| gathered.slot);
+        for slot in gathered.chain(job.todo.iter().copied()).collect::<Vec<u32>>() {
+            let segment = self.segments.expect_mut(slot);
+            (segment.pins, segment.is_gathered) = (segment.pins - 1, false);
+            self.examine_if_dead(slot);
+        }
+    }
+
+    /// Lists the runs, once everything that says what counts of their inputs is durable.
+    fn list_runs(&mut self) {
+        let Some(job) = &self.sorted.job else { return };
+        let synced = |kind| self.streams[kind].flush.synced;
+        let is_settled = job.slots.iter().all(|gathered| {
+            let is_synced = StreamKind::ALL.into_iter().all(|kind| gathered.until[kind] <= synced(kind));
+            // A range whose number changed since began again: its records are void.
+            let is_committed = gathered.died_by.iter().all(|&(at, number, version)| {
+                self.ranges[at].number != number || version <= self.ranges[at].durably_committed()
+            });
+            is_synced && is_committed
+        });
+        if !is_settled {
+            return;
+        }
+        let mut edits = self.drop_edits(&job.inputs);
+        edits.extend(job.done.iter().map(|(run, _, file_bytes)| {
+            ManifestEdit::AddRun(RunEntry { uuid: run.header().uuid, file_bytes: *file_bytes, age: job.age })
+        }));
+        edits.extend(job.slots.iter().map(|gathered| gathered.edit()));
+        if edits.is_empty() {
+            // Nothing of the segments could be sorted.
+            self.sorted.job = None;
+            return;
+        }
+        if self.reserve_manifest(edits.len() * 64).is_err() {
+            return self.give_up_sort();
+        }
+        let end = self.manifest.commit(&edits);
+        if let Some(job) = &mut self.sorted.job {
+            job.step = SortStep::Listing(end);
+        }
+        self.start_manifest();
+    }
+
+    /// Whether a job waits until this stream is synced further.
+    pub(in crate::engine) fn sort_waits_for(&self, kind: StreamKind) -> bool {
+        let Some(job) = self.sorted.job.as_ref().filter(|job| job.is_complete()) else { return false };
+        job.slots.iter().any(|gathered| gathered.until[kind] > self.streams[kind].flush.synced)
+    }
+
+    /// The runs are listed: lookups find them from now on.
+    fn enter_runs(&mut self, end: u64) {
+        let Some(mut job) = self.sorted.job.take() else { return };
+        let inputs = core::mem::take(&mut job.inputs);
+        self.sorted.changes += 1;
+        self.retire_runs(&inputs, end);
+        for (run, file, file_bytes) in job.done.drain(..) {
+            let id = self.sorted.next_id();
+            self.sorted.enter(ListedRun { id, age: job.age, file_bytes, run, file, pins: 0 });
+        }
+        self.stats.runs_listed += 1;
+        if job.slots.is_empty() {
+            return;
+        }
+        job.step = SortStep::Unindex { at: 0, cursor: 0 };
+        self.sorted.job = Some(job);
+    }
+}

@@ -1,0 +1,187 @@
+//! The sorted tier in the engine: random writes, sorts, merges, openings and crashes against a model.
+use crate::crash::{CrashImageCounts, cold_keys_in, run_workload, workload};
+use crate::model;
+use crate::support::{TestNode, TestWrite, small};
+use fawn_ds::internals::{Options, SortWhen, View};
+use fawn_flash::sim::Loss;
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, Now};
+use std::collections::BTreeMap;
+
+const KEYS: u64 = 600;
+
+pub(crate) fn sorted(durability: Durability) -> Options {
+    Options { sort_when: SortWhen::Always, sort_bytes: 40 << 10, memory_bytes: 2 << 20, ..small(durability) }
+}
+
+struct Pair {
+    disk: SimDisk,
+    options: Options,
+    node: TestNode,
+    model: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    jobs: u64,
+}
+
+impl Pair {
+    fn new(seed: u64, options: Options) -> Self {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let node = TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
+        Self { disk, options, node, model: BTreeMap::new(), jobs: 0 }
+    }
+
+    fn write(&mut self, rng: &mut Rng) {
+        let key = format!("key-{:04}", rng.below(KEYS)).into_bytes();
+        let len = match rng.below(20) {
+            0 => 1500 + rng.below(3000),
+            _ => rng.below(400),
+        };
+        let value =
+            (rng.below(5) > 0).then(|| (0..len).map(|i| (i * 7 + len + rng.below(9)) as u8).collect::<Vec<u8>>());
+        self.node.append(&[TestWrite { key: key.clone(), value: value.clone(), expires_at_ms: 0 }]).unwrap();
+        self.model.insert(key, value);
+    }
+
+    fn check(&mut self, number: u64) {
+        let key = format!("key-{number:04}").into_bytes();
+        let found = self.node.get(&key, View::Latest).unwrap().map(|entry| entry.value.to_vec());
+        let expected = self.model.get(&key).cloned().flatten();
+        let short = |value: &Option<Vec<u8>>| {
+            value.as_ref().map(|value| (value.len(), value.iter().take(8).copied().collect::<Vec<u8>>()))
+        };
+        assert!(found == expected, "{number}: found {:?}, expected {:?}", short(&found), short(&expected));
+    }
+
+    fn reopen(&mut self, crash: Option<u64>) {
+        self.node.settle();
+        self.jobs += self.node.engine.stats().runs_listed;
+        if let Some(seed) = crash {
+            self.disk.kill(seed);
+        } else {
+            let disk = SimDisk::new(SimOptions::default());
+            let spare = TestNode::open(&disk, self.options.clone(), self.node.now).unwrap();
+            let node = std::mem::replace(&mut self.node, spare);
+            node.engine.close().unwrap();
+        }
+        self.node = TestNode::open(&self.disk, self.options.clone(), self.node.now).unwrap();
+    }
+}
+
+fn run(seed: u64, options: Options, steps: u64) -> u64 {
+    run_with(seed, options, steps, true)
+}
+
+fn run_with(seed: u64, options: Options, steps: u64, reopens: bool) -> u64 {
+    println!("seed {seed}: cargo test -p fawn-ds --test it sorted_tier:: -- --nocapture");
+    let mut rng = Rng::new(seed);
+    let mut pair = Pair::new(seed, options);
+    for _ in 0..steps {
+        match rng.below(100) {
+            0..=59 => pair.write(&mut rng),
+            60..=79 => {
+                pair.node.turn();
+            }
+            80..=98 => pair.check(rng.below(KEYS)),
+            _ if rng.below(4) == 0 && reopens => {
+                let crash = (rng.below(2) == 0).then(|| rng.below(1 << 30));
+                pair.reopen(crash);
+            }
+            _ => pair.node.settle(),
+        }
+    }
+    pair.node.settle();
+    (0..KEYS).for_each(|number| pair.check(number));
+    pair.reopen(None);
+    (0..KEYS).for_each(|number| pair.check(number));
+    pair.jobs
+}
+
+#[test]
+fn lookups_find_what_was_sorted() {
+    let jobs: u64 = (0..20).map(|seed| run(seed, sorted(Durability::Sync), 4000)).sum();
+    assert!(jobs > 100, "{jobs} jobs");
+}
+
+#[test]
+fn every_image_around_sorts_and_merges_has_all_that_was_acked() {
+    let mut classes = CrashImageCounts::default();
+    for seed in 0..4 {
+        // Half of them without checkpoints.
+        let checkpoint_log_bytes_min = if seed % 2 == 0 { u64::MAX } else { 16 << 10 };
+        let options = Options { checkpoint_log_bytes_min, sort_bytes: 1, ..sorted(Durability::Sync) };
+        classes.add(workload(seed, options.clone(), Loss::Power, 200, (true, false)));
+        let run = cold_keys_in(seed, options);
+        classes.add(run_workload(run, seed, Loss::Power, 200, (true, false)));
+    }
+    for seed in 10..14 {
+        let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
+        let mut run = cold_keys_in(seed, options);
+        (run.stride, run.toggles_sorting) = (11, seed % 2 == 0);
+        classes.add(run_workload(run, seed, Loss::Power, 1200, (true, false)));
+    }
+    println!("{classes:?}");
+    assert!(classes.images >= 4000 && classes.sorted >= 80, "{classes:?}");
+}
+
+#[test]
+fn every_image_of_a_kill_keeps_what_was_flushed_or_sorted() {
+    let mut classes = CrashImageCounts::default();
+    for seed in 100..104 {
+        let options = Options { sort_bytes: 1, ..sorted(Durability::EverySecond) };
+        classes.add(run_workload(cold_keys_in(seed, options), seed, Loss::Process, 160, (true, false)));
+    }
+    println!("{classes:?}");
+    assert!(classes.images >= 500 && classes.sorted >= 10, "{classes:?}");
+}
+
+#[test]
+fn power_loss_without_syncs_leaves_a_prefix_of_what_was_sorted() {
+    for seed in 200..206 {
+        for durability in [Durability::EverySecond, Durability::Memory] {
+            let options = Options { sort_bytes: 1, ..sorted(durability) };
+            run_workload(cold_keys_in(seed, options), seed, Loss::Power, 160, (false, false));
+        }
+    }
+}
+
+#[test]
+fn every_image_around_a_full_device_with_runs_opens_with_all_that_was_acked() {
+    let mut classes = CrashImageCounts::default();
+    for seed in 60..64 {
+        let loss = if seed % 2 == 0 { Loss::Power } else { Loss::Process };
+        let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
+        classes.add(run_workload(cold_keys_in(seed, options), seed, loss, 400, (true, true)));
+    }
+    println!("{classes:?}");
+    assert!(classes.images >= 1000 && classes.full >= 20 && classes.sorted > 0, "{classes:?}");
+}
+
+#[test]
+fn behaves_like_the_model_with_runs() {
+    for seed in 500..560 {
+        let durability = [Durability::Sync, Durability::EverySecond, Durability::Memory][seed as usize % 3];
+        let record_cache_bytes = (seed % 2 == 0).then_some(256 << 10);
+        let sort_when = if seed % 4 < 2 { SortWhen::Always } else { SortWhen::Never };
+        model::run(seed, Options { sort_when, sort_bytes: 1, record_cache_bytes, ..sorted(durability) }, 1500);
+    }
+}
+
+#[test]
+fn a_store_that_sorts_and_merges_for_long_keeps_every_key() {
+    for seed in 0..6 {
+        let durability = [Durability::Sync, Durability::EverySecond, Durability::Memory][seed as usize % 3];
+        let mut run = cold_keys_in(seed, Options { sort_bytes: 1, ..sorted(durability) });
+        run.keeps_history = false;
+        let mut rng = Rng::new(seed);
+        for step in 0..20_000u64 {
+            run.step(&mut rng).unwrap();
+            if step % 700 == 699 {
+                run.reopen(step);
+            }
+            if step % 700 == 699 || step % 1_000 == 999 {
+                run.check_live(&format!("seed {seed}, step {step}"));
+            }
+        }
+        assert!(run.node.engine.runs() > 0, "{:?}", run.node.engine);
+    }
+}
