@@ -241,11 +241,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let is_delete = kind == RecordKind::Put && record.kind == RecordKind::Tombstone;
         let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner, is_trace, is_delete };
         if is_in_image && stream == StreamKind::Foreground {
-            // Its range's history goes on behind the checkpoint.
-            if version > self.tentative[at].cleared && version > self.tentative[owner].cleared {
-                self.index_write(owner, &entry);
-            }
-            return;
+            return self.hide(at, &entry);
         }
         if stream == StreamKind::Survivors {
             if (Watermark { sequence, offset }) < self.from[StreamKind::Survivors] && !is_trace {
@@ -272,6 +268,13 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             self.tentative[at].records.push_back(entry);
         } else {
             self.apply(at, &entry);
+        }
+    }
+
+    /// Removes older records of the key from the index. The checkpoint has the history of the range at this place up to here.
+    fn hide(&mut self, at: usize, entry: &ScannedEntry) {
+        if entry.version > self.tentative[at].cleared && entry.version > self.tentative[entry.owner].cleared {
+            self.index_write(entry.owner, entry);
         }
     }
 
