@@ -237,7 +237,10 @@ fn of_two_servers_that_start_at_once_one_gets_the_port() {
             rivals.iter_mut().find_map(|rival| rival.0.try_wait().expect("it is ours"))
         });
         assert_eq!(loser.code(), Some(7));
-        let mut winner = connect(free.parse().expect("an address"));
+        // The winner has the port, but may not listen on it yet.
+        let address = free.parse().expect("an address");
+        eventually("the other one to listen", || TcpStream::connect(address).ok());
+        let mut winner = connect(address);
         exchange(&mut winner, b"PING\r\n", b"+PONG\r\n");
         let alive =
             rivals.iter_mut().filter_map(|rival| rival.0.try_wait().expect("it is ours").is_none().then_some(()));
