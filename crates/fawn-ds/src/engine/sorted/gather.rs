@@ -1,4 +1,4 @@
-//! Gathering: reads sealed segments with the reader and at the pace of cleaning, and takes what counts of them.
+//! Gathering: takes the records of sealed segments that count, with the reader of cleaning and at its pace.
 use super::super::clean::Cleaned;
 use super::super::{Engine, EngineError};
 use super::job::{Gathered, SortJob, SortStep};
@@ -17,9 +17,9 @@ use fawn_types::{KeyHash, RingKey, Version};
 /// Purpose of examining a segment's records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::engine) enum CleanGoal {
-    /// To copy what is needed to the survivors' stream.
+    /// To copy the records that are needed to the survivors' stream.
     Copy,
-    /// To take what is needed into a run, and copy only what is too long for one.
+    /// To take them into a run, and copy only those that are too long for one.
     Sort,
 }
 

@@ -19,7 +19,7 @@ const RECORDS_PER_STEP: usize = 1024;
 const BYTES_PER_STEP: usize = 1 << 20;
 /// Length of a read of a run that is merged, bytes.
 const READ_BYTES: usize = 256 << 10;
-/// Length of a write, bytes, and pages of a run at most.
+/// Length of a write of a run, bytes.
 const WRITE_BYTES: usize = 256 << 10;
 /// Time after a failure before the next job.
 const RETRY_MS: u64 = 10_000;
@@ -38,7 +38,7 @@ enum SortPause {
     Complete,
 }
 
-/// Why a job cannot go on.
+/// The error that ends a job.
 enum SortFailure {
     Device(DeviceError),
     Merge(MergeError),
