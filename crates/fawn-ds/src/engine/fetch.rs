@@ -146,7 +146,11 @@ impl<D: Device> Engine<D> {
     }
 
     fn read_in_memory(&mut self, pointer: Pointer, slot: u32, offset: u32, expected: Expected<'_>) -> MemoryRead {
+        // A record that is not in the window was flushed whole. A read beyond that would be repeated for ever, because
+        // no read returns bytes that were not flushed at its submission.
+        let flushed_to = self.cacheable_to(slot);
         let segment = self.segments.expect(slot);
+        let end = segment.end.min(flushed_to);
         let place = RecordPlace { segment_id: segment.id, offset };
         let (secret, ident_secret) = (&self.secret, &self.ident_secret);
         let judge = |stored: Stored<'_>, bytes: &[u8], location: Location| {
@@ -170,7 +174,7 @@ impl<D: Device> Engine<D> {
         }
         if let Some((bytes, start)) = resumed(self.resume.as_ref(), segment.sequence, slot, offset) {
             match record::decode(bytes, place) {
-                Err(RecordError::Truncated { .. }) => return longer(segment, slot, bytes, place, &self.options),
+                Err(RecordError::Truncated { .. }) => return longer(segment, end, bytes, place, &self.options),
                 read => return read_of(read.map(|stored| judge(stored, bytes, Location::Resume { at: start }))),
             }
         }
@@ -192,7 +196,7 @@ impl<D: Device> Engine<D> {
         }
         self.scratch.clear();
         self.scratch.extend_from_slice(bytes);
-        let gathered = gather(&mut self.scratch, &mut self.cache, segment, place, &self.options);
+        let gathered = gather(&mut self.scratch, &mut self.cache, segment, end, place, &self.options);
         match gathered {
             SpanBytes::Missing(span) => MemoryRead::Missing(span),
             SpanBytes::Whole => {
@@ -256,26 +260,27 @@ enum SpanBytes {
 }
 
 /// Bytes needed to decode the record at `offset`. If `bytes` does not reach the length fields: the longest header, but
-/// not past the segment's end, where the last record may be shorter than that.
-fn wanted_len(segment: &Segment, offset: u32, bytes: &[u8]) -> usize {
-    let left = segment.end.saturating_sub(offset) as usize;
+/// not past the end of what is flushed, where the last record may be shorter than that.
+fn wanted_len(flushed_end: u32, offset: u32, bytes: &[u8]) -> usize {
+    let left = flushed_end.saturating_sub(offset) as usize;
     record::peek_len(bytes).unwrap_or(PEEK_BYTES.min(left))
 }
 
 /// Appends cached pages to `scratch` until the record is whole; `scratch` holds its first bytes up to a page's end. A
-/// length past the segment's end is corruption: the bytes are returned as they are, and fail to decode.
+/// length past the end of what is flushed is corruption: the bytes are returned as they are, and fail to decode.
 fn gather(
     scratch: &mut Vec<u8>,
     cache: &mut PageCache,
     segment: &Segment,
+    flushed_end: u32,
     place: RecordPlace,
     options: &Options,
 ) -> SpanBytes {
     let offset = place.offset;
     loop {
-        let len = wanted_len(segment, offset, scratch);
+        let len = wanted_len(flushed_end, offset, scratch);
         let end = offset as usize + len;
-        if len <= scratch.len() || end > segment.end as usize {
+        if len <= scratch.len() || end > flushed_end as usize {
             return SpanBytes::Whole;
         }
         let span = ReadSpan::covering(segment, offset, end as u32, options.segment_bytes);
@@ -316,7 +321,7 @@ fn read_of<T: Into<(Option<Hit>, u64)>>(read: Result<T, RecordError>) -> MemoryR
 }
 
 fn past_end(offset: u32, len: usize) -> RecordError {
-    RecordError::Field { offset, field: "length past the segment's end", found: len as u64 }
+    RecordError::Field { offset, field: "length past what is flushed of the segment", found: len as u64 }
 }
 
 /// The bytes from `offset` on, and their position in the read just resumed, if that covers them.
@@ -331,11 +336,10 @@ fn resumed(resume: Option<&FetchResume>, sequence: u64, slot: u32, offset: u32) 
 }
 
 /// The second read of a record for which the first was too short.
-fn longer(segment: &Segment, slot: u32, bytes: &[u8], place: RecordPlace, options: &Options) -> MemoryRead {
-    debug_assert_eq!(segment.slot, slot);
-    let len = wanted_len(segment, place.offset, bytes);
+fn longer(segment: &Segment, flushed_end: u32, bytes: &[u8], place: RecordPlace, options: &Options) -> MemoryRead {
+    let len = wanted_len(flushed_end, place.offset, bytes);
     let end = place.offset as usize + len;
-    if len <= bytes.len() || end > segment.end as usize {
+    if len <= bytes.len() || end > flushed_end as usize {
         // A second read cannot help: the length itself is corrupt.
         return MemoryRead::Judged(Err(past_end(place.offset, len)), 0);
     }

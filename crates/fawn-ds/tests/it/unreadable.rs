@@ -230,3 +230,45 @@ fn a_rolled_back_write_leaves_nothing_apart() {
         assert_eq!(found.unwrap().value.len(), 900, "key {key}");
     }
 }
+
+#[test]
+fn no_flipped_bit_of_a_flushed_record_makes_its_lookup_read_for_ever() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { segment_bytes: 1 << 20, record_cache_bytes: Some(0), ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, Now::at(1)).unwrap();
+    for key in 0..300 {
+        node.append(&[put(key, 900)]).unwrap();
+        node.settle();
+    }
+    // Some records are in the window: the segment ends behind what is flushed.
+    let reads = |node: &mut TestNode, key: u32| {
+        let before = disk.counted(OpKind::Read);
+        assert!(node.get(&key.to_be_bytes(), View::Committed).unwrap().is_some());
+        disk.counted(OpKind::Read) > before
+    };
+    let last = (0..300).rev().find(|&key| reads(&mut node, key)).unwrap();
+    assert!(last < 299, "the newest record is in the window");
+    // No page of this one was read. Later, a lookup that finds corruption drops the pages from the cache.
+    let key = last - 12;
+    disk.hang(OpKind::Write);
+    for later in 300..330 {
+        node.append(&[put(later, 900)]).unwrap();
+    }
+    node.turn();
+    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    // The key ends where its value begins.
+    let (content, record) = (disk.contents(&name).unwrap(), [&key.to_be_bytes()[..], &[7; 900]].concat());
+    let at = content.windows(record.len()).position(|bytes| bytes == record).unwrap();
+    let (mut corrupt, before) = (0, disk.counted(OpKind::Read));
+    for bit in 0..8 * 28 {
+        let (offset, mask) = ((at - 24 + bit / 8) as u64, 1 << (bit % 8));
+        disk.flip_bits(&name, offset, mask);
+        match node.get(&key.to_be_bytes(), View::Committed) {
+            Err(EngineError::Corrupt { .. }) => corrupt += 1,
+            found => panic!("bit {bit}: {:?}", found.map(|entry| entry.map(|entry| entry.value.len()))),
+        }
+        disk.flip_bits(&name, offset, mask);
+    }
+    assert_eq!(corrupt, 8 * 28);
+    assert!(disk.counted(OpKind::Read) - before <= 3 * 8 * 28, "reads of one lookup are bounded");
+}
