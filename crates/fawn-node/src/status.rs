@@ -127,6 +127,8 @@ pub struct MemberStatus {
     pub committed: Version,
     /// Chain time, by which the member judges expiry.
     pub time: TimeMs,
+    /// Chain time when the member began to serve in its epoch.
+    pub time_began: TimeMs,
     /// Number of indexed keys.
     pub keys: u64,
     /// During a full resync: keys received so far, and the approximate total.

@@ -46,7 +46,7 @@ impl ChainTimes {
     /// # Errors
     /// **chain-time-grows**: a tail's time fell although no process has ended that could have known it.
     pub fn note(&mut self, id: MemberId, member: &MemberStatus, ended: u64) -> Result<(), String> {
-        let MemberStatus { range, epoch, phase, time, .. } = *member;
+        let MemberStatus { range, epoch, phase, time, time_began, .. } = *member;
         let Some((_, _, tail)) = self.ranges.iter_mut().find(|(of, ..)| *of == range) else { return Ok(()) };
         if phase == "failed" {
             // A single member whose disk failed still serves reads, which advance its time, until its epoch ends.
@@ -56,19 +56,22 @@ impl ChainTimes {
             return Ok(());
         }
         tail.latest = tail.latest.max(time);
+        // One iteration may begin an epoch, serve reads at its first time, and advance the time beyond the last epoch's.
+        let first_of = |known: Epoch| if epoch > known { time_began } else { time };
         if matches!(phase, "head" | "single") && epoch >= tail.head.0 {
             // An update that a head evaluated late may be committed in an epoch whose time is earlier.
-            tail.falls += u64::from(time < tail.head.1);
+            tail.falls += u64::from(first_of(tail.head.0) < tail.head.1);
             tail.head = (epoch, time);
         }
         if !matches!(phase, "tail" | "single") || epoch < tail.epoch {
             return Ok(());
         }
-        if time < tail.now {
+        let first = first_of(tail.epoch);
+        if first < tail.now {
             if tail.ended == ended || tail.epoch == epoch {
                 let (was, began) = (tail.now, tail.epoch);
                 return Err(format!(
-                    "chain-time-grows: {range:?} was at {was:?} in {began:?}, now {time:?} in {epoch:?}"
+                    "chain-time-grows: {range:?} was at {was:?} in {began:?}, now {first:?} in {epoch:?}"
                 ));
             }
             tail.falls += 1;
@@ -108,7 +111,7 @@ mod tests {
     #[test]
     fn time_of_a_failed_member_counts_only_if_it_is_alone() {
         let range = RangeId(1);
-        let member = |phase, epoch: u32, time| MemberStatus {
+        let member = |phase, epoch: u32, (began, time)| MemberStatus {
             range,
             epoch: Epoch::new(epoch).unwrap_or_default(),
             phase,
@@ -116,6 +119,7 @@ mod tests {
             last: Version::ZERO,
             committed: Version::ZERO,
             time: TimeMs(time),
+            time_began: TimeMs(began),
             keys: 0,
             copied: None,
             broken: None,
@@ -128,12 +132,14 @@ mod tests {
             let tail = times.all()[0];
             (tail.now.0, tail.latest.0, tail.falls)
         };
-        assert_eq!(note(1, "single", 1, 100, 0), (100, 100, 0));
-        assert_eq!(note(1, "failed", 1, 300, 0), (300, 300, 0), "a read has advanced it");
-        assert_eq!(note(1, "single", 2, 200, 1), (200, 300, 2), "the tail's time fell, and the head's");
-        assert_eq!(note(1, "failed", 1, 400, 1), (200, 300, 2), "of a former epoch");
-        assert_eq!(note(2, "failed", 2, 250, 1), (200, 300, 2), "of another member");
-        assert_eq!(note(2, "tail", 3, 210, 1), (210, 300, 2));
-        assert_eq!(note(2, "failed", 3, 250, 1), (210, 300, 2), "a head is ahead of its tail");
+        assert_eq!(note(1, "single", 1, (100, 100), 0), (100, 100, 0));
+        assert_eq!(note(1, "failed", 1, (300, 300), 0), (300, 300, 0), "a read has advanced it");
+        assert_eq!(note(1, "single", 2, (200, 200), 1), (200, 300, 2), "the tail's time fell, and the head's");
+        assert_eq!(note(1, "failed", 1, (400, 400), 1), (200, 300, 2), "of a former epoch");
+        assert_eq!(note(2, "failed", 2, (250, 250), 1), (200, 300, 2), "of another member");
+        assert_eq!(note(2, "tail", 3, (210, 210), 1), (210, 300, 2));
+        assert_eq!(note(2, "failed", 3, (250, 250), 1), (210, 300, 2), "a head is ahead of its tail");
+        assert_eq!(note(3, "tail", 4, (205, 400), 2), (400, 400, 3), "reads at 205 came before the time was seen");
+        assert_eq!(note(3, "tail", 4, (205, 410), 2), (410, 410, 3), "the epoch's first time counts once");
     }
 }

@@ -18,6 +18,8 @@ pub struct ReadTime {
 #[derive(Clone, Debug)]
 pub(super) struct ChainTime {
     steady: SteadyTime,
+    /// The time at which the epoch began.
+    began: TimeMs,
     /// The last version that was assigned when the head had this time.
     assigned: Version,
     settled: TimeMs,
@@ -31,7 +33,8 @@ pub(super) struct ChainTime {
 impl ChainTime {
     pub(super) const fn new(time: TimeMs) -> Self {
         let steady = SteadyTime::new(time, MonoMs(0));
-        Self { steady, assigned: Version::ZERO, settled: TimeMs(0), sample: None, advanced_at: None }
+        let settled = TimeMs(0);
+        Self { steady, began: time, assigned: Version::ZERO, settled, sample: None, advanced_at: None }
     }
 
     #[inline]
@@ -56,7 +59,12 @@ impl ChainTime {
     /// Begins an epoch whose records all have later times than the reports' greatest, `time`. The log ends at `base`.
     pub(super) fn begin_epoch(&mut self, time: TimeMs, base: Version, at: MonoMs) {
         self.steady.raise(time, at);
+        self.began = self.steady.get();
         (self.assigned, self.sample) = (base, None);
+    }
+
+    pub(super) const fn began(&self) -> TimeMs {
+        self.began
     }
 
     #[inline]

@@ -276,6 +276,13 @@ impl Replica {
         self.time.get()
     }
 
+    /// Chain time when the member began to serve in its epoch: earlier than before the epoch if the members that knew
+    /// it had ended.
+    #[must_use]
+    pub const fn time_began(&self) -> TimeMs {
+        self.time.began()
+    }
+
     /// The phase in one word, for status pages and scripts.
     #[must_use]
     pub const fn phase_name(&self) -> &'static str {

@@ -62,6 +62,7 @@ fn member_status<D: Device>(member: &HostedMember, engine: &Engine<D>) -> Member
         last: replica.last(),
         committed: replica.committed(),
         time: replica.time(),
+        time_began: replica.time_began(),
         keys: engine.len(member.id),
         copied: replica.is_copying().then_some((member.transfer.keys, member.transfer.keys_estimated)),
         broken: member.broken.clone(),

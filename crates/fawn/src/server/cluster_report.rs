@@ -98,6 +98,7 @@ mod tests {
             last: Version::ZERO,
             committed: Version::ZERO,
             time: fawn_types::TimeMs(0),
+            time_began: fawn_types::TimeMs(0),
             keys: 0,
             copied,
             broken: None,
