@@ -96,6 +96,8 @@ pub struct SpaceLimit {
     pub capacity_bytes: Option<u64>,
     /// Whether the store reclaims the space of dead records.
     pub cleans: bool,
+    /// Whether FAWN-DS sorts its segments into runs.
+    pub sorts: bool,
 }
 
 /// A store under test. It returns rows without a workload name; the caller sets the name.

@@ -170,7 +170,7 @@ fn an_overloaded_open_loop_counts_the_wait_of_every_operation_and_says_what_it_l
     let dir = tempfile::tempdir_in(".").unwrap();
     let shape = DataShape { keys: 1000, value_bytes: 100, memory_bytes: 8 << 20 };
     let mut store = simulated(dir.path());
-    store.fill_within(&shape, SpaceLimit { capacity_bytes: None, cleans: true }).unwrap();
+    store.fill_within(&shape, SpaceLimit { capacity_bytes: None, cleans: true, sorts: false }).unwrap();
     let mix = Mix {
         put_percent: 50,
         delete_percent: 0,
@@ -198,7 +198,7 @@ fn a_run_on_a_disk_that_stays_full_ends_with_the_reason() {
     let attached = disk.clone();
     let store = FawnDs::over(dir.path(), 1 << 20, move |_| Ok(SimDevice::attach(&attached)));
     let mut store = store.with_patience(Duration::from_millis(200));
-    store.fill_within(&shape, SpaceLimit { capacity_bytes: None, cleans: false }).unwrap();
+    store.fill_within(&shape, SpaceLimit { capacity_bytes: None, cleans: false, sorts: false }).unwrap();
     disk.set_full(true);
     let mix = Mix {
         put_percent: 100,

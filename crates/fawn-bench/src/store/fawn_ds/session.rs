@@ -271,8 +271,10 @@ impl<D: Device> BenchSession<D> {
         let mut row = row.with("memory_bytes", self.shape.memory_bytes).with("durability", durability);
         row = row.with("device", self.engine.device().name()).with("index_bytes", memory.index_bytes);
         row = row.with("rss_bytes", machine::resident_bytes_of(std::process::id()).unwrap_or_default());
-        row.dram_bytes_per_key = Some(memory.index_bytes as f64 / self.len().max(1) as f64);
-        row
+        // The store's own count has older records of runs.
+        let keys = if self.engine.runs() == 0 { self.len() } else { self.shape.keys - self.deleted() };
+        row.dram_bytes_per_key = Some(memory.index_bytes as f64 / keys.max(1) as f64);
+        if self.engine.runs() == 0 { row } else { row.measuring("runs", self.engine.runs() as f64) }
     }
 
     /// Device reads since `mark`, per operation.

@@ -23,8 +23,8 @@ struct Maintenance {
 }
 
 const VARIANTS: [Maintenance; 2] = [
-    Maintenance { name: "none", space: SpaceLimit { capacity_bytes: None, cleans: false } },
-    Maintenance { name: "cleaning", space: SpaceLimit { capacity_bytes: None, cleans: true } },
+    Maintenance { name: "none", space: SpaceLimit { capacity_bytes: None, cleans: false, sorts: false } },
+    Maintenance { name: "cleaning", space: SpaceLimit { capacity_bytes: None, cleans: true, sorts: false } },
 ];
 
 impl FigureRun<'_> {

@@ -6,6 +6,7 @@ mod lookups;
 mod maintenance;
 mod mixes;
 mod steady;
+mod tiers;
 mod writes;
 
 use super::ladder::StoreOptions;
@@ -41,6 +42,10 @@ pub enum Figure {
     /// Overwrites at 80 % of the capacity for the given time at 20 % and 90 % of the peak, with and without cleaning.
     #[value(name = "overwrite-steady")]
     OverwriteSteady,
+    /// The log alone and the sorted tier at 70 % live: memory per key, reads per get, bytes written per byte of keys and
+    /// values.
+    #[value(name = "tiers")]
+    Tiers,
 }
 
 impl Figure {
@@ -72,6 +77,7 @@ pub(super) fn run(
             Figure::Fawn08Fig7 => run.insertion_times()?,
             Figure::RecordCache => run.skewed_gets()?,
             Figure::OverwriteSteady => run.steady_overwrites()?,
+            Figure::Tiers => run.tiers()?,
         }
     }
     Ok(())

@@ -83,7 +83,7 @@ impl FigureRun<'_> {
         };
         let mut peak = None;
         for cleans in [true, false] {
-            let space = SpaceLimit { capacity_bytes: Some(store.capacity_bytes), cleans };
+            let space = SpaceLimit { capacity_bytes: Some(store.capacity_bytes), cleans, sorts: false };
             if !fill_within(&mut *self.contenders[at], &store.shape, space)? {
                 eprintln!("{}: no limit of its space", self.contenders[at].name());
                 return Ok(());
