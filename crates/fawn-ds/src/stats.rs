@@ -59,6 +59,10 @@ pub struct EngineStats {
     pub scrub_reads_failed: u64,
     /// Checkpoints written and listed.
     pub checkpoints: u64,
+    /// Searches for segments to sort or runs to merge. Writes and idle polls must not add to it: each visits all of them.
+    pub sort_searches: u64,
+    /// Merges that were given up, because a run is corrupt or unreadable.
+    pub merges_failed: u64,
     /// Bytes written to runs.
     pub sort_bytes: u64,
     /// Jobs of the sorted tier whose runs were listed.

@@ -309,6 +309,7 @@ impl<D: Device> Engine<D> {
         }
         if !edits.is_empty() {
             self.manifest.commit(&edits);
+            self.sorted.note_change();
         }
         for slot in listed {
             self.scrub_sealed(slot);

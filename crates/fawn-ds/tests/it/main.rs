@@ -61,6 +61,7 @@ mod scrub;
 mod seals;
 mod segment_image;
 mod sorted_files;
+mod sorted_jobs;
 mod sorted_tier;
 mod split_results;
 mod splits;

@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn put(node: &mut TestNode, key: &[u8], value: Option<&[u8]>) {
+pub(crate) fn put(node: &mut TestNode, key: &[u8], value: Option<&[u8]>) {
     let write = TestWrite { key: key.to_vec(), value: value.map(<[u8]>::to_vec), expires_at_ms: 0 };
     node.append(&[write]).unwrap();
 }
 
 /// Lets sorts and merges go on until there are none.
-fn sort_out(node: &mut TestNode) {
+pub(crate) fn sort_out(node: &mut TestNode) {
     let mut last = (u64::MAX, 0);
     for _ in 0..2_000 {
         node.engine.step(64);
@@ -58,7 +58,7 @@ fn store(seed: u64) -> (SimDisk, Content) {
     (disk, content)
 }
 
-fn runs(disk: &SimDisk) -> Vec<String> {
+pub(crate) fn runs(disk: &SimDisk) -> Vec<String> {
     disk.names().into_iter().filter(|name| run::is_file_name(name)).collect()
 }
 

@@ -26,7 +26,7 @@ pub(in crate::engine) enum CleanGoal {
 impl<D: Device> Engine<D> {
     /// The next segment to gather from. Begins a job if enough of the log can be sorted.
     pub(in crate::engine) fn choose_to_sort(&mut self) -> Option<u32> {
-        if self.sorted.job.is_none() && self.is_sort_due() && self.is_activated() {
+        if self.sorted.job.is_none() && self.is_sort_due() && self.is_activated() && self.is_search_due() {
             self.begin_sort();
         }
         let job = self.sorted.job.as_mut().filter(|job| job.step == SortStep::Gather)?;
@@ -108,11 +108,15 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    fn is_search_due(&self) -> bool {
+        let now = self.now.mono;
+        !self.full && now >= self.sorted.retry_at && self.sorted.segment_search.is_due(now)
+    }
+
     /// Begins with the oldest segments, once they have enough live records for a run.
     fn begin_sort(&mut self) {
-        if self.full || self.now.mono < self.sorted.retry_at {
-            return;
-        }
+        self.stats.sort_searches += 1;
+        self.sorted.segment_search.begin();
         let bytes_max = self.sort_bytes();
         let mut sortable: Vec<&Segment> = self.segments.iter().filter(|segment| self.is_sortable(segment)).collect();
         sortable.sort_unstable_by_key(|segment| segment.sequence);
@@ -126,6 +130,12 @@ impl<D: Device> Engine<D> {
         }
         // A run for every segment would make many small ones.
         if slots.len() == sortable.len() && bytes < bytes_max {
+            // Live bytes of sealed segments only become fewer. So only a segment that is not movable yet changes this.
+            let is_later = |segment: &&Segment| Self::may_be_sorted(segment) && !self.is_movable(segment);
+            let later_bytes: u64 = self.segments.iter().filter(is_later).map(Segment::live_bytes).sum();
+            if later_bytes > 0 && bytes + later_bytes >= bytes_max {
+                self.sorted.segment_search.repeat_soon(self.now.mono);
+            }
             return;
         }
         let age = self.sorted.runs.first().map_or(1, |newest| newest.age + 1);
@@ -138,7 +148,12 @@ impl<D: Device> Engine<D> {
     }
 
     fn is_sortable(&self, segment: &Segment) -> bool {
-        segment.live_records() > 0 && !segment.is_sorted && self.is_movable(segment)
+        Self::may_be_sorted(segment) && self.is_movable(segment)
+    }
+
+    /// Whether the segment has records for a run, now or once it is movable.
+    fn may_be_sorted(segment: &Segment) -> bool {
+        segment.sealed && !segment.is_cleaned && !segment.is_sorted && segment.live_records() > 0
     }
 
     /// Copies the record of a store with runs, or takes it into the run that is being made, if it is its key's newest.
@@ -247,6 +262,7 @@ impl<D: Device> Engine<D> {
             _ => {
                 (segment.pins, segment.is_gathered) = (segment.pins - 1, false);
                 self.examine_if_dead(slot);
+                self.sorted.note_change();
             }
         }
     }

@@ -11,6 +11,8 @@ mod dump;
 mod gather;
 mod job;
 mod lookup;
+mod merge_choice;
+mod pace;
 mod scan;
 mod unindex;
 mod write;
@@ -27,6 +29,7 @@ use fawn_types::{RingKey, Version};
 pub(super) use gather::CleanGoal;
 use job::{SortJob, SortStep};
 pub(super) use lookup::{RunHit, RunsPassed};
+use pace::{JobSearch, RunFailures};
 
 /// A listed run.
 #[derive(Debug)]
@@ -39,6 +42,7 @@ pub(crate) struct ListedRun {
     file: FileId,
     /// Reads in flight; they keep the file.
     pins: u32,
+    failures: RunFailures,
 }
 
 /// A run that was dropped: its file goes once that is durable and nothing reads it.
@@ -65,6 +69,10 @@ pub(crate) struct SortedTier {
     is_over_budget: bool,
     /// No job begins before.
     retry_at: fawn_types::MonoMs,
+    /// The search for segments to sort.
+    segment_search: JobSearch,
+    /// The search for runs to merge.
+    run_search: JobSearch,
     /// Runs begun in this opening.
     begun: u64,
 }
@@ -126,15 +134,25 @@ impl SortedTier {
         self.runs.iter_mut().chain(retired).find(|listed| listed.id == id)
     }
 
-    fn next_id(&mut self) -> u64 {
+    /// Enters a run in its place by age.
+    fn enter(&mut self, RunEntry { file_bytes, age, .. }: RunEntry, run: Run, file: FileId) {
         self.last_id += 1;
-        self.last_id
+        let at = self.runs.partition_point(|other| other.age > age);
+        let (id, pins, failures) = (self.last_id, 0, RunFailures::default());
+        self.runs.insert(at, ListedRun { id, age, file_bytes, run, file, pins, failures });
+        self.run_search.note_change();
     }
 
-    /// Enters a run in its place by age.
-    fn enter(&mut self, listed: ListedRun) {
-        let at = self.runs.partition_point(|other| other.age > listed.age);
-        self.runs.insert(at, listed);
+    /// Segments were listed as sealed, or not sorted after all: there may be enough to sort now.
+    pub(super) const fn note_change(&mut self) {
+        self.segment_search.note_change();
+    }
+
+    /// The job has ended: its segments and runs may be chosen again.
+    fn end_job(&mut self) {
+        self.job = None;
+        self.segment_search.note_change();
+        self.run_search.note_change();
     }
 }
 
@@ -155,23 +173,18 @@ impl<D: Device> Engine<D> {
         self.sorted.is_active = self.manifest.state().indexes_deletes;
         for entry in self.manifest.state().runs.clone() {
             match open_run(&mut self.device, self.store, &self.secret, entry) {
-                Ok((run, file)) => self.enter_run(entry, run, file),
+                Ok((run, file)) => self.sorted.enter(entry, run, file),
                 Err(error) => lost.push((run::file_name(entry.uuid), error.to_string())),
             }
         }
         lost
     }
 
-    fn enter_run(&mut self, RunEntry { file_bytes, age, .. }: RunEntry, run: Run, file: FileId) {
-        let id = self.sorted.next_id();
-        self.sorted.enter(ListedRun { id, age, file_bytes, run, file, pins: 0 });
-    }
-
     /// Opens the runs that the manifest lists.
     pub(crate) fn open_runs(&mut self) -> Result<(), OpenError> {
         for entry in self.manifest.state().runs.clone() {
             let (run, file) = open_run(&mut self.device, self.store, &self.secret, entry)?;
-            self.enter_run(entry, run, file);
+            self.sorted.enter(entry, run, file);
         }
         self.sorted.is_active = self.manifest.state().indexes_deletes;
         Ok(())

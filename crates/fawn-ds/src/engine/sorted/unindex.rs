@@ -36,7 +36,7 @@ impl<D: Device> Engine<D> {
 
     /// No index entry points to the segments any more: their records only hide older ones.
     fn end_sort(&mut self, slots: &[u32]) {
-        self.sorted.job = None;
+        self.sorted.end_job();
         let segments = &self.segments;
         self.overlay.forget_bases_at(|pointer| slots.contains(&segments.slot_and_offset(pointer).0));
         for &slot in slots {

@@ -1,7 +1,8 @@
 //! Writing runs: steps of the job between gathering and the removal of index entries.
 use super::super::{Engine, InFlight};
-use super::ListedRun;
 use super::job::{SortJob, SortStep};
+use super::merge_choice::{MergeCandidate, choose_merge};
+use super::{ListedRun, RunError, SortedTier};
 use crate::format::SegmentUuid;
 use crate::format::manifest::{ManifestEdit, RunEntry};
 use crate::format::run::{self, RunHeader, RunRecord, Space};
@@ -23,10 +24,6 @@ const READ_BYTES: usize = 256 << 10;
 const WRITE_BYTES: usize = 256 << 10;
 /// Time after a failure before the next job.
 const RETRY_MS: u64 = 10_000;
-/// Ages of later runs at which they are merged into one.
-const LATER_RUNS_MAX: usize = 4;
-/// The later runs are merged with the oldest ones when these are less than so many times as long.
-const OLDEST_PER_LATER: u64 = 6;
 
 /// The reason why a step of a job ended.
 enum SortPause {
@@ -75,28 +72,25 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Begins a merge: of the later runs if they are many, and with the oldest ones if those are not much longer.
+    /// Begins a merge if one is due.
     fn begin_merge(&mut self) -> bool {
-        if self.now.mono < self.sorted.retry_at || self.full {
+        let now = self.now.mono;
+        if self.full || now < self.sorted.retry_at || !self.sorted.run_search.is_due(now) {
             return false;
         }
-        let runs = &self.sorted.runs;
-        let Some(oldest) = runs.last().map(|listed| listed.age) else { return false };
-        let later: Vec<&ListedRun> = runs.iter().filter(|listed| listed.age > oldest).collect();
-        let mut ages: Vec<u64> = later.iter().map(|listed| listed.age).collect();
-        ages.dedup();
-        let bytes = |of: &[&ListedRun]| of.iter().map(|listed| listed.file_bytes).sum::<u64>();
-        let later_bytes = bytes(&later);
-        let oldest_bytes = self.sorted.runs.iter().map(|listed| listed.file_bytes).sum::<u64>() - later_bytes;
-        if ages.len() < LATER_RUNS_MAX {
-            return false;
-        }
-        let is_whole = later_bytes * OLDEST_PER_LATER >= oldest_bytes;
-        let inputs: Vec<&ListedRun> = if is_whole { runs.iter().collect() } else { later };
+        self.stats.sort_searches += 1;
+        let SortedTier { runs, run_search, .. } = &mut self.sorted;
+        run_search.begin();
+        runs.iter().filter_map(|listed| listed.failures.barred_until).filter(|until| now < *until).for_each(|until| {
+            run_search.repeat_by(until);
+        });
+        let candidates: Vec<MergeCandidate> = runs.iter().map(|listed| MergeCandidate::of(listed, now)).collect();
+        let Some(chosen) = choose_merge(&candidates) else { return false };
+        let inputs = &runs[chosen.places];
         let age = inputs.first().map_or(0, |listed| listed.age);
         let sources = inputs.iter().map(|listed| MergeSource::Run(RunSource::all(&listed.run))).collect();
         let ids = inputs.iter().map(|listed| listed.id).collect();
-        let filter_bits = if is_whole { 4 } else { 8 };
+        let filter_bits = if chosen.has_oldest { 4 } else { 8 };
         self.sorted.job = Some(Box::new(SortJob::of_runs(ids, sources, age, filter_bits)));
         true
     }
@@ -246,6 +240,10 @@ impl<D: Device> Engine<D> {
             (Ok(_), None) => unreachable!("a read brings its buffer back"),
             (Err(error), _) => {
                 tracing::warn!(%error, "runs are not merged now");
+                self.stats.merges_failed += 1;
+                if let Some(listed) = job.inputs.get(source).copied().and_then(|id| self.sorted.find_mut(id)) {
+                    listed.failures.note_unreadable(self.now.mono);
+                }
                 self.give_up_sort();
             }
         }
@@ -265,9 +263,29 @@ impl<D: Device> Engine<D> {
         match failure {
             SortFailure::Device(error) if !error.is_retryable() => drop(self.poison(error)),
             SortFailure::Device(error) => tracing::warn!(%error, "segments are not sorted now"),
-            SortFailure::Merge(error) => tracing::warn!(%error, "runs are not merged now"),
+            SortFailure::Merge(error) => {
+                tracing::warn!(%error, "runs are not merged now");
+                self.bar_corrupt(error);
+            }
         }
         self.give_up_sort();
+    }
+
+    /// Keeps later merges from the run that has made one fail: they would fail too.
+    fn bar_corrupt(&mut self, error: &MergeError) {
+        let Some(job) = &self.sorted.job else { return };
+        let inputs = self.sorted.runs.iter_mut().filter(|listed| job.inputs.contains(&listed.id));
+        // An error without a run is of two records that no run may have together: the newest run stays apart then.
+        let corrupt = match error {
+            MergeError::Source(RunError::Corrupt { file, .. }) => Some(file),
+            _ => None,
+        };
+        let is_meant =
+            |listed: &&mut ListedRun| corrupt.is_none_or(|file| *file == run::file_name(listed.run.header().uuid));
+        if let Some(listed) = inputs.into_iter().find(is_meant) {
+            listed.failures.note_corrupt();
+            self.stats.merges_failed += 1;
+        }
     }
 
     /// Gives the job up if it is not listed yet.
@@ -283,6 +301,7 @@ impl<D: Device> Engine<D> {
     /// Removes what a job that was given up has made, once nothing of it is in flight.
     fn remove_sort(&mut self) {
         let Some(mut job) = self.sorted.job.take_if(|job| job.is_idle()) else { return };
+        self.sorted.end_job();
         let mut unlinked = Vec::new();
         if let Some(writer) = job.writer.take() {
             unlinked.push(writer.abandon(&mut self.device));
@@ -325,7 +344,7 @@ impl<D: Device> Engine<D> {
         edits.extend(job.slots.iter().map(|gathered| gathered.edit()));
         if edits.is_empty() {
             // Nothing of the segments could be sorted.
-            self.sorted.job = None;
+            self.sorted.end_job();
             return;
         }
         if self.reserve_manifest(edits.len() * 64).is_err() {
@@ -351,12 +370,11 @@ impl<D: Device> Engine<D> {
         self.sorted.changes += 1;
         self.retire_runs(&inputs, end);
         for (run, file, file_bytes) in job.done.drain(..) {
-            let id = self.sorted.next_id();
-            self.sorted.enter(ListedRun { id, age: job.age, file_bytes, run, file, pins: 0 });
+            self.sorted.enter(RunEntry { uuid: run.header().uuid, file_bytes, age: job.age }, run, file);
         }
         self.stats.runs_listed += 1;
         if job.slots.is_empty() {
-            return;
+            return self.sorted.end_job();
         }
         job.step = SortStep::Unindex { at: 0, cursor: 0 };
         self.sorted.job = Some(job);

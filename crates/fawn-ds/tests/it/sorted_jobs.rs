@@ -1,0 +1,145 @@
+//! Jobs of the sorted tier: when they begin, and what they do about runs that cannot be read.
+use crate::sorted_files::{put, runs, sort_out};
+use crate::sorted_tier::sorted;
+use crate::support::TestNode;
+use fawn_ds::internals::{Options, View};
+use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
+use fawn_types::{Durability, Now};
+
+/// A run for every sealed segment.
+fn small_runs(durability: Durability) -> Options {
+    Options { sort_bytes: 1, ..sorted(durability) }
+}
+
+fn open(options: Options) -> (SimDisk, TestNode) {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
+    (disk, node)
+}
+
+/// Writes these keys, 300 B each; 200 of them fill a segment.
+fn fill(node: &mut TestNode, numbers: core::ops::Range<u64>) {
+    for number in numbers {
+        put(node, format!("key-{number:06}").as_bytes(), Some(&[number as u8; 260]));
+        if number % 32 == 0 {
+            node.turn();
+        }
+    }
+    sort_out(node);
+}
+
+fn has(node: &mut TestNode, number: u64) -> bool {
+    node.get(format!("key-{number:06}").as_bytes(), View::Committed).unwrap().is_some()
+}
+
+/// Reads of merges so far.
+fn merge_reads(node: &TestNode) -> u64 {
+    node.engine.device().stats().of(IoClass::Sort).reads
+}
+
+#[test]
+fn polls_search_nothing_to_sort_or_merge_until_something_changes() {
+    let (_disk, mut node) = open(Options { sort_bytes: 256 << 10, ..sorted(Durability::Sync) });
+    fill(&mut node, 0..6_000);
+    assert!(node.engine.runs() > 2 && node.engine.stats().sort_searches > 2);
+    let segments = node.engine.log_report().segments;
+    let (searches, visited) = (node.engine.stats().sort_searches, node.engine.log_report().segments_visited);
+    for number in 0..30u64 {
+        put(&mut node, b"one more", Some(&number.to_be_bytes()));
+        node.turn();
+        node.now = node.now.plus_ms(100);
+    }
+    for _ in 0..100 {
+        node.turn();
+        node.now = node.now.plus_ms(100);
+    }
+    assert_eq!(node.engine.stats().sort_searches, searches, "neither writes nor idle polls search");
+    // The report itself visits all segments.
+    assert_eq!(node.engine.log_report().segments_visited, visited + segments);
+    fill(&mut node, 6_000..6_250);
+    assert!(node.engine.stats().sort_searches > searches, "a sealed segment is a change");
+}
+
+#[test]
+fn segments_that_are_not_movable_yet_are_searched_once_a_second() {
+    let (_disk, mut node) = open(small_runs(Durability::Sync));
+    let progress = node.engine.progress(crate::support::RANGE);
+    node.engine.set_retain_floor(crate::support::RANGE, progress.committed);
+    node.engine.end_sole_epoch(crate::support::RANGE).unwrap();
+    fill(&mut node, 0..1_000);
+    assert_eq!(node.engine.runs(), 0, "all is kept for a resend");
+    for _ in 0..20 {
+        node.turn();
+        node.now = node.now.plus_ms(100);
+    }
+    let before = node.engine.stats().sort_searches;
+    for _ in 0..100 {
+        node.turn();
+        node.now = node.now.plus_ms(100);
+    }
+    let searches = node.engine.stats().sort_searches - before;
+    assert!((8..=11).contains(&searches), "{searches} searches in 10 s");
+    let committed = node.engine.progress(crate::support::RANGE).committed;
+    node.engine.set_retain_floor(crate::support::RANGE, committed);
+    node.now = node.now.plus_ms(1_000);
+    sort_out(&mut node);
+    assert!(node.engine.runs() > 0, "{:?}", node.engine);
+}
+
+#[test]
+fn a_corrupt_run_is_merged_once_and_those_around_it_all_the_time() {
+    let (disk, mut node) = open(small_runs(Durability::Sync));
+    let mut number = 0;
+    while node.engine.runs() < 3 {
+        fill(&mut node, number..number + 50);
+        number += 50;
+    }
+    // In a page of the middle run; all are of one length.
+    let before = number;
+    let corrupt = runs(&disk).into_iter().max_by_key(|name| disk.contents(name).map(|bytes| bytes.len())).unwrap();
+    disk.flip_bits(&corrupt, 4096 + 99, 1);
+    for _ in 0..60 {
+        fill(&mut node, number..number + 200);
+        number += 200;
+        node.now = node.now.plus_ms(20_000);
+    }
+    assert_eq!(node.engine.poisoned(), None);
+    assert!(runs(&disk).contains(&corrupt));
+    assert!(node.engine.stats().runs_listed > 60, "sorts continue: {:?}", node.engine.stats());
+    assert!(node.engine.runs() <= 12, "{} runs: later ones are merged", node.engine.runs());
+    assert_eq!(node.engine.stats().merges_failed, 1);
+    assert!((before..number).all(|number| has(&mut node, number)));
+    // Nothing is tried again while nothing changes.
+    let (searches, reads) = (node.engine.stats().sort_searches, merge_reads(&node));
+    for _ in 0..500 {
+        node.turn();
+        node.now = node.now.plus_ms(20_000);
+    }
+    assert_eq!((node.engine.stats().sort_searches, merge_reads(&node)), (searches, reads));
+}
+
+#[test]
+fn an_unreadable_run_is_read_again_after_growing_delays() {
+    let (disk, mut node) = open(small_runs(Durability::Sync));
+    let mut number = 0;
+    while node.engine.runs() < 3 {
+        fill(&mut node, number..number + 50);
+        number += 50;
+    }
+    let bad = runs(&disk)[0].clone();
+    disk.make_unreadable(&bad, 4096..8192);
+    for _ in 0..300 {
+        fill(&mut node, number..number + 200);
+        number += 200;
+        node.now = node.now.plus_ms(60_000);
+    }
+    let attempts = node.engine.stats().merges_failed;
+    assert!((5..=13).contains(&attempts), "{attempts} attempts in 5 hours");
+    assert!(runs(&disk).contains(&bad));
+    assert!(node.engine.runs() <= 12, "{} runs: others are merged", node.engine.runs());
+    disk.heal();
+    node.now = node.now.plus_ms(3_600_000);
+    fill(&mut node, number..number + 1_000);
+    assert!(!runs(&disk).contains(&bad), "merged once it can be read");
+    assert!((0..number + 1_000).all(|number| has(&mut node, number)));
+}
