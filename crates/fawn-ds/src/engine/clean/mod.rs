@@ -121,9 +121,9 @@ impl<D: Device> Engine<D> {
             self.cleaner.filing.was_last = true;
             return true;
         }
-        if let Some(slot) = self.choose_to_sort() {
+        if let Some((slot, id)) = self.choose_to_sort() {
             let end = self.segments.expect(slot).end;
-            self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::Sort));
+            self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::Sort(id)));
             return true;
         }
         self.choose_victim() || (may_file && self.choose_to_file())

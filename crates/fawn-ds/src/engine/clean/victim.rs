@@ -1,5 +1,5 @@
 //! The victim: the segment being cleaned, read in chunks and walked record by record.
-use super::super::sorted::CleanGoal;
+use super::super::sorted::{CleanGoal, SortJobId};
 use super::super::{Engine, InFlight};
 use super::WRITE_BYTES;
 use super::copy::Cleaned;
@@ -19,8 +19,8 @@ const READ_BYTES: u32 = 256 << 10;
 pub(super) enum VictimPurpose {
     /// Copies what is still needed.
     Clean,
-    /// Takes what is still needed into a run.
-    Sort,
+    /// Takes what is still needed into a run of this job.
+    Sort(SortJobId),
     /// Files records of retired ranges, with the counts so far.
     File(Vec<RangeShare>),
 }
@@ -55,10 +55,6 @@ impl Victim {
 
     pub(super) const fn is_filed(&self) -> bool {
         matches!(self.purpose, VictimPurpose::File(_))
-    }
-
-    const fn is_sorted(&self) -> bool {
-        matches!(self.purpose, VictimPurpose::Sort)
     }
 
     pub(super) const fn is_reading(&self) -> bool {
@@ -167,8 +163,11 @@ impl<D: Device> Engine<D> {
             Err(error) => return Err(Pause::Corrupt(error.to_string())),
         };
         match &mut victim.purpose {
-            VictimPurpose::Clean | VictimPurpose::Sort => {
-                let goal = if victim.is_sorted() { CleanGoal::Sort } else { CleanGoal::Copy };
+            VictimPurpose::Clean | VictimPurpose::Sort(_) => {
+                let goal = match victim.purpose {
+                    VictimPurpose::Sort(id) => CleanGoal::Sort(id),
+                    _ => CleanGoal::Copy,
+                };
                 let cleaned = self.clean_record((victim.slot, victim.at), &stored, goal).map_err(|_| Pause::NoRoom)?;
                 match cleaned {
                     Cleaned::Gone => {}
@@ -242,8 +241,8 @@ impl<D: Device> Engine<D> {
             self.cleaner.victim = Some(victim);
             return;
         }
-        if victim.is_sorted() {
-            return self.gathered(victim.slot, victim.stays == 0 && !victim.is_given_up);
+        if let VictimPurpose::Sort(id) = victim.purpose {
+            return self.gathered(victim.slot, id, victim.stays == 0 && !victim.is_given_up);
         }
         let end = self.survivors_end();
         let segment = self.segments.expect_mut(victim.slot);

@@ -1,7 +1,7 @@
 //! Gathering: takes the records of sealed segments that count, with the reader of cleaning and at its pace.
 use super::super::clean::Cleaned;
 use super::super::{Engine, EngineError};
-use super::job::{Gathered, SortJob, SortStep};
+use super::job::{Gathered, SortJob, SortJobId, SortStep};
 use crate::format::RangeNumber;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef, Stored};
@@ -20,18 +20,18 @@ pub(in crate::engine) enum CleanGoal {
     /// To copy the records that are needed to the survivors' stream.
     Copy,
     /// To take them into a run, and copy only those that are too long for one.
-    Sort,
+    Sort(SortJobId),
 }
 
 impl<D: Device> Engine<D> {
     /// The next segment to gather from. Begins a job if enough of the log can be sorted.
-    pub(in crate::engine) fn choose_to_sort(&mut self) -> Option<u32> {
+    pub(in crate::engine) fn choose_to_sort(&mut self) -> Option<(u32, SortJobId)> {
         if self.sorted.job.is_none() && self.is_sort_due() && self.is_activated() && self.is_search_due() {
             self.begin_sort();
         }
         let job = self.sorted.job.as_mut().filter(|job| job.step == SortStep::Gather)?;
         match job.todo.pop() {
-            Some(slot) => Some(slot),
+            Some(slot) => Some((slot, job.id)),
             None => {
                 job.end_gathering();
                 None
@@ -144,7 +144,8 @@ impl<D: Device> Engine<D> {
             (segment.pins, segment.is_gathered) = (segment.pins + 1, true);
         }
         slots.reverse();
-        self.sorted.job = Some(Box::new(SortJob::of_segments(slots, age, self.secret, bytes as usize)));
+        let id = self.sorted.next_job();
+        self.sorted.job = Some(Box::new(SortJob::of_segments(id, slots, age, self.secret, bytes as usize)));
     }
 
     fn is_sortable(&self, segment: &Segment) -> bool {
@@ -180,7 +181,7 @@ impl<D: Device> Engine<D> {
             return match goal {
                 CleanGoal::Copy => self.clean_unindexed(at, slot, record),
                 // The rest of the segment hides all that the record hides.
-                CleanGoal::Sort => Ok(Cleaned::Gone),
+                CleanGoal::Sort(_) => Ok(Cleaned::Gone),
             };
         }
         let original = ReplacedRecord { pointer, len_bytes: stored.encoded_len as u32 };
@@ -198,7 +199,7 @@ impl<D: Device> Engine<D> {
                 return Ok(Cleaned::Gone);
             }
         }
-        if goal == CleanGoal::Sort {
+        if let CleanGoal::Sort(id) = goal {
             let number = self.ranges[at].number;
             let run = RunRecord {
                 kind: copy.kind,
@@ -211,7 +212,7 @@ impl<D: Device> Engine<D> {
                 value: copy.value,
             };
             if run.fits() {
-                let job = self.sorted.job.as_mut();
+                let job = self.sorted.job.as_mut().filter(|job| job.is_gathering(id));
                 let is_taken = job.is_some_and(|job| job.take_record(&run));
                 return Ok(if is_taken { Cleaned::Gone } else { Cleaned::Stays });
             }
@@ -246,8 +247,9 @@ impl<D: Device> Engine<D> {
         self.records.remove(at, hash);
     }
 
-    /// A segment was read to its end. It is sorted if nothing had to stay.
-    pub(in crate::engine) fn gathered(&mut self, slot: u32, is_whole: bool) {
+    /// A segment was read to its end for a job. It is sorted if nothing had to stay, and the job is still there: another
+    /// one has only a part of its records, or none.
+    pub(in crate::engine) fn gathered(&mut self, slot: u32, id: SortJobId, is_whole: bool) {
         let end = self.survivors_end();
         let segment = self.segments.expect_mut(slot);
         segment.had_unconfirmed = !is_whole;
@@ -258,7 +260,7 @@ impl<D: Device> Engine<D> {
         let died_by = segment.shares.iter().map(|share| (share.range, ranges[share.range].number, share.died_by));
         let gathered = Gathered { slot, uuid: segment.uuid, until, died_by: died_by.collect() };
         match &mut self.sorted.job {
-            Some(job) if is_whole && job.step == SortStep::Gather => job.slots.push(gathered),
+            Some(job) if is_whole && job.is_gathering(id) => job.slots.push(gathered),
             _ => {
                 (segment.pins, segment.is_gathered) = (segment.pins - 1, false);
                 self.examine_if_dead(slot);

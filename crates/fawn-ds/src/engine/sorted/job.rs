@@ -10,6 +10,16 @@ use fawn_flash::FileId;
 use fawn_types::{HashSecret, Version};
 use smallvec::SmallVec;
 
+/// Number of a job in this opening: a segment is read for one job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::engine) struct SortJobId(u64);
+
+impl SortJobId {
+    pub(super) const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// Step of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SortStep {
@@ -47,6 +57,7 @@ impl Gathered {
 /// A sort of segments, or a merge of runs.
 #[derive(Debug)]
 pub(crate) struct SortJob {
+    pub(super) id: SortJobId,
     pub(super) step: SortStep,
     /// Segments to gather from, the next one last.
     pub(super) todo: Vec<u32>,
@@ -74,8 +85,9 @@ pub(crate) struct SortJob {
 
 impl SortJob {
     /// A sort of these segments, which are pinned.
-    pub(super) fn of_segments(todo: Vec<u32>, age: u64, secret: HashSecret, bytes: usize) -> Self {
+    pub(super) fn of_segments(id: SortJobId, todo: Vec<u32>, age: u64, secret: HashSecret, bytes: usize) -> Self {
         Self {
+            id,
             step: SortStep::Gather,
             todo,
             slots: Vec::new(),
@@ -95,8 +107,15 @@ impl SortJob {
     }
 
     /// A merge of these runs.
-    pub(super) fn of_runs(inputs: Vec<u64>, sources: Vec<MergeSource>, age: u64, filter_bits: u8) -> Self {
+    pub(super) fn of_runs(
+        id: SortJobId,
+        inputs: Vec<u64>,
+        sources: Vec<MergeSource>,
+        age: u64,
+        filter_bits: u8,
+    ) -> Self {
         Self {
+            id,
             step: SortStep::Write,
             todo: Vec::new(),
             slots: Vec::new(),
@@ -113,6 +132,11 @@ impl SortJob {
             read_bytes: 0,
             done: Vec::new(),
         }
+    }
+
+    /// Whether it is the job with this number, and takes records of segments.
+    pub(super) fn is_gathering(&self, id: SortJobId) -> bool {
+        self.id == id && self.step == SortStep::Gather
     }
 
     /// Takes a record into the run; false if it has no room.

@@ -14,6 +14,8 @@ mod lookup;
 mod merge_choice;
 mod pace;
 mod scan;
+#[cfg(test)]
+mod tests;
 mod unindex;
 mod write;
 
@@ -27,6 +29,7 @@ use crate::sorted::{Run, RunError};
 use fawn_flash::{Device, FileId};
 use fawn_types::{RingKey, Version};
 pub(super) use gather::CleanGoal;
+pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
 pub(super) use lookup::{RunHit, RunsPassed};
 use pace::{JobSearch, RunFailures};
@@ -58,6 +61,7 @@ pub(crate) struct SortedTier {
     runs: Vec<ListedRun>,
     retired: Vec<RetiredRun>,
     job: Option<Box<SortJob>>,
+    last_job: SortJobId,
     last_id: u64,
     /// Changes of the list of runs.
     changes: u64,
@@ -146,6 +150,11 @@ impl SortedTier {
     /// Segments were listed as sealed, or not sorted after all: there may be enough to sort now.
     pub(super) const fn note_change(&mut self) {
         self.segment_search.note_change();
+    }
+
+    fn next_job(&mut self) -> SortJobId {
+        self.last_job = self.last_job.next();
+        self.last_job
     }
 
     /// The job has ended: its segments and runs may be chosen again.

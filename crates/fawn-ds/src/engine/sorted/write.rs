@@ -91,7 +91,8 @@ impl<D: Device> Engine<D> {
         let sources = inputs.iter().map(|listed| MergeSource::Run(RunSource::all(&listed.run))).collect();
         let ids = inputs.iter().map(|listed| listed.id).collect();
         let filter_bits = if chosen.has_oldest { 4 } else { 8 };
-        self.sorted.job = Some(Box::new(SortJob::of_runs(ids, sources, age, filter_bits)));
+        let id = self.sorted.next_job();
+        self.sorted.job = Some(Box::new(SortJob::of_runs(id, ids, sources, age, filter_bits)));
         true
     }
 
