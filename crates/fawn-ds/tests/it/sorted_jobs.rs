@@ -3,6 +3,7 @@ use crate::sorted_files::{put, runs, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::TestNode;
 use fawn_ds::internals::{Options, View};
+use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -142,4 +143,53 @@ fn an_unreadable_run_is_read_again_after_growing_delays() {
     fill(&mut node, number..number + 1_000);
     assert!(!runs(&disk).contains(&bad), "merged once it can be read");
     assert!((0..number + 1_000).all(|number| has(&mut node, number)));
+}
+
+fn number_key(number: u64) -> Vec<u8> {
+    format!("key-{number:06}").into_bytes()
+}
+
+/// Without the mark, a power loss makes the newer record pending again, and the older one is needed that the run has not.
+#[test]
+fn a_job_in_a_chain_asks_for_the_marks_of_what_it_leaves_out_and_waits_for_them() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { sort_bytes: 100 << 10, ..sorted(Durability::Sync) };
+    let mut node = TestNode::open_in_chain(&disk, options.clone(), Now::at(1_000)).unwrap();
+    // Time stands still: no mark is due by it.
+    let mut number = 0;
+    while node.engine.log_report().segments < 2 {
+        put(&mut node, &number_key(number), Some(b"before".repeat(40).as_slice()));
+        node.turn();
+        number += 1;
+    }
+    disk.hang(OpKind::Read);
+    while !node.engine.is_sorting() || disk.hung() == 0 {
+        put(&mut node, &number_key(number), Some(b"before".repeat(40).as_slice()));
+        poll(&mut node);
+        number += 1;
+    }
+    // Of the first segment, which is being read.
+    put(&mut node, &number_key(1), Some(b"after"));
+    (0..10).for_each(|_| poll(&mut node));
+    disk.release_hung();
+    disk.clear_faults();
+    let (mut turns, mut pending) = (0, 0);
+    while node.engine.stats().runs_listed == 0 {
+        node.turn();
+        turns += 1;
+        assert!(turns < 200, "no mark is asked for: {:?}", node.engine);
+        let image = disk.image(Loss::Power, turns);
+        let mut opened = TestNode::open_in_chain(&image, options.clone(), Now::at(1_000)).unwrap();
+        let found = opened.get(&number_key(1), View::Committed).unwrap().map(|entry| entry.value);
+        pending += u32::from(found.as_deref() == Some(b"before".repeat(40).as_slice()));
+        assert!(found.is_some(), "turn {turns}: the record before is lost");
+    }
+    assert!(pending > 0, "a power loss makes the newer record pending");
+}
+
+/// A turn that does not wait for reads that hang.
+fn poll(node: &mut TestNode) {
+    node.engine.submit(node.now);
+    node.engine.poll(node.now, &mut Vec::new());
+    node.commit();
 }

@@ -68,7 +68,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Asks for what makes the range's commits durable: a sync, and in a chain a mark first.
-    fn want_durable(&mut self, at: usize, committed: Version) {
+    pub(in crate::engine) fn want_durable(&mut self, at: usize, committed: Version) {
         let range = &mut self.ranges[at];
         if range.needs_marks() {
             range.marks.is_wanted |= range.marks.appended < committed;

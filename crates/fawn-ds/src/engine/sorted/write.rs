@@ -1,18 +1,19 @@
 //! Writing runs: steps of the job between gathering and the removal of index entries.
 use super::super::{Engine, InFlight};
-use super::job::{SortJob, SortStep};
+use super::job::{Gathered, SortJob, SortStep};
 use super::merge_choice::{MergeCandidate, choose_merge};
 use super::{ListedRun, RunError, SortedTier};
-use crate::format::SegmentUuid;
 use crate::format::manifest::{ManifestEdit, RunEntry};
 use crate::format::run::{self, RunHeader, RunRecord, Space};
 use crate::format::segment::StreamKind;
+use crate::format::{RangeNumber, SegmentUuid};
 use crate::sorted::{
     MergeError, MergeRules, MergeSource, Merged, ReadRange, RunMerge, RunSource, RunWriter, RunWriterOptions,
     WriterState,
 };
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
-use fawn_types::{RingKey, TimeMs};
+use fawn_types::{RingKey, TimeMs, Version};
+use smallvec::SmallVec;
 
 /// Records that a step passes from the sources to the run.
 const RECORDS_PER_STEP: usize = 1024;
@@ -325,19 +326,10 @@ impl<D: Device> Engine<D> {
 
     /// Lists the runs, once everything that says what counts of their inputs is durable.
     fn list_runs(&mut self) {
-        let Some(job) = &self.sorted.job else { return };
-        let synced = |kind| self.streams[kind].flush.synced;
-        let is_settled = job.slots.iter().all(|gathered| {
-            let is_synced = StreamKind::ALL.into_iter().all(|kind| gathered.until[kind] <= synced(kind));
-            // A range whose number changed since began again: its records are void.
-            let is_committed = gathered.died_by.iter().all(|&(at, number, version)| {
-                self.ranges[at].number != number || version <= self.ranges[at].durably_committed()
-            });
-            is_synced && is_committed
-        });
-        if !is_settled {
+        if !self.are_deaths_durable() {
             return;
         }
+        let Some(job) = &self.sorted.job else { return };
         let mut edits = self.drop_edits(&job.inputs);
         edits.extend(job.done.iter().map(|(run, _, file_bytes)| {
             ManifestEdit::AddRun(RunEntry { uuid: run.header().uuid, file_bytes: *file_bytes, age: job.age })
@@ -356,6 +348,27 @@ impl<D: Device> Engine<D> {
             job.step = SortStep::Listing(end);
         }
         self.start_manifest();
+    }
+
+    /// Whether no crash can undo what made records of the segments dead. Asks for it if one can.
+    fn are_deaths_durable(&mut self) -> bool {
+        let Some(job) = &self.sorted.job else { return false };
+        let is_synced = |gathered: &Gathered| {
+            let synced = |kind| self.streams[kind].flush.synced;
+            StreamKind::ALL.into_iter().all(|kind| gathered.until[kind] <= synced(kind))
+        };
+        let is_synced = job.slots.iter().all(is_synced);
+        // A range whose number changed since began again: its records are void.
+        let is_undurable = |&(at, number, version): &(usize, RangeNumber, Version)| {
+            self.ranges[at].number == number && version > self.ranges[at].durably_committed()
+        };
+        let died_by = job.slots.iter().flat_map(|gathered| &gathered.died_by);
+        let undurable: SmallVec<[(usize, Version); 4]> =
+            died_by.filter(|died| is_undurable(died)).map(|&(at, _, version)| (at, version)).collect();
+        for &(at, version) in &undurable {
+            self.want_durable(at, version);
+        }
+        is_synced && undurable.is_empty()
     }
 
     /// Whether a job waits until this stream is synced further.
