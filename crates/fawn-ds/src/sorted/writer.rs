@@ -304,7 +304,7 @@ impl RunWriter {
             match step {
                 WriterStep::Pages => return Ok(WriterState::Working),
                 WriterStep::Tail if self.end_content() => {}
-                WriterStep::Drain if self.in_flight == 0 => self.sync(device, token())?,
+                WriterStep::Drain if self.in_flight == 0 => self.sync(device, token)?,
                 WriterStep::Footer => self.write_footer(device, token()),
                 WriterStep::Name | WriterStep::Done => return self.list(device),
                 _ => return Ok(WriterState::Waiting),
@@ -371,7 +371,7 @@ impl RunWriter {
     }
 
     /// Allocates the footer's space or cuts off what was allocated in excess, and syncs pages and tail.
-    fn sync<D: Device>(&mut self, device: &mut D, token: Token) -> Result<(), DeviceError> {
+    fn sync<D: Device>(&mut self, device: &mut D, token: &mut dyn FnMut() -> Token) -> Result<(), DeviceError> {
         let end = self.footer().file_bytes();
         if end > self.allocated {
             device.allocate(self.file, self.allocated, end - self.allocated)?;
@@ -379,7 +379,8 @@ impl RunWriter {
         }
         device.truncate(self.file, end)?;
         self.step = WriterStep::Syncing;
-        device.submit_sync(self.file, IoClass::Sort, token);
+        // Only now: a token without an operation would count as a write in flight for ever.
+        device.submit_sync(self.file, IoClass::Sort, token());
         self.in_flight += 1;
         Ok(())
     }

@@ -180,3 +180,62 @@ fn equal_records_make_equal_files() {
         .collect();
     assert!(files[0] == files[1], "the bytes depend on the records alone");
 }
+
+/// A device may be full when only the footer has no space yet. The footer is written only where space was allocated: the
+/// error of a write would not say that it changed nothing.
+#[test]
+fn a_device_without_space_for_the_footer_refuses_before_it_is_written() {
+    const STEP_BYTES: u64 = 8 << 20;
+    let records: Vec<_> = (0..9_000u64).map(|i| Owned::put(1, format!("k{i}"), vec![i as u8; 900])).collect();
+    let mut harness = RunHarness::new(1);
+    // Four records a page, so that pages and tail end where the first allocation does.
+    let mut count = 8_000;
+    for attempt in 0..8 {
+        let bytes = harness.write(options(attempt, 4), &mut records[..count].to_vec()).file_bytes;
+        match bytes.cmp(&(STEP_BYTES + 4096)) {
+            core::cmp::Ordering::Less => count += 4 * ((STEP_BYTES + 4096 - bytes) / 4096) as usize,
+            core::cmp::Ordering::Greater => count -= 4 * ((bytes - STEP_BYTES - 4096) / 4096) as usize,
+            core::cmp::Ordering::Equal => break,
+        }
+    }
+    let mut writer = RunWriter::create(&mut harness.device, options(250, 4)).unwrap();
+    let mut records = records[..count].to_vec();
+    records.sort_by_cached_key(Owned::place);
+    for record in &records {
+        assert!(harness.push(&mut writer, &record.as_ref()));
+    }
+    harness.disk.set_full(true);
+    writer.finish();
+    let mut tokens = 0;
+    let mut token = || {
+        tokens += 1;
+        fawn_flash::Token(1_000_000 + tokens)
+    };
+    let refused = loop {
+        match writer.step(&mut harness.device, 64 << 10, &mut token) {
+            Ok(WriterState::Waiting) => harness.wait(&mut writer),
+            Ok(WriterState::Working) => {}
+            Ok(WriterState::Done(listing)) => panic!("written without space: {} bytes", listing.file_bytes),
+            Err(error) => break error,
+        }
+    };
+    assert!(refused.is_retryable(), "{refused}");
+    let before = tokens;
+    let mut token = || {
+        tokens += 1;
+        fawn_flash::Token(2_000_000 + tokens)
+    };
+    assert!(writer.step(&mut harness.device, 64 << 10, &mut token).is_err());
+    assert_eq!(tokens, before, "a refusal takes no token");
+    harness.disk.set_full(false);
+    let listing = loop {
+        match harness.step(&mut writer, 64 << 10) {
+            WriterState::Done(listing) => break listing,
+            _ => harness.wait(&mut writer),
+        }
+    };
+    harness.device.close(writer.file());
+    assert_eq!(listing.file_bytes, STEP_BYTES + 4096);
+    let (run, file) = harness.open(&listing).unwrap();
+    assert_eq!(harness.check(&run, file), []);
+}
