@@ -2,7 +2,8 @@
 use super::LogPosition;
 use crate::format::manifest::slots_max;
 use crate::format::manifest::{ManifestEdit, SegmentSeal};
-use crate::format::record::RecordKind;
+use crate::format::record::{self, RecordKind};
+use crate::format::run;
 use crate::format::segment::{PerStream, RecordFacts, StreamKind};
 use crate::format::{RangeNumber, SegmentUuid, UNIT_BYTES};
 use crate::index::{Pointer, PointerWidth};
@@ -95,6 +96,10 @@ pub(crate) struct AppendedRecord {
     pub(crate) kind: RecordKind,
 }
 
+/// Length of records that do not fit a run, whatever the lengths of their headers here and there.
+const SURELY_TOO_LONG_BYTES: usize = 1280;
+const _: () = assert!(run::record::RECORD_BYTES_MAX + record::PEEK_BYTES + 8 <= SURELY_TOO_LONG_BYTES);
+
 /// Histogram of a segment's record lengths, in steps of 256 bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Lengths {
@@ -132,6 +137,11 @@ impl Lengths {
     pub(crate) fn longest_bytes_max(&self) -> Option<u32> {
         let step = self.counts.iter().rposition(|count| *count > 0).unwrap_or(0);
         (step + 1 < Self::STEPS).then_some(((step + 1) * Self::STEP_BYTES) as u32)
+    }
+
+    /// Records that are longer than this, a multiple of the step.
+    fn longer_than(&self, len_bytes: usize) -> u32 {
+        self.counts[len_bytes / Self::STEP_BYTES..].iter().sum()
     }
 
     /// The counted records by step, without empty steps.
@@ -207,6 +217,8 @@ pub(crate) struct Segment {
     /// The last cleaning left records that the index did not have yet.
     pub(crate) had_unconfirmed: bool,
     pub(crate) lengths: Lengths,
+    /// Copies in it that are too long for a run, of this opening.
+    pub(crate) too_long: u32,
     /// Facts of its records, for its seal.
     pub(crate) facts: RecordFacts,
 }
@@ -243,6 +255,7 @@ impl Segment {
             is_filing_failed: false,
             had_unconfirmed: false,
             lengths: Lengths::new(),
+            too_long: 0,
             facts: RecordFacts::default(),
         }
     }
@@ -440,6 +453,13 @@ impl Segment {
     /// Whether it is sealed and has no live record: it can be dropped unless something else keeps it.
     pub(crate) fn is_dead(&self) -> bool {
         self.sealed && self.live_records() == 0
+    }
+
+    /// Whether at least half of its records are short enough for a run, as far as known. To sort them, the others are
+    /// copied: without this rule the copies would be copied again, for ever.
+    pub(crate) fn has_many_for_runs(&self) -> bool {
+        let too_long = self.too_long.max(self.lengths.longer_than(SURELY_TOO_LONG_BYTES));
+        too_long <= self.lengths.total / 2
     }
 
     pub(crate) fn live_records(&self) -> u64 {

@@ -188,8 +188,29 @@ fn a_job_in_a_chain_asks_for_the_marks_of_what_it_leaves_out_and_waits_for_them(
 }
 
 /// A turn that does not wait for reads that hang.
-fn poll(node: &mut TestNode) {
+pub(crate) fn poll(node: &mut TestNode) {
     node.engine.submit(node.now);
     node.engine.poll(node.now, &mut Vec::new());
     node.commit();
+}
+
+#[test]
+fn records_that_are_too_long_for_a_run_are_copied_once() {
+    let (_disk, mut node) = open(Options { space_amplification_max_percent: 10_000, ..small_runs(Durability::Sync) });
+    let mut long = 0;
+    for number in 0..1_500u64 {
+        // The shortest of them are hardly too long.
+        let len = if number % 3 == 0 { 1_010 + number } else { 200 };
+        long += u64::from(len > 1_000);
+        put(&mut node, &number_key(number), Some(&vec![7; len as usize]));
+        node.turn();
+    }
+    sort_out(&mut node);
+    for _ in 0..100 {
+        node.now = node.now.plus_ms(60_000);
+        node.turn();
+    }
+    let moved = node.engine.stats().moved_records;
+    assert!(moved > long * 8 / 10 && moved <= long, "{moved} copies of {long} records");
+    assert!((0..1_500).all(|number| has(&mut node, number)));
 }

@@ -1,7 +1,7 @@
 //! Copying: decides for each record of a victim whether it is still needed, and appends it to the survivors' stream.
 use super::super::Engine;
 use super::super::append::Reserve;
-use super::super::sorted::CleanGoal;
+use super::super::sorted::{CleanGoal, run_record};
 use super::Move;
 use crate::error::EngineError;
 use crate::format::RangeNumber;
@@ -196,6 +196,7 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect_mut(slot);
         segment.facts.count_version(number, record.version);
         segment.lengths.add(len);
+        segment.too_long += u32::from(!run_record(record, number).fits());
         segment.tombstone_bytes += if is_counted { len as u64 } else { 0 };
         let kind = if is_indexed { RecordKind::Put } else { record.kind };
         self.enter_segment(at, slot, record.version, kind);

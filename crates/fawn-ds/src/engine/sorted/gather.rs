@@ -23,6 +23,12 @@ pub(in crate::engine) enum CleanGoal {
     Sort(SortJobId),
 }
 
+/// The record as it is in a run, if it fits.
+pub(in crate::engine) const fn run_record<'a>(record: &RecordRef<'a>, number: RangeNumber) -> RunRecord<'a> {
+    let RecordRef { kind, version, key, value, flags, expires_at_ms, .. } = *record;
+    RunRecord { kind, type_byte: 0, number, version, expires_at_ms, flags, key, value }
+}
+
 impl<D: Device> Engine<D> {
     /// The next segment to gather from. Begins a job if enough of the log can be sorted.
     pub(in crate::engine) fn choose_to_sort(&mut self) -> Option<(u32, SortJobId)> {
@@ -154,7 +160,8 @@ impl<D: Device> Engine<D> {
 
     /// Whether the segment has records for a run, now or once it is movable.
     fn may_be_sorted(segment: &Segment) -> bool {
-        segment.sealed && !segment.is_cleaned && !segment.is_sorted && segment.live_records() > 0
+        let is_candidate = segment.sealed && !segment.is_cleaned && !segment.is_sorted;
+        is_candidate && segment.live_records() > 0 && segment.has_many_for_runs()
     }
 
     /// Copies the record of a store with runs, or takes it into the run that is being made, if it is its key's newest.
@@ -200,17 +207,7 @@ impl<D: Device> Engine<D> {
             }
         }
         if let CleanGoal::Sort(id) = goal {
-            let number = self.ranges[at].number;
-            let run = RunRecord {
-                kind: copy.kind,
-                type_byte: 0,
-                number,
-                version: copy.version,
-                expires_at_ms: copy.expires_at_ms,
-                flags: copy.flags,
-                key: copy.key,
-                value: copy.value,
-            };
+            let run = run_record(&copy, self.ranges[at].number);
             if run.fits() {
                 let job = self.sorted.job.as_mut().filter(|job| job.is_gathering(id));
                 let is_taken = job.is_some_and(|job| job.take_record(&run));

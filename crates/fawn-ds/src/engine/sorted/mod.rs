@@ -28,7 +28,7 @@ use crate::manifest_file::CommitNumber;
 use crate::sorted::{Run, RunError};
 use fawn_flash::{Device, FileId};
 use fawn_types::{RingKey, Version};
-pub(super) use gather::CleanGoal;
+pub(super) use gather::{CleanGoal, run_record};
 pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
 pub(super) use lookup::{RunHit, RunsPassed};
