@@ -6,7 +6,6 @@ use crate::format::RangeNumber;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef, Stored};
 use crate::format::run::RunRecord;
-use crate::format::segment::StreamKind;
 use crate::log::segments::{RangeShare, Segment};
 use crate::options::SortWhen;
 use crate::overlay::ReplacedRecord;
@@ -247,12 +246,10 @@ impl<D: Device> Engine<D> {
     /// A segment was read to its end for a job. It is sorted if nothing had to stay, and the job is still there: another
     /// one has only a part of its records, or none.
     pub(in crate::engine) fn gathered(&mut self, slot: u32, id: SortJobId, is_whole: bool) {
-        let end = self.survivors_end();
         let segment = self.segments.expect_mut(slot);
         segment.had_unconfirmed = !is_whole;
-        let mut until = segment.died_at;
-        // Copies of records that are too long for a run.
-        until[StreamKind::Survivors] = until[StreamKind::Survivors].max(end);
+        // A record that was copied has died by that, too: its index entry has moved before.
+        let until = segment.died_at;
         let ranges = &self.ranges;
         let died_by = segment.shares.iter().map(|share| (share.range, ranges[share.range].number, share.died_by));
         let gathered = Gathered { slot, uuid: segment.uuid, until, died_by: died_by.collect() };

@@ -24,7 +24,6 @@ use crate::error::OpenError;
 use crate::format::manifest::{ManifestEdit, RunEntry};
 use crate::format::run::{self, RunHeader, RunRecord, Space};
 use crate::format::{RangeNumber, StoreUuid};
-use crate::manifest_file::CommitNumber;
 use crate::sorted::{Run, RunError};
 use fawn_flash::{Device, FileId};
 use fawn_types::{RingKey, Version};
@@ -48,18 +47,12 @@ pub(crate) struct ListedRun {
     failures: RunFailures,
 }
 
-/// A run that was dropped: its file goes once that is durable and nothing reads it.
-#[derive(Debug)]
-struct RetiredRun {
-    listed: ListedRun,
-    edit_end: CommitNumber,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct SortedTier {
     /// Newest first.
     runs: Vec<ListedRun>,
-    retired: Vec<RetiredRun>,
+    /// Runs whose removal from the manifest is durable: their files go once nothing reads them.
+    retired: Vec<ListedRun>,
     job: Option<Box<SortJob>>,
     last_job: SortJobId,
     last_id: u64,
@@ -99,8 +92,7 @@ impl SortedTier {
 
     /// Length of the runs' files, bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
-        let retired = self.retired.iter().map(|retired| retired.listed.file_bytes);
-        self.runs.iter().map(|listed| listed.file_bytes).chain(retired).sum()
+        self.runs.iter().chain(&self.retired).map(|listed| listed.file_bytes).sum()
     }
 
     /// Records in the runs, older ones included.
@@ -129,13 +121,11 @@ impl SortedTier {
     }
 
     fn find(&self, id: u64) -> Option<&ListedRun> {
-        let retired = self.retired.iter().map(|retired| &retired.listed);
-        self.runs.iter().chain(retired).find(|listed| listed.id == id)
+        self.runs.iter().chain(&self.retired).find(|listed| listed.id == id)
     }
 
     fn find_mut(&mut self, id: u64) -> Option<&mut ListedRun> {
-        let retired = self.retired.iter_mut().map(|retired| &mut retired.listed);
-        self.runs.iter_mut().chain(retired).find(|listed| listed.id == id)
+        self.runs.iter_mut().chain(&mut self.retired).find(|listed| listed.id == id)
     }
 
     /// Enters a run in its place by age.
@@ -212,14 +202,10 @@ impl<D: Device> Engine<D> {
         self.owner_of(record.number, record.key).is_none_or(|(at, _)| !self.counts_for(at, record))
     }
 
-    /// Drops runs from the list; their files go later.
-    fn retire_runs(&mut self, ids: &[u64], edit_end: CommitNumber) {
-        for &id in ids {
-            if let Some(at) = self.sorted.runs.iter().position(|listed| listed.id == id) {
-                let listed = self.sorted.runs.remove(at);
-                self.sorted.retired.push(RetiredRun { listed, edit_end });
-            }
-        }
+    /// Drops runs from the list, once the manifest does not list them any more; their files go later.
+    fn retire_runs(&mut self, ids: &[u64]) {
+        let SortedTier { runs, retired, .. } = &mut self.sorted;
+        retired.extend(runs.extract_if(.., |listed| ids.contains(&listed.id)));
     }
 
     fn drop_edits(&self, ids: &[u64]) -> Vec<ManifestEdit> {
@@ -227,12 +213,10 @@ impl<D: Device> Engine<D> {
         inputs.map(|listed| ManifestEdit::DropRun { uuid: listed.run.header().uuid }).collect()
     }
 
-    /// Unlinks the files of dropped runs once their removal from the manifest is durable.
+    /// Unlinks the files of dropped runs that nothing reads.
     pub(crate) fn unlink_runs(&mut self) {
-        let manifest = &self.manifest;
-        let is_free = |retired: &mut RetiredRun| retired.listed.pins == 0 && manifest.is_durable(retired.edit_end);
-        let free: Vec<RetiredRun> = self.sorted.retired.extract_if(.., is_free).collect();
-        for RetiredRun { listed, .. } in free {
+        let free: Vec<ListedRun> = self.sorted.retired.extract_if(.., |listed| listed.pins == 0).collect();
+        for listed in free {
             self.device.close(listed.file);
             // A refused unlink, or one that a crash undoes, leaves an orphan for the next opening.
             if let Err(error) = self.device.unlink(&run::file_name(listed.run.header().uuid))

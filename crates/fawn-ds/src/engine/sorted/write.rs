@@ -65,7 +65,7 @@ impl<D: Device> Engine<D> {
             Some(SortStep::Write) => self.write_runs(),
             Some(SortStep::Listing(end)) => {
                 if self.manifest.is_durable(end) {
-                    self.enter_runs(end);
+                    self.enter_runs();
                 }
             }
             Some(SortStep::Unindex { at, cursor }) => self.unindex_next(at, cursor),
@@ -377,12 +377,12 @@ impl<D: Device> Engine<D> {
         job.slots.iter().any(|gathered| gathered.until[kind] > self.streams[kind].flush.synced)
     }
 
-    /// The runs are listed: lookups find them from now on.
-    fn enter_runs(&mut self, end: u64) {
+    /// The runs are durably listed: lookups find them from now on.
+    fn enter_runs(&mut self) {
         let Some(mut job) = self.sorted.job.take() else { return };
         let inputs = core::mem::take(&mut job.inputs);
         self.sorted.changes += 1;
-        self.retire_runs(&inputs, end);
+        self.retire_runs(&inputs);
         for (run, file, file_bytes) in job.done.drain(..) {
             self.sorted.enter(RunEntry { uuid: run.header().uuid, file_bytes, age: job.age }, run, file);
         }
