@@ -62,6 +62,8 @@ mod seals;
 mod segment_image;
 mod sorted_files;
 mod sorted_jobs;
+mod sorted_late;
+mod sorted_scans;
 mod sorted_tier;
 mod split_results;
 mod splits;

@@ -1,0 +1,139 @@
+//! Scans of stores with runs: each key once, and its newest record, while others are sorted meanwhile.
+use crate::sorted_files::{put, sort_out};
+use crate::sorted_tier::sorted;
+use crate::support::{RANGE, TestNode};
+use fawn_ds::internals::{Options, Scan, ScanStep};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, Now};
+use std::collections::BTreeMap;
+
+const KEYS: u64 = 500;
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{number:06}").into_bytes()
+}
+
+/// A store of a chain whose keys are all in runs.
+fn sorted_store() -> TestNode {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
+    let mut node = TestNode::open_in_chain(&disk, options, Now::at(1_000)).unwrap();
+    for number in 0..KEYS {
+        put(&mut node, &key(number), Some(b"before".repeat(50).as_slice()));
+        node.turn();
+    }
+    // So that the last one of them is in a sealed segment.
+    for number in 0..200 {
+        put(&mut node, b"another", Some(&[number; 300]));
+        node.turn();
+    }
+    sort_out(&mut node);
+    assert!(node.engine.runs() >= 1);
+    node
+}
+
+/// Overwrites these keys; their records stay in the log.
+fn overwrite(node: &mut TestNode, numbers: impl Iterator<Item = u64>) {
+    let committed = node.engine.progress(RANGE).committed;
+    node.engine.set_retain_floor(RANGE, committed);
+    for number in numbers {
+        put(node, &key(number), Some(b"after".repeat(60).as_slice()));
+        node.turn();
+    }
+    node.settle();
+}
+
+/// Scans the log or the runs to the end, and passes each read to `meanwhile`.
+fn scan(node: &mut TestNode, is_in_runs: bool, mut meanwhile: impl FnMut(&mut TestNode)) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let since = node.engine.progress(RANGE).committed;
+    let (mut cursor, mut found) = (0, Vec::new());
+    loop {
+        let scan = if is_in_runs { Scan::of_runs(RANGE, cursor, 40, since) } else { Scan::new(RANGE, cursor, 40) };
+        let mut scan = scan.with_values(4096);
+        while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
+            meanwhile(node);
+            node.engine.read(plan, 42);
+            let plan = node.wait_for_plan();
+            node.engine.absorb_scan(&mut scan, plan).unwrap();
+        }
+        found.extend(scan.items.into_iter().map(|item| (item.key, item.value.unwrap())));
+        cursor = scan.cursor;
+        if cursor == 0 {
+            return found;
+        }
+    }
+}
+
+#[test]
+fn a_scan_of_the_log_and_of_the_runs_returns_each_key_once() {
+    let mut node = sorted_store();
+    overwrite(&mut node, (0..KEYS).step_by(7));
+    let mut found = scan(&mut node, false, |_| {});
+    assert!(found.len() >= KEYS as usize / 7, "{} keys of the log", found.len());
+    found.extend(scan(&mut node, true, |_| {}));
+    let expected = |number: u64| if number.is_multiple_of(7) { b"after".repeat(60) } else { b"before".repeat(50) };
+    let content: BTreeMap<_, _> = (0..KEYS).map(|number| (key(number), expected(number))).collect();
+    found.retain(|(key, _)| key != b"another");
+    assert_eq!(found.len(), content.len(), "no key twice");
+    assert!(found.into_iter().collect::<BTreeMap<_, _>>() == content);
+}
+
+/// A stretch of the runs is in memory while a record of the log is read. If that is sorted meanwhile, the key's record in
+/// the stretch is an older one.
+#[test]
+fn a_scan_of_runs_returns_no_record_that_was_replaced_before_it() {
+    for at in (0..60).step_by(3) {
+        let mut node = sorted_store();
+        overwrite(&mut node, 0..KEYS);
+        // No change of the runs but this one.
+        let (runs, mut reads) = (node.engine.stats().runs_listed, 0);
+        let found = scan(&mut node, true, |node| {
+            if reads == at {
+                let committed = node.engine.progress(RANGE).committed;
+                node.engine.set_retain_floor(RANGE, committed);
+                sort_out(node);
+            }
+            reads += 1;
+        });
+        assert!(at >= reads || node.engine.stats().runs_listed > runs, "read {at}: nothing was sorted");
+        let replaced = found.iter().find(|(_, value)| value.starts_with(b"before"));
+        assert!(replaced.is_none(), "read {at} of {reads}: {replaced:?}");
+    }
+}
+
+/// An opening defers the comparison of a long record with an older copy, and then reads that a newer one was sorted. Until
+/// that is confirmed the index has the oldest of the three.
+#[test]
+fn a_scan_finds_keys_whose_sorted_record_is_newer_than_deferred_copies() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options {
+        sort_bytes: 1,
+        space_amplification_max_percent: 10_000,
+        checkpoint_log_bytes_min: u64::MAX,
+        ..sorted(Durability::Sync)
+    };
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000)).unwrap();
+    let fill = |node: &mut TestNode, name: &str| {
+        for number in 0..200 {
+            put(node, &[name.as_bytes(), &key(number)].concat(), Some(&[7; 300]));
+            node.turn();
+        }
+        sort_out(node);
+    };
+    // Longer records than a run may have, among others that keep their segments.
+    for round in 0..2u8 {
+        for number in 0..60 {
+            put(&mut node, &key(number), Some(&[round; 2_000]));
+            put(&mut node, &[b"other", &[round][..], &key(number)].concat(), Some(&[9; 2_000]));
+        }
+        fill(&mut node, "some");
+    }
+    (0..60).for_each(|number| put(&mut node, &key(number), Some(&[3; 100])));
+    fill(&mut node, "last");
+    drop(node);
+    disk.crash(1);
+    let mut node = TestNode::open_in_chain(&disk, options, Now::at(2_000)).unwrap();
+    assert!(node.engine.verifications_deferred() > 20, "{:?}", node.engine.log_report());
+    let found: BTreeMap<_, _> = scan(&mut node, true, |_| {}).into_iter().collect();
+    (0..60).for_each(|number| assert_eq!(found.get(&key(number)), Some(&vec![3; 100]), "{number}"));
+}
