@@ -166,6 +166,16 @@ impl RunMerge {
         }
     }
 
+    /// Memory of the sources' records, bytes.
+    #[must_use]
+    pub fn resident_bytes(&self) -> usize {
+        let of_source = |source: &MergeSource| match source {
+            MergeSource::Run(run) => run.resident_bytes(),
+            MergeSource::Memory(buffer) => buffer.resident_bytes(),
+        };
+        self.sources.iter().map(of_source).sum()
+    }
+
     /// Counts so far.
     #[must_use]
     pub const fn counts(&self) -> MergeCounts {

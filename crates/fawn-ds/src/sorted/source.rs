@@ -125,6 +125,12 @@ impl RunSource {
         self.chunks.push_back(PageChunk { first_page: range.first_page, bytes, at: 0 });
     }
 
+    /// Memory of the pages fed and not yet passed, bytes.
+    #[must_use]
+    pub fn resident_bytes(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.bytes.capacity()).sum()
+    }
+
     /// The next record.
     ///
     /// # Errors
@@ -288,6 +294,12 @@ impl SortBuffer {
         let ring_key = RingKey::of(&self.secret, record.key);
         self.entries.push(SortEntry { space: record.space(), ring_key, version: record.version, at: at as u32 });
         true
+    }
+
+    /// Memory of the records and of their order, bytes.
+    #[must_use]
+    pub const fn resident_bytes(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * size_of::<SortEntry>()
     }
 
     /// Sorts by space, ring key, then newest version first, and begins at the first record.

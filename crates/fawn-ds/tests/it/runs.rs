@@ -182,12 +182,16 @@ impl RunHarness {
                     records.push(Owned::of(&record));
                     source.advance().unwrap();
                 }
-                SourceHead::End => return (records, reads),
+                SourceHead::End => {
+                    assert_eq!(source.resident_bytes(), 0, "pages that were passed are freed");
+                    return (records, reads);
+                }
                 SourceHead::Wait => {
                     let range = source.next_read(chunk_bytes).unwrap();
                     reads += 1;
                     let bytes = self.read(file, range.offset, range.len_bytes);
                     source.feed(range, bytes.to_vec());
+                    assert!(source.resident_bytes() >= range.len_bytes);
                 }
             }
         }

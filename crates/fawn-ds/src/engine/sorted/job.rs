@@ -86,24 +86,8 @@ pub(crate) struct SortJob {
 impl SortJob {
     /// A sort of these segments, which are pinned.
     pub(super) fn of_segments(id: SortJobId, todo: Vec<u32>, age: u64, secret: HashSecret, bytes: usize) -> Self {
-        Self {
-            id,
-            step: SortStep::Gather,
-            todo,
-            slots: Vec::new(),
-            buffer: Some(SortBuffer::new(secret, bytes)),
-            buffer_bytes: bytes,
-            inputs: Vec::new(),
-            age,
-            filter_bits: 8,
-            merge: None,
-            writer: None,
-            is_read: false,
-            is_finishing: false,
-            is_waiting: Vec::new(),
-            read_bytes: 0,
-            done: Vec::new(),
-        }
+        let buffer = Some(SortBuffer::new(secret, bytes));
+        Self { todo, buffer, buffer_bytes: bytes, ..Self::empty(id, SortStep::Gather, age, 8) }
     }
 
     /// A merge of these runs.
@@ -114,17 +98,22 @@ impl SortJob {
         age: u64,
         filter_bits: u8,
     ) -> Self {
+        let merge = Some(RunMerge::new(sources));
+        Self { inputs, merge, ..Self::empty(id, SortStep::Write, age, filter_bits) }
+    }
+
+    const fn empty(id: SortJobId, step: SortStep, age: u64, filter_bits: u8) -> Self {
         Self {
             id,
-            step: SortStep::Write,
+            step,
             todo: Vec::new(),
             slots: Vec::new(),
             buffer: None,
             buffer_bytes: 0,
-            inputs,
+            inputs: Vec::new(),
             age,
             filter_bits,
-            merge: Some(RunMerge::new(sources)),
+            merge: None,
             writer: None,
             is_read: false,
             is_finishing: false,
@@ -164,7 +153,9 @@ impl SortJob {
     }
 
     /// Memory of its records and reads, bytes.
-    pub(super) const fn resident_bytes(&self) -> usize {
-        self.buffer_bytes + self.read_bytes
+    pub(super) fn resident_bytes(&self) -> usize {
+        // A sort fills its buffer soon: it counts from the start.
+        let gathered = self.buffer.as_ref().map_or(0, |buffer| buffer.resident_bytes().max(self.buffer_bytes));
+        gathered + self.merge.as_ref().map_or(0, RunMerge::resident_bytes) + self.read_bytes
     }
 }
