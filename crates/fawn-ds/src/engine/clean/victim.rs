@@ -285,6 +285,8 @@ impl<D: Device> Engine<D> {
             return;
         }
         self.cleaner.note_change();
+        // A segment of copies may have been sealed before they counted as live there.
+        self.sorted.note_change();
         // The copies must be synced before the segment can be dropped.
         let flush = &mut self.streams[StreamKind::Survivors].flush;
         flush.wanted |= flush.open.is_some();

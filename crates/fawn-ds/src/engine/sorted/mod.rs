@@ -137,7 +137,7 @@ impl SortedTier {
         self.run_search.note_change();
     }
 
-    /// Segments were listed as sealed, or not sorted after all: there may be enough to sort now.
+    /// A segment was listed as sealed, or cleaned, or not sorted after all: there may be enough to sort now.
     pub(super) const fn note_change(&mut self) {
         self.segment_search.note_change();
     }
