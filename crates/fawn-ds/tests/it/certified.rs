@@ -158,3 +158,41 @@ fn every_image_keeps_every_promise() {
     }
     assert!(images > 500, "{images} images");
 }
+
+/// Of two commits in one write the second one arrives, and the first one only in part. An opening cuts both off. A later
+/// commit that ends where the second one lay must not bring it back.
+#[test]
+fn a_commit_behind_a_torn_one_never_comes_back() {
+    const PAGE: usize = 4096;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    idle(&mut node);
+    promise(&mut node, 1, &[1; 160]);
+    let (start, end) = commit_of(&disk.contents("manifest").unwrap(), &[1; 160]);
+    let around = end - start - 160;
+    // The first of them is being written while the others are queued for one write.
+    let first_end = end + 160 + around;
+    let torn_bytes = (first_end + 2 * PAGE).next_multiple_of(PAGE) - first_end - around;
+    let blobs = [(1, vec![1; 160]), (2, vec![2; torn_bytes]), (3, vec![3; 160])];
+    let tickets: Vec<_> = blobs.iter().map(|(key, bytes)| node.engine.put_blob(*key, bytes).unwrap()).collect();
+    while !tickets.iter().all(|ticket| node.engine.is_blob_durable(*ticket)) {
+        node.engine.wait(node.now, &mut Vec::new());
+    }
+    let now = node.now;
+    disk.kill(1);
+    let mut manifest = disk.contents("manifest").unwrap();
+    let (torn, behind) = (commit_of(&manifest, &blobs[1].1), commit_of(&manifest, &blobs[2].1));
+    assert!(torn.1 == behind.0 && behind.0.is_multiple_of(PAGE));
+    manifest[torn.0.next_multiple_of(SECTOR)..][..SECTOR].fill(0);
+    disk.put("manifest", &manifest);
+    let mut node = TestNode::open_in_chain(&disk, options(), now).unwrap();
+    assert!(node.engine.blob(1).is_some() && node.engine.blob(2).is_none() && node.engine.blob(3).is_none());
+    let &(_, end) = manifest_commits(&disk.contents("manifest").unwrap()).last().unwrap();
+    let again = vec![4; behind.0 - end - around];
+    promise(&mut node, 2, &again);
+    assert_eq!(commit_of(&disk.contents("manifest").unwrap(), &again).1, behind.0);
+    disk.kill(1);
+    let node = TestNode::open_in_chain(&disk, options(), now).unwrap();
+    assert_eq!(node.engine.blob(2), Some(&again[..]));
+    assert_eq!(node.engine.blob(3), None, "it was cut off");
+}
