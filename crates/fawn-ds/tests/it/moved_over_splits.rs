@@ -1,11 +1,11 @@
 //! Records that move or are hidden around splits and merges: copies in flight, expired records, cleared keys.
 use crate::range_harness::{RangeHarness, ring_at};
-use crate::support::{cached, scanned};
-use fawn_ds::internals::Options;
+use crate::support::{SECRET, cached, scanned};
+use fawn_ds::internals::{KeepReason, Options, RecordKind, RecordRef};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, KeyRange, RangeId, TimeMs};
+use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, TimeMs, Version};
 
 fn keys(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|i| format!("key {i}").into_bytes()).collect()
@@ -202,4 +202,155 @@ fn a_merged_range_takes_the_earlier_of_its_chains_times() {
         keys.iter().for_each(|key| assert_eq!(harness.get(RangeId(4), key), Ok(None)));
         assert_eq!(harness.engine.len(RangeId(4)), 0);
     }
+}
+
+fn segments(disk: &SimDisk) -> Vec<String> {
+    disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect()
+}
+
+/// Segments that have these bytes.
+fn holders(disk: &SimDisk, bytes: &[u8]) -> Vec<String> {
+    let holds = |name: &String| disk.contents(name).unwrap().windows(bytes.len()).any(|found| found == bytes);
+    segments(disk).into_iter().filter(holds).collect()
+}
+
+/// A segment is being filed for an heir that goes, or begins again, before its end. What was counted for that heir must not
+/// be counted for the range that has its place then: its records would seem to wait for a commit for ever.
+fn file_for_an_heir_that_goes(go: impl Fn(&mut RangeHarness)) {
+    let mut harness = whole(scanned(Durability::Sync), true);
+    for key in keys(1_800) {
+        harness.write(&key, Some(&[1; 1_000]));
+    }
+    harness.settle();
+    harness.split(1, ring_at(0x80), 2, 3);
+    // No time passes: filing stops when the credit that was saved up is used, within a segment.
+    (0..200).for_each(|_| harness.engine.wait(harness.now, &mut Vec::new()));
+    assert!(harness.engine.segments_to_file() > 0);
+    go(&mut harness);
+    file(&mut harness);
+    harness.clear(3);
+    for _ in 0..100 {
+        harness.write(b"another key", Some(&[2; 1_000]));
+        harness.turn();
+    }
+    assert_eq!(harness.engine.segments_kept().get(&KeepReason::Pending), None, "{:?}", harness.engine);
+}
+
+#[test]
+fn counts_of_an_heir_that_is_dropped_go_with_it() {
+    file_for_an_heir_that_goes(|harness| {
+        let keys = harness.models[&RangeId(2)].keys;
+        harness.drop_range(2);
+        harness.add(4, keys);
+    });
+}
+
+#[test]
+fn counts_of_an_heir_that_begins_again_go_with_its_records() {
+    file_for_an_heir_that_goes(|harness| {
+        let base = Version::new(Epoch::new(1).unwrap(), 1).unwrap();
+        harness.models.remove(&RangeId(2));
+        harness.engine.begin_transfer(RangeId(2), base).unwrap();
+    });
+}
+
+/// A delete is kept for a dead put of its parent. Filed, that is a put of the other heir.
+#[test]
+fn filing_frees_a_segment_that_hid_a_record_of_the_other_heir() {
+    let options = Options { space_amplification_max_percent: 10_000, ..scanned(Durability::Sync) };
+    let mut harness = whole(options, true);
+    let is_high = |harness: &RangeHarness, key: &[u8]| harness.range_of(key) == Some(RangeId(3));
+    for key in keys(260) {
+        harness.write(&key, Some(&[1; 300]));
+    }
+    harness.settle();
+    let (low, _): (Vec<_>, Vec<_>) =
+        keys(260).into_iter().partition(|key| fawn_types::RingKey::of(&SECRET, key) < ring_at(0x80));
+    harness.write(&low[0], Some(&[2; 300]));
+    harness.settle();
+    harness.disk.hang(OpKind::Read);
+    harness.split(1, ring_at(0x80), 2, 3);
+    harness.turn();
+    harness.disk.end_faults(OpKind::Read);
+    assert_eq!(harness.disk.hung(), 1, "filing waits for its read");
+    let begun = harness.engine.log_report().segments;
+    let mut high = (0..).map(|i: u32| format!("high {i}").into_bytes());
+    let mut next_high = |harness: &RangeHarness| high.find(|key| is_high(harness, key)).unwrap();
+    let mut last = Vec::new();
+    while harness.engine.log_report().segments == begun {
+        last = next_high(&harness);
+        harness.write(&last, Some(&[3; 300]));
+        harness.turn();
+    }
+    let (deleted, overwritten) = (next_high(&harness), next_high(&harness));
+    harness.write(&deleted, None);
+    harness.turn();
+    let of_delete = holders(&harness.disk, &deleted).pop().unwrap();
+    for _ in 0..100 {
+        harness.write(&overwritten, Some(&[4; 1_000]));
+        harness.turn();
+    }
+    harness.write(&last, Some(&[3; 300]));
+    harness.settle();
+    harness.turn();
+    assert_eq!(harness.engine.segments_kept().get(&KeepReason::Hides), Some(&1), "{:?}", harness.engine);
+    harness.disk.release_hung();
+    file(&mut harness);
+    (0..20).for_each(|_| harness.turn());
+    assert!(!segments(&harness.disk).contains(&of_delete), "{:?}", harness.engine.segments_kept());
+}
+
+/// A delete was rolled back before a split. After an opening, cleaning must not copy it for the heir of its key.
+#[test]
+fn a_rolled_back_delete_of_the_parent_is_no_survivor_after_an_opening() {
+    let options = Options { space_amplification_max_percent: 0, ..scanned(Durability::Sync) };
+    let mut harness = whole(options, false);
+    let (key, id) = (b"the key", RangeId(1));
+    harness.write(key, Some(&[1; 300]));
+    let keys = keys(400);
+    for key in &keys {
+        harness.write(key, Some(&[1; 300]));
+    }
+    harness.settle();
+    let first = holders(&harness.disk, key).pop().unwrap();
+    // A dead put that the delete would hide.
+    harness.write(&keys[0], Some(&[2; 300]));
+    for key in &keys[200..] {
+        harness.write(key, Some(&[2; 300]));
+    }
+    harness.settle();
+    let last = harness.engine.progress(id).committed;
+    let segments_before = harness.engine.log_report().segments;
+    for version in last.as_u64() + 1.. {
+        let version = Version::from_u64(version);
+        let record = match version.as_u64() - last.as_u64() {
+            1 => RecordRef::bare(RecordKind::Tombstone, version, key),
+            _ => RecordRef::put(version, b"ghost", &[7; 1_000]),
+        };
+        while harness.engine.append(id, KeyHash::of(&SECRET, record.key), &record).is_err() {
+            harness.engine.submit(harness.now);
+            harness.engine.wait(harness.now, &mut Vec::new());
+        }
+        if harness.engine.log_report().segments > segments_before + 1 {
+            break;
+        }
+    }
+    harness.engine.submit(harness.now);
+    harness.engine.wait(harness.now, &mut Vec::new());
+    let of_delete = holders(&harness.disk, key).into_iter().find(|name| *name != first).unwrap();
+    harness.engine.rollback(id, last).unwrap();
+    harness.write(&keys[1], Some(&[3; 300]));
+    harness.settle();
+    harness.split(1, ring_at(0x80), 2, 3);
+    harness.reopen(1, false);
+    let mut rng = Rng::new(1);
+    while segments(&harness.disk).contains(&of_delete) {
+        harness.write(&keys[200 + rng.below(200) as usize], Some(&[4; 300]));
+        harness.turn();
+        assert!(harness.engine.stats().appended_records < 20_000, "{:?}", harness.engine.segments_kept());
+    }
+    assert!(segments(&harness.disk).contains(&first));
+    harness.settle();
+    harness.reopen(1, false);
+    harness.check(&[key.to_vec()], "opened again");
 }
