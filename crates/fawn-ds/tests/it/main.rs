@@ -9,6 +9,7 @@ mod chained_crash;
 mod check;
 mod checkpoint;
 mod checkpoint_compared;
+mod checkpoint_in_progress;
 mod cleaning;
 mod clears_undone;
 mod clocks;

@@ -1,4 +1,5 @@
 //! Results after splits and merges: the records that a range keeps for retries stay with the ranges that take over its keys.
+use crate::checkpoint_in_progress::{begin, end, filled};
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, small};
 use fawn_ds::internals::{KeepReason, Options, TransferredResults};
@@ -203,4 +204,19 @@ fn results_stay_readable_when_the_other_part_is_dropped() {
         harness.reopen(seed, seed == 0);
         retain(&mut harness);
     }
+}
+
+/// A range that is split retains nothing any more. A checkpoint that went on over the split would know of no results, and an
+/// opening reads no segments before it.
+#[test]
+fn results_survive_a_split_while_a_checkpoint_is_copied() {
+    let (mut harness, _) = filled(false);
+    harness.engine.set_retain_floor(RangeId(1), Version::ZERO);
+    write_tagged(&mut harness, 0..TAGGED);
+    begin(&mut harness);
+    harness.split(1, ring_at(0x80), 2, 3);
+    check(&mut harness, &[2, 3], 0..TAGGED, "split");
+    end(&mut harness);
+    harness.reopen(1, false);
+    check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
 }
