@@ -532,6 +532,37 @@ fn a_replay_after_a_checkpoint_begins_where_its_segments_still_are() {
     assert_eq!(replayed(&mut node, PLAIN, version(150)).map(|records| records.len()), Some(1));
 }
 
+/// A checkpoint has retained records whose segments are dropped before the opening.
+#[test]
+fn records_before_a_dropped_segment_are_not_replayed_after_an_opening() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { checkpoint_log_bytes_min: 256 << 10, ..small(Durability::Sync) };
+    let mut node = TestNode::open_in_chain(&disk, options.clone(), Now::at(5000)).unwrap();
+    node.engine.set_retain_floor(PLAIN, Version::ZERO);
+    let mut seq = 0;
+    while node.engine.stats().checkpoints == 0 {
+        seq += 1;
+        put(&mut node, PLAIN, seq, b"key", &[seq as u8; 1500]);
+        run(&mut node, 2);
+        node.engine.commit(PLAIN, version(seq));
+    }
+    let segments = node.engine.log_report().segments;
+    node.engine.set_retain_floor(PLAIN, version(seq / 2));
+    run(&mut node, 40);
+    assert!(node.engine.log_report().segments < segments, "{:?}", node.engine.segments_kept());
+    assert_eq!(node.engine.stats().checkpoints, 1);
+    drop(node);
+    disk.crash(1);
+    let mut node = TestNode::open_in_chain(&disk, options, Now::at(50_000)).unwrap();
+    assert!(node.report.checkpoint_entries.is_some());
+    let (floor, last) = (node.engine.replay_floor(PLAIN), node.engine.progress(PLAIN).appended);
+    assert_eq!(last, version(seq));
+    assert!(floor > Version::ZERO && floor <= version(seq / 2), "{floor:?}");
+    assert_eq!(replayed(&mut node, PLAIN, version(1)), None);
+    let left = replayed(&mut node, PLAIN, floor).unwrap();
+    assert!(left.iter().map(|record| record.0.seq()).eq(floor.seq() + 1..=seq), "{floor:?}");
+}
+
 /// Keys whose entries fill several pieces, in a store where the fast keys of the test are alone in their segments.
 #[test]
 fn a_key_that_expires_while_a_checkpoint_is_written_does_not_show_its_older_value() {
