@@ -262,3 +262,18 @@ fn a_removed_record_is_in_no_cache() {
     assert_eq!(node.engine.stats().expired, 60);
     all_absent_at(&mut node, 60, early);
 }
+
+/// Within ten seconds of the last commit of the manifest, only the close itself records the expiry time.
+#[test]
+fn a_close_keeps_the_expiry_time() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = open(&disk, Durability::Sync);
+    node.append(&[write(b"a", 0)]).unwrap();
+    run(&mut node, 5_000);
+    let time = node.engine.expiry_time();
+    assert!(time.0 >= START.wall.0 + 5_000, "{time:?}");
+    drop(node.engine.close().unwrap());
+    // The wall clock is set back, and the machine has restarted.
+    let node = open(&disk, Durability::Sync);
+    assert!(node.engine.expiry_time() >= time, "{:?} after {time:?}", node.engine.expiry_time());
+}

@@ -1,9 +1,10 @@
 //! Tests of the engine's record cache: it shows exactly what is committed, and saves device reads.
 use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{Options, RecordKind, RecordRef, View};
+use fawn_flash::sim::OpKind;
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
-use fawn_types::{ClientTag, Durability, Now, Version};
+use fawn_types::{ClientTag, Durability, Epoch, Now, Version};
 
 const KEYS: u64 = 200;
 
@@ -210,4 +211,43 @@ fn reads_per_get(record_cache_bytes: Option<u64>) -> f64 {
 fn zipf_gets_need_fewer_device_reads_than_with_pages_alone() {
     let (pages, both) = (reads_per_get(Some(0)), reads_per_get(None));
     assert!(both <= 0.62 * pages, "{both:.4} reads per get with a record cache, {pages:.4} without");
+}
+
+/// A transferred record is read while it is not known that the index has a newer one. It must not stay cached once that is.
+#[test]
+fn a_transferred_record_that_is_older_than_the_indexed_one_leaves_the_cache() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, with_cache(Durability::Sync), Now::at(1000)).unwrap();
+    let version = |seq| Version::new(Epoch::new(2).unwrap(), seq).unwrap();
+    node.engine.begin_transfer(RANGE, version(1_000)).unwrap();
+    let copy = |node: &mut TestNode, number: u64, seq: u64, value: &[u8]| {
+        let key = key(number);
+        let record = RecordRef::put(version(seq), &key, value);
+        let is_new = loop {
+            match node.engine.append_copied(RANGE, TestNode::hash(&key), &record) {
+                Ok(is_new) => break is_new,
+                Err(_) => drop(node.turn()),
+            }
+        };
+        node.turn();
+        assert!(is_new);
+    };
+    // Others push the records out of the window.
+    let push_out = |node: &mut TestNode, from: u64| {
+        (from..from + 40).for_each(|number| copy(node, number, 10 + number, &[1; 4000]));
+    };
+    copy(&mut node, 1, 9, b"newer");
+    push_out(&mut node, 10);
+    disk.hang(OpKind::Read);
+    copy(&mut node, 1, 5, b"older");
+    disk.end_faults(OpKind::Read);
+    assert_eq!(disk.hung(), 1, "its verification waits");
+    push_out(&mut node, 100);
+    assert_eq!(value(&mut node, 1, View::Committed).unwrap(), b"older");
+    let before = hits(&node);
+    assert_eq!(value(&mut node, 1, View::Committed).unwrap(), b"older");
+    assert_eq!(hits(&node), before + 1, "it is cached");
+    disk.release_hung();
+    (0..4).for_each(|_| drop(node.turn()));
+    assert_eq!(value(&mut node, 1, View::Committed).unwrap(), b"newer");
 }
