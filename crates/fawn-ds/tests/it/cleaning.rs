@@ -266,3 +266,40 @@ fn a_copy_has_every_record_that_is_moved_meanwhile() {
         }
     }
 }
+
+/// Segments above the target give credit for each byte that clients write, so that debt falls although no time passes.
+#[test]
+fn cleaning_is_the_faster_the_more_segments_are_above_the_target() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = |percent| Options {
+        space_amplification_max_percent: percent,
+        checkpoint_log_bytes_min: u64::MAX,
+        ..small(Durability::Sync)
+    };
+    let put = |key: u64| TestWrite { value: Some(vec![key as u8; 1_000]), ..write_of(key, 0) };
+    let mut node = open(&disk, options(10_000));
+    for key in (0..6_000).chain((0..6_000).step_by(2)) {
+        node.append(&[put(key)]).unwrap();
+        if key % 16 == 0 {
+            node.turn();
+        }
+    }
+    node.settle();
+    drop(node.engine.close().unwrap());
+    let mut node = open(&disk, options(0));
+    node.settle();
+    // Until the credit that was saved up is used.
+    let mut idle = |node: &mut TestNode| {
+        (0..1_000).for_each(|_| drop(node.turn()));
+        node.engine.stats().segments_cleaned
+    };
+    let before = idle(&mut node);
+    assert!(node.engine.log_report().cleaning_debt_segments > 20, "{:?}", node.engine.log_report());
+    assert_eq!(idle(&mut node), before, "nothing is cleaned without credit");
+    for key in 10_000..10_240 {
+        node.append(&[put(key)]).unwrap();
+        node.turn();
+    }
+    let cleaned = idle(&mut node) - before;
+    assert!(cleaned >= 40, "{cleaned} segments are cleaned for four that are written: {:?}", node.engine.log_report());
+}

@@ -1,5 +1,6 @@
 //! The background scrub: what it reads in a period, what it finds, and what does not stop it.
 use crate::support::{TestNode, TestWrite, frames, small};
+use fawn_ds::internals::format::manifest::{decode_all, encode_snapshot};
 use fawn_ds::internals::{Options, ScrubFinding, View};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
@@ -250,4 +251,22 @@ fn polls_that_are_not_due_visit_no_segment() {
         node.turn();
     }
     assert_eq!((node.engine.log_report().segments_visited, scrub_reads(&node)), (visited + 2 * of_report, reads));
+}
+
+/// An opening from a checkpoint takes what the manifest says of a sealed segment. The scrub compares it with the records.
+#[test]
+fn a_segment_with_other_records_than_its_seal_lists_is_found() {
+    let (disk, node, _) = filled(5, options());
+    drop(node.engine.close().unwrap());
+    let decoded = decode_all(&disk.contents("manifest").unwrap()).unwrap();
+    let mut state = decoded.state;
+    let seal = state.segments.values_mut().find_map(|entry| entry.seal.as_mut()).unwrap();
+    seal.facts.tombstones += 1;
+    disk.put("manifest", &encode_snapshot(&state, decoded.header.rewrite));
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    assert!(node.report.checkpoint_entries.is_some());
+    pass(&mut node, 2 * PERIOD_MS, 1000);
+    let found = findings(&node);
+    let [finding] = &found[..] else { panic!("{found:?}") };
+    assert!(finding.detail.contains("other facts of its records"), "{finding:?}");
 }
