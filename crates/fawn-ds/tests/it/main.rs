@@ -22,6 +22,7 @@ mod deferred_model;
 mod deferred_refused;
 mod deferred_survivors;
 mod dropping;
+mod expired_in_flight;
 mod failed_sync;
 mod format_frame;
 mod format_manifest;

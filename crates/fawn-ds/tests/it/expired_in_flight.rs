@@ -1,0 +1,69 @@
+//! Records that expire while their copies are in flight: they go on hiding the older records of their keys.
+use crate::reclaiming::{holders, put, write};
+use crate::support::{RANGE, TestNode, TestWrite, scanned};
+use fawn_ds::internals::{Options, View};
+use fawn_flash::sim::OpKind;
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64;
+use fawn_types::{Durability, Now, TimeMs};
+
+const OTHERS: std::ops::Range<u64> = 1_000..1_400;
+
+fn options() -> Options {
+    Options { capacity_bytes: Some(24 * (64 << 10)), ..scanned(Durability::Sync) }
+}
+
+/// An old value lies among records that stay, the expiring one among those that are overwritten. Returns after so many
+/// writes, or once the segment of the expiring value is gone, with the number of writes.
+fn overwrite(disk: &SimDisk, expires_at_ms: u64, writes: usize) -> (TestNode, usize) {
+    let mut node = TestNode::open(disk, options(), Now::at(1_000_000)).unwrap();
+    // In one frame: nothing of it is worth cleaning.
+    (0..190).for_each(|key| drop(node.append(&[put(key, 256)]).unwrap()));
+    node.settle();
+    (190..240).for_each(|key| write(&mut node, &[put(key, 256)]));
+    let old = holders(disk, 0);
+    write(&mut node, &[TestWrite { expires_at_ms, ..put(0, 256) }]);
+    let expiring = holders(disk, 0).into_iter().find(|name| !old.contains(name)).unwrap();
+    let mut rng = SplitMix64::new(1);
+    for i in 0..writes {
+        if !disk.names().contains(&expiring) {
+            return (node, i);
+        }
+        write(&mut node, &[put(OTHERS.start + rng.below(OTHERS.end - OTHERS.start), 256)]);
+    }
+    (node, writes)
+}
+
+#[test]
+fn a_record_that_expires_while_its_copy_is_written_hides_its_older_value() {
+    let expires_at_ms = 50_000_000;
+    // The writes after which the segment is gone: its copies are written shortly before.
+    let (_, writes) = overwrite(&SimDisk::new(SimOptions::instant(1)), expires_at_ms, 10_000);
+    assert!(writes < 10_000, "the segment is cleaned");
+    let mut in_flight = 0;
+    for back in 1..10 {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let (mut node, _) = overwrite(&disk, expires_at_ms, writes - back);
+        disk.hang(OpKind::Write);
+        (0..8).for_each(|_| drop(node.turn()));
+        disk.end_faults(OpKind::Write);
+        in_flight += u32::from(disk.hung() > 0);
+        node.now.wall = TimeMs(expires_at_ms + 1_000);
+        node.engine.set_chain_time(RANGE, TimeMs(expires_at_ms + 60_000_000));
+        assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap(), None);
+        disk.release_hung();
+        (0..8).for_each(|_| drop(node.turn()));
+        // The chain's head has failed: its time falls, and cleaning does not take the record for expired.
+        node.engine.set_chain_time(RANGE, TimeMs(expires_at_ms - 1));
+        let mut rng = SplitMix64::new(2);
+        for _ in 0..1_500 {
+            write(&mut node, &[put(OTHERS.start + rng.below(OTHERS.end - OTHERS.start), 256)]);
+        }
+        node.settle();
+        let now = node.now;
+        disk.kill(1);
+        let mut node = TestNode::open(&disk, options(), now).unwrap();
+        assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap(), None, "{back} writes before");
+    }
+    assert!(in_flight > 0);
+}
