@@ -322,13 +322,20 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             // The checkpoint has nothing newer: a survivor behind it was current when that began, or has been since. But an
             // older survivor may follow a newer one: its index entry stays until the newer one is confirmed.
             // A delete is copied for what it hides, whether it is current or not.
-            let is_compared = may_be_older || entry.is_delete;
+            let is_compared = may_be_older || entry.is_delete || self.has_replaced_survivors();
             return if is_compared { self.index_compared(at, entry) } else { self.index_newest(at, entry) };
         }
         // A tombstone is indexed until the foreground is read, so that it keeps out the older puts that it hides. It may be
         // copied later than a newer put.
         self.tombstones.push(KeptTombstone { range: at, hash: KeyHash(name.hash), pointer, len_bytes });
         self.index_compared(at, &ScannedEntry { kind: RecordKind::Put, ..*entry });
+    }
+
+    /// Whether survivors behind the checkpoint may have been replaced before it: a position at the start of a segment was
+    /// lowered to that, because the segment hides puts.
+    fn has_replaced_survivors(&self) -> bool {
+        let Watermark { sequence, offset } = self.from[StreamKind::Survivors];
+        sequence > 0 && offset == 0
     }
 
     /// The checkpoint may have survivors of the range up to this version.
