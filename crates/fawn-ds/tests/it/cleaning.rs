@@ -289,8 +289,8 @@ fn cleaning_is_the_faster_the_more_segments_are_above_the_target() {
     let mut node = open(&disk, options(0));
     node.settle();
     // Until the credit that was saved up is used.
-    let mut idle = |node: &mut TestNode| {
-        (0..1_000).for_each(|_| drop(node.turn()));
+    let idle = |node: &mut TestNode| {
+        (0..1_000).for_each(|_| _ = node.turn());
         node.engine.stats().segments_cleaned
     };
     let before = idle(&mut node);

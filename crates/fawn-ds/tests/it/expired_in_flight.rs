@@ -18,7 +18,7 @@ fn options() -> Options {
 fn overwrite(disk: &SimDisk, expires_at_ms: u64, writes: usize) -> (TestNode, usize) {
     let mut node = TestNode::open(disk, options(), Now::at(1_000_000)).unwrap();
     // In one frame: nothing of it is worth cleaning.
-    (0..190).for_each(|key| drop(node.append(&[put(key, 256)]).unwrap()));
+    (0..190).for_each(|key| _ = node.append(&[put(key, 256)]).unwrap());
     node.settle();
     (190..240).for_each(|key| write(&mut node, &[put(key, 256)]));
     let old = holders(disk, 0);
@@ -45,14 +45,14 @@ fn a_record_that_expires_while_its_copy_is_written_hides_its_older_value() {
         let disk = SimDisk::new(SimOptions::instant(1));
         let (mut node, _) = overwrite(&disk, expires_at_ms, writes - back);
         disk.hang(OpKind::Write);
-        (0..8).for_each(|_| drop(node.turn()));
+        (0..8).for_each(|_| _ = node.turn());
         disk.end_faults(OpKind::Write);
         in_flight += u32::from(disk.hung() > 0);
         node.now.wall = TimeMs(expires_at_ms + 1_000);
         node.engine.set_chain_time(RANGE, TimeMs(expires_at_ms + 60_000_000));
         assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap(), None);
         disk.release_hung();
-        (0..8).for_each(|_| drop(node.turn()));
+        (0..8).for_each(|_| _ = node.turn());
         // The chain's head has failed: its time falls, and cleaning does not take the record for expired.
         node.engine.set_chain_time(RANGE, TimeMs(expires_at_ms - 1));
         let mut rng = SplitMix64::new(2);

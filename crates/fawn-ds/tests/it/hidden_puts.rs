@@ -53,7 +53,7 @@ fn a_copied_delete_is_synced_before_its_segment_goes() {
         let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
         (0..360).for_each(|key| write(&mut node, &[put(key, 1_000)]));
         // One key over and over: nothing of its segments lives for long.
-        let mut overwrite = |node: &mut TestNode| {
+        let overwrite = |node: &mut TestNode| {
             write(node, &[put(400, 1_000)]);
             assert!(
                 node.engine.stats().appended_records < 2_000,

@@ -226,7 +226,7 @@ fn a_transferred_record_that_is_older_than_the_indexed_one_leaves_the_cache() {
         let is_new = loop {
             match node.engine.append_copied(RANGE, TestNode::hash(&key), &record) {
                 Ok(is_new) => break is_new,
-                Err(_) => drop(node.turn()),
+                Err(_) => _ = node.turn(),
             }
         };
         node.turn();
@@ -248,6 +248,6 @@ fn a_transferred_record_that_is_older_than_the_indexed_one_leaves_the_cache() {
     assert_eq!(value(&mut node, 1, View::Committed).unwrap(), b"older");
     assert_eq!(hits(&node), before + 1, "it is cached");
     disk.release_hung();
-    (0..4).for_each(|_| drop(node.turn()));
+    (0..4).for_each(|_| _ = node.turn());
     assert_eq!(value(&mut node, 1, View::Committed).unwrap(), b"newer");
 }
