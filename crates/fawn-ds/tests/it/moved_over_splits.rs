@@ -214,8 +214,8 @@ fn holders(disk: &SimDisk, bytes: &[u8]) -> Vec<String> {
     segments(disk).into_iter().filter(holds).collect()
 }
 
-/// A segment is being filed for an heir that goes, or begins again, before its end. What was counted for that heir must not
-/// be counted for the range that has its place then: its records would seem to wait for a commit for ever.
+/// A segment is being filed for an heir that goes, or begins again, before its end. Its counts must not go to
+/// the range that has the heir's place then: the records would seem to wait for a commit for ever.
 fn file_for_an_heir_that_goes(go: impl Fn(&mut RangeHarness)) {
     let mut harness = whole(scanned(Durability::Sync), true);
     for key in keys(1_800) {
