@@ -191,13 +191,10 @@ impl<D: Device> Engine<D> {
         SurvivorsRoom { active_bytes: u64::from(active), segments: left + prepared }
     }
 
-    /// At least the length of copies in frames.
     fn with_frames(&self, record_bytes: u64) -> u64 {
-        let padding_bytes = if self.options.pad_frames { PAGE_BYTES } else { 0 };
         // A frame ends with a write, and with a chunk of the window.
         let frame_bytes = (self.options.chunk_bytes() / 2).min(WRITE_BYTES as usize);
-        let frames = record_bytes / frame_bytes as u64 + 3;
-        record_bytes + frames * (HEADER_BYTES + padding_bytes) as u64
+        in_frames(record_bytes, frame_bytes as u64, self.options.pad_frames)
     }
 
     /// Whether nothing but live records and tombstones keeps the segment for long, enough of it is dead, and what
@@ -221,7 +218,11 @@ impl<D: Device> Engine<D> {
         if !segment.sealed || segment.is_cleaned || segment.is_gathered || self.overlay.may_defer(segment.sequence) {
             return false;
         }
+        // Survivors are read before a clear, which would clear those behind it too. During a transfer this is a guard: copies
+        // lie under the transfer's number, and an opening compares their versions.
         let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();
+        // A guard as well: records of a retired range are all older than a clear of its heirs, which have nothing of it
+        // during a transfer.
         let of_retired = |range: usize| self.ranges[range].id.is_none() && self.heirs(range).any(is_changing);
         if segment.shares.iter().any(|share| is_changing(share.range) || of_retired(share.range)) {
             return false;
@@ -285,6 +286,14 @@ impl<D: Device> Engine<D> {
     }
 }
 
+/// At least the length of copies in frames, each but the last with `frame_bytes` of records at least.
+const fn in_frames(record_bytes: u64, frame_bytes: u64, is_padded: bool) -> u64 {
+    let padding_bytes = if is_padded { PAGE_BYTES } else { 0 };
+    // The open frame may have records already, and a full segment ends one early.
+    let frames = record_bytes / frame_bytes + 3;
+    record_bytes + frames * (HEADER_BYTES + padding_bytes) as u64
+}
+
 /// Segments that only survivors may use: cleaning fills one, and frees more than one with it.
 pub(crate) fn reserved_segments(capacity: u64) -> u64 {
     3.min(capacity / 4)
@@ -308,5 +317,26 @@ mod tests {
         assert!(fits(5_000, 1, whole_bytes + 1_000) && !fits(5_000, 1, whole_bytes + 1_001));
         assert!(fits(3_000, 1, whole_bytes) && !fits(3_000, 1, whole_bytes + 1), "no record may fit into the first");
         assert!(fits(0, 2, 2 * whole_bytes - 4_000) && !fits(0, 2, 2 * whole_bytes - 3_999));
+    }
+
+    #[test]
+    fn frames_of_copies_take_what_is_reserved_at_most() {
+        for (record_bytes, is_padded) in
+            [0, 1, 4095, 16 << 10, 60 << 10].into_iter().flat_map(|n| [(n, false), (n, true)])
+        {
+            let (mut left, mut len, frame_bytes) = (record_bytes, 0, 4096);
+            // The first frame is cut short by what was open, the second one by the end of a segment.
+            for most in [1, 1].into_iter().chain(core::iter::repeat(frame_bytes)) {
+                let records = left.min(most);
+                len += HEADER_BYTES as u64 + records;
+                // Padding begins wherever a page does.
+                len += if is_padded { PAGE_BYTES as u64 - 1 } else { 0 };
+                left -= records;
+                if left == 0 {
+                    break;
+                }
+            }
+            assert!(len <= in_frames(record_bytes, frame_bytes, is_padded), "{record_bytes} B, {is_padded}: {len}");
+        }
     }
 }
