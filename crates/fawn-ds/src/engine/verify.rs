@@ -248,7 +248,8 @@ impl<D: Device> Engine<D> {
             self.apart = ApartRetry { retry_at: self.now.mono, delay_ms: RETRY_MS_MIN, after: self.apart.after };
         }
         match waiting {
-            // A survivor that an opening read first is newer than this delete.
+            // A newer survivor that an opening read first would stay. This is a guard: an opening compares records that may
+            // be older than a survivor, and defers none of them.
             Some(written) if version > written.version && !written.is_put => {}
             // The same of a put, or a transferred record that came twice: the first one stays.
             Some(written) if version >= written.version && written.is_put => {

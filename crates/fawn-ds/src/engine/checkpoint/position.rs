@@ -80,7 +80,8 @@ impl<D: Device> Engine<D> {
         }
         let mut lower = *from;
         for segment in self.segments.iter().filter(|segment| !is_scanned(segment)) {
-            // Versions grow in a range's own history, so only its transferred records can be hidden by earlier ones.
+            // Versions grow in a range's own history, so only its transferred records can be older than earlier ones. The
+            // second condition is a guard: an opening compares each transferred record with the index.
             let is_hiding = segment.shares.iter().any(|share| {
                 share.hides_below >= lowest[share.range] || lowest[share.range] <= self.range_base(share.range)
             });
