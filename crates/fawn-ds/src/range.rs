@@ -247,6 +247,7 @@ impl RangeState {
     /// Takes no writes from now on. All its records are committed, and the manifest proves it.
     pub(crate) fn retire(&mut self) {
         assert!(self.pending.is_empty(), "a range with pending records is not retired");
+        assert!(self.open_facts.records == 0, "its records are synced, so the open frame has none");
         (self.id, self.sole, self.needed_from, self.pending_clear) = (None, None, None, None);
         let base = self.progress.appended;
         self.progress = RangeProgress { appended: base, flushed: base, synced: base, committed: base };

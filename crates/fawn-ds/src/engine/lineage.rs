@@ -172,7 +172,6 @@ impl<D: Device> Engine<D> {
         self.records.clear_range(at);
         self.release_durable_mark(at);
         self.streams[StreamKind::Foreground].flush.forget_range(at);
-        self.leave_open_frame(at);
         self.ranges[at].retire();
         self.range_ids[at] = None;
         self.release_held(at);
@@ -184,9 +183,9 @@ impl<D: Device> Engine<D> {
         if self.manifest.state().ancestors().next().is_none() {
             return Vec::new();
         }
+        // Lineages have numbers of retired ranges only, and the open frame has no records of those.
         let of_segments = self.segments.iter().flat_map(|segment| &segment.facts.numbers).map(|facts| facts.number);
-        let open = self.ranges.iter().filter(|range| range.open_facts.records > 0).map(|range| range.number);
-        let named: BTreeSet<RangeNumber> = of_segments.chain(open).collect();
+        let named: BTreeSet<RangeNumber> = of_segments.collect();
         let shorter = |(&range, entry): (&RangeId, &ManifestRange)| {
             let numbers = entry.lineage.iter().map(|ancestor| ancestor.number);
             let oldest = numbers.filter(|number| named.contains(number)).min();
