@@ -270,8 +270,8 @@ impl<D: Device> Engine<D> {
             died_by: share.died_by,
             hides_puts: hides_below > Version::ZERO && self.hides_elsewhere(share.range, sequence, hides_below),
             hides_rolled_back: share.rolls_back && self.has_foreground_before(share.range, sequence),
-            keeps_results: range.keeps_results_in(sequence)
-                || (range.id.is_none() && self.heirs(share.range).any(|at| self.ranges[at].keeps_results_in(sequence))),
+            // The heirs of a retired range have parts of their own in the segments of what they keep.
+            keeps_results: range.keeps_results_in(sequence),
             committed: range.progress.committed,
             retained_above: range.complete_above,
             proves_commit: range.sole_base().is_some_and(proves_commit),

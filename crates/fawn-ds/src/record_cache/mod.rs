@@ -152,7 +152,8 @@ impl RecordCache {
         let at = self.table.position(place);
         let record = self.record_of(range, hash, key, entry);
         let (len, old) = (record.packed_len(), self.slabs.get(at));
-        if old.key == key && old.packed_len() == len {
+        // A key of the same hash has no other place either.
+        if old.packed_len() == len {
             self.slabs.overwrite(at, &record);
             return;
         }

@@ -34,7 +34,8 @@ impl<D: Device> Engine<D> {
     /// Begins with the oldest segment in which a retired range has a part.
     pub(super) fn choose_to_file(&mut self) -> bool {
         if self.checkpoints.is_copying() {
-            // Entries that move would be in the image twice, or in neither place.
+            // Entries that move would be in the image twice, or in neither place. A copy begins only without a victim
+            // whose entries move.
             return false;
         }
         let now = self.now.mono;

@@ -80,8 +80,7 @@ pub(super) enum Pause {
 impl<D: Device> Engine<D> {
     pub(super) fn clean_victim(&mut self) {
         let Some(mut victim) = self.cleaner.victim.take() else { return };
-        let waits = victim.is_filed() && !victim.is_given_up && self.checkpoints.is_copying();
-        if victim.is_reading || waits {
+        if victim.is_reading {
             self.cleaner.victim = Some(victim);
             return;
         }
