@@ -138,7 +138,7 @@ impl<D: Device> Engine<D> {
 
     /// Marks a put as replaced by the commit of `by`: its segment has one live record less.
     pub(crate) fn release_old(&mut self, at: usize, old: ReplacedRecord, by: Version) {
-        let end = self.appended_end();
+        let end = self.foreground_end();
         let (slot, _) = self.segments.slot_and_offset(old.pointer);
         let segment = self.segments.expect_mut(slot);
         let last = &mut self.checkpoints.last;
@@ -154,7 +154,7 @@ impl<D: Device> Engine<D> {
 
     /// Empties the range: its index and all records before the clear. Records still pending were appended after it.
     fn commit_clear(&mut self, at: usize, version: Version) {
-        let end = self.appended_end();
+        let end = self.foreground_end();
         for &slot in self.ranges[at].segments.values() {
             self.segments.expect_mut(slot).clear_range(at, version, end);
         }
@@ -207,7 +207,7 @@ impl<D: Device> Engine<D> {
         let range = &mut self.ranges[at];
         range.pending_clear = range.pending.iter().rev().find(is_clear).map(|pending| pending.version);
         let last = range.pending.back().map_or(committed, |pending| pending.version);
-        let end = self.appended_end();
+        let end = self.foreground_end();
         self.roll_back_segments(at, (last, after), end);
         let progress = &mut self.ranges[at].progress;
         progress.appended = last;

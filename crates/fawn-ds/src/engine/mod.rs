@@ -374,7 +374,12 @@ impl<D: Device> Engine<D> {
         EngineError::Poisoned { first }
     }
 
-    /// End of the foreground's appended records.
+    /// End of the foreground's appended records; as a time of death, since it will be synced whatever follows.
+    pub(crate) fn foreground_end(&self) -> LogPosition {
+        self.streams[StreamKind::Foreground].records_end(self.options.segment_bytes)
+    }
+
+    /// Where the foreground's next record will be.
     pub(crate) fn appended_end(&self) -> LogPosition {
         self.streams[StreamKind::Foreground].appended_end(self.options.segment_bytes)
     }

@@ -77,6 +77,15 @@ impl Stream {
         active.map_or(self.flush.flushed, |chunk| LogPosition::new(chunk.sequence, chunk.end(), segment_bytes))
     }
 
+    /// As [`Self::appended_end`], but not the start of an active segment without records: nothing is synced there until
+    /// one is appended, which on a full store may be never.
+    pub(crate) fn records_end(&self, segment_bytes: u32) -> LogPosition {
+        match self.flush.open {
+            Some(_) => self.appended_end(segment_bytes),
+            None => self.flush.closed_end(segment_bytes),
+        }
+    }
+
     /// The synced end, as frames carry it.
     pub(crate) const fn synced_watermark(&self, segment_bytes: u32) -> Watermark {
         let synced = self.flush.synced;

@@ -180,7 +180,7 @@ impl<D: Device> Engine<D> {
 
     /// End of the survivors' appended records.
     pub(in crate::engine) fn survivors_end(&self) -> LogPosition {
-        self.streams[StreamKind::Survivors].appended_end(self.options.segment_bytes)
+        self.streams[StreamKind::Survivors].records_end(self.options.segment_bytes)
     }
 }
 
