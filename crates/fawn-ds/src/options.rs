@@ -81,6 +81,8 @@ pub struct Options {
     pub sort_when: SortWhen,
     /// Records of the log that are sorted into a run at a time, bytes; 0: a sixteenth of the budget, 256 MiB at most.
     pub sort_bytes: u64,
+    /// Longest run, bytes; 0: a 128th of the capacity, from 1 MiB to 256 MiB.
+    pub run_bytes_max: u64,
     /// Receives the progress of the opening.
     pub progress: Option<Arc<OpenProgress>>,
     /// Never writes: for checks and exports of a corrupt store.
@@ -109,6 +111,7 @@ impl Default for Options {
             pointers_if_new: None,
             sort_when: SortWhen::Never,
             sort_bytes: 0,
+            run_bytes_max: 0,
             progress: None,
             read_only: false,
         }

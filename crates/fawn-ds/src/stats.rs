@@ -67,6 +67,8 @@ pub struct EngineStats {
     pub sort_bytes: u64,
     /// Jobs of the sorted tier whose runs were listed.
     pub runs_listed: u64,
+    /// Parts of merges with the oldest runs that are listed.
+    pub sweep_parts: u64,
     /// Bytes written for checkpoints.
     pub checkpoint_bytes: u64,
     /// Segments that cleaning gave up, because they are corrupt or unreadable.

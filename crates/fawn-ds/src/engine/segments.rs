@@ -86,6 +86,7 @@ impl<D: Device> Engine<D> {
             // The device refused before it wrote anything: the state of the disk is known.
             Err(error) if error.is_retryable() => {
                 let was_full = core::mem::replace(&mut self.full, true);
+                self.sorted.note_space();
                 if !was_full {
                     tracing::warn!(%error, "no space for another segment: refusing writes until there is space again");
                 }
@@ -132,6 +133,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn create_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         self.measure_device();
+        self.sorted.note_space();
         let capacity = self.capacity_segments();
         let reserved = reserved_segments(capacity);
         let kept_back = match (kind, reserve) {

@@ -175,6 +175,8 @@ pub(crate) struct CrashImageCounts {
     tombstones: usize,
     /// Jobs of the sorted tier that were listed by the workload.
     pub(crate) sorted: usize,
+    /// Parts of merges with the oldest runs.
+    pub(crate) sweep_parts: u64,
 }
 
 fn check_image(run: &CrashRun, image: &Image, promised: bool, context: &str) -> CrashImageCounts {
@@ -256,6 +258,7 @@ impl CrashImageCounts {
         self.cleaned += other.cleaned;
         self.tombstones += other.tombstones;
         self.sorted += other.sorted;
+        self.sweep_parts += other.sweep_parts;
     }
 }
 
@@ -308,6 +311,7 @@ pub(crate) fn run_workload(
             classes.cleaned += run.node.engine.stats().segments_cleaned as usize;
             classes.tombstones += run.node.engine.stats().moved_tombstones as usize;
             classes.sorted += run.node.engine.stats().runs_listed as usize;
+            classes.sweep_parts += run.node.engine.stats().sweep_parts;
             run.reopen(seed + step as u64);
         }
         let after = run.disk.names();

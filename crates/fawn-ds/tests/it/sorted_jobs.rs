@@ -107,7 +107,7 @@ fn a_corrupt_run_is_merged_once_and_those_around_it_all_the_time() {
     assert_eq!(node.engine.poisoned(), None);
     assert!(runs(&disk).contains(&corrupt));
     assert!(node.engine.stats().runs_listed > 60, "sorts continue: {:?}", node.engine.stats());
-    assert!(node.engine.runs() <= 12, "{} runs: later ones are merged", node.engine.runs());
+    assert!(node.engine.runs() <= 20, "{} runs: later ones are merged", node.engine.runs());
     assert_eq!(node.engine.stats().merges_failed, 1);
     assert!((before..number).all(|number| has(&mut node, number)));
     // Nothing is tried again while nothing changes.
@@ -137,7 +137,7 @@ fn an_unreadable_run_is_read_again_after_growing_delays() {
     let attempts = node.engine.stats().merges_failed;
     assert!((5..=13).contains(&attempts), "{attempts} attempts in 5 hours");
     assert!(runs(&disk).contains(&bad));
-    assert!(node.engine.runs() <= 12, "{} runs: others are merged", node.engine.runs());
+    assert!(node.engine.runs() <= 20, "{} runs: others are merged", node.engine.runs());
     disk.heal();
     node.now = node.now.plus_ms(3_600_000);
     fill(&mut node, number..number + 1_000);

@@ -2,10 +2,12 @@
 use super::super::clean::Cleaned;
 use super::super::{Engine, EngineError};
 use super::job::{Gathered, SortJob, SortJobId, SortStep};
-use crate::format::RangeNumber;
+use super::merge_choice::SpaceLeft;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef, Stored};
 use crate::format::run::RunRecord;
+use crate::format::segment::StreamKind;
+use crate::format::{FRAMES_OFFSET, RangeNumber};
 use crate::log::segments::{RangeShare, Segment};
 use crate::options::SortWhen;
 use crate::overlay::ReplacedRecord;
@@ -31,8 +33,8 @@ pub(in crate::engine) const fn run_record<'a>(record: &RecordRef<'a>, number: Ra
 impl<D: Device> Engine<D> {
     /// The next segment to gather from. Begins a job if enough of the log can be sorted.
     pub(in crate::engine) fn choose_to_sort(&mut self) -> Option<(u32, SortJobId)> {
-        if self.sorted.job.is_none() && self.is_sort_due() && self.is_activated() && self.is_search_due() {
-            self.begin_sort();
+        if self.sorted.job.is_none() {
+            self.begin_due_sort();
         }
         let job = self.sorted.job.as_mut().filter(|job| job.step == SortStep::Gather)?;
         match job.todo.pop() {
@@ -44,12 +46,19 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Begins a sort if one is due.
+    pub(super) fn begin_due_sort(&mut self) -> bool {
+        self.is_sort_due() && self.is_activated() && self.is_search_due() && self.begin_sort()
+    }
+
     /// Records that are sorted at a time, bytes.
     pub(super) fn sort_bytes(&self) -> u64 {
-        match self.options.sort_bytes {
+        let bytes = match self.options.sort_bytes {
             0 => (self.options.memory_bytes / 16).min(256 << 20),
             bytes => bytes,
-        }
+        };
+        // A run of them must fit into the reserve of a full store.
+        if self.full { bytes.min(2 * u64::from(self.options.segment_bytes)) } else { bytes }
     }
 
     fn is_sort_due(&mut self) -> bool {
@@ -115,11 +124,11 @@ impl<D: Device> Engine<D> {
 
     fn is_search_due(&self) -> bool {
         let now = self.now.mono;
-        !self.full && now >= self.sorted.retry_at && self.sorted.segment_search.is_due(now)
+        now >= self.sorted.retry_at && self.sorted.segment_search.is_due(now)
     }
 
     /// Begins with the oldest segments, once they have enough live records for a run.
-    fn begin_sort(&mut self) {
+    fn begin_sort(&mut self) -> bool {
         self.stats.sort_searches += 1;
         self.sorted.segment_search.begin();
         let bytes_max = self.sort_bytes();
@@ -133,15 +142,19 @@ impl<D: Device> Engine<D> {
             bytes += segment.live_bytes();
             slots.push(segment.slot);
         }
-        // A run for every segment would make many small ones.
-        if slots.len() == sortable.len() && bytes < bytes_max {
+        // A run for every segment would make many small ones. A full store makes space with them.
+        let is_enough = if self.full { !slots.is_empty() } else { slots.len() < sortable.len() || bytes >= bytes_max };
+        if !is_enough {
             // Live bytes of sealed segments only become fewer. So only a segment that is not movable yet changes this.
             let is_later = |segment: &&Segment| Self::may_be_sorted(segment) && !self.is_movable(segment);
             let later_bytes: u64 = self.segments.iter().filter(is_later).map(Segment::live_bytes).sum();
             if later_bytes > 0 && bytes + later_bytes >= bytes_max {
                 self.sorted.segment_search.repeat_soon(self.now.mono);
             }
-            return;
+            if self.space_left() != SpaceLeft::Ample {
+                self.seal_survivors();
+            }
+            return false;
         }
         let age = self.sorted.runs.first().map_or(1, |newest| newest.age + 1);
         for &slot in &slots {
@@ -151,6 +164,21 @@ impl<D: Device> Engine<D> {
         slots.reverse();
         let id = self.sorted.next_job();
         self.sorted.job = Some(Box::new(SortJob::of_segments(id, slots, age, self.secret, bytes as usize)));
+        self.sorted.was_merge = false;
+        true
+    }
+
+    /// Seals the survivors' active segment, so that it can be sorted. Sorted segments that hide old records in it stay as
+    /// long as it does, and while hardly anything is cleaned it would stay open for ever.
+    fn seal_survivors(&mut self) {
+        let stream = &self.streams[StreamKind::Survivors];
+        let has_records = stream.window.active().is_some_and(|chunk| chunk.end() > FRAMES_OFFSET);
+        if has_records {
+            // Without the next segment this prepares it, and the search that follows seals. A failure has poisoned the engine,
+            // or the next search meets it again.
+            let _ = self.begin_in_next(StreamKind::Survivors);
+            self.sorted.segment_search.repeat_soon(self.now.mono);
+        }
     }
 
     fn is_sortable(&self, segment: &Segment) -> bool {

@@ -1,4 +1,5 @@
 //! The job of the sorted tier: one at a time, from segments to a run, or from runs to others.
+use super::sweep::SweepPart;
 use crate::format::manifest::ManifestEdit;
 use crate::format::run::RunRecord;
 use crate::format::segment::PerStream;
@@ -19,6 +20,9 @@ impl SortJobId {
         Self(self.0 + 1)
     }
 }
+
+/// Bits per key of the filters of all runs but the oldest ones: one miss in a thousand reads a page of a run.
+pub(super) const LATER_FILTER_BITS: u8 = 10;
 
 /// Step of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +58,17 @@ impl Gathered {
     }
 }
 
+/// The runs of a merge.
+#[derive(Debug, Default)]
+pub(super) struct RunInputs {
+    /// Runs that are read, in the order of the merge's sources.
+    pub(super) sources: Vec<u64>,
+    /// Runs that the new ones replace.
+    pub(super) replaced: Vec<u64>,
+    /// The part of the sweep that the job is.
+    pub(super) part: Option<SweepPart>,
+}
+
 /// A sort of segments, or a merge of runs.
 #[derive(Debug)]
 pub(crate) struct SortJob {
@@ -65,8 +80,7 @@ pub(crate) struct SortJob {
     pub(super) slots: Vec<Gathered>,
     buffer: Option<SortBuffer>,
     buffer_bytes: usize,
-    /// Runs that are merged.
-    pub(super) inputs: Vec<u64>,
+    pub(super) inputs: RunInputs,
     pub(super) age: u64,
     /// Bits per key of the new runs' filters.
     pub(super) filter_bits: u8,
@@ -87,13 +101,13 @@ impl SortJob {
     /// A sort of these segments, which are pinned.
     pub(super) fn of_segments(id: SortJobId, todo: Vec<u32>, age: u64, secret: HashSecret, bytes: usize) -> Self {
         let buffer = Some(SortBuffer::new(secret, bytes));
-        Self { todo, buffer, buffer_bytes: bytes, ..Self::empty(id, SortStep::Gather, age, 8) }
+        Self { todo, buffer, buffer_bytes: bytes, ..Self::empty(id, SortStep::Gather, age, LATER_FILTER_BITS) }
     }
 
     /// A merge of these runs.
     pub(super) fn of_runs(
         id: SortJobId,
-        inputs: Vec<u64>,
+        inputs: RunInputs,
         sources: Vec<MergeSource>,
         age: u64,
         filter_bits: u8,
@@ -102,7 +116,7 @@ impl SortJob {
         Self { inputs, merge, ..Self::empty(id, SortStep::Write, age, filter_bits) }
     }
 
-    const fn empty(id: SortJobId, step: SortStep, age: u64, filter_bits: u8) -> Self {
+    fn empty(id: SortJobId, step: SortStep, age: u64, filter_bits: u8) -> Self {
         Self {
             id,
             step,
@@ -110,7 +124,7 @@ impl SortJob {
             slots: Vec::new(),
             buffer: None,
             buffer_bytes: 0,
-            inputs: Vec::new(),
+            inputs: RunInputs::default(),
             age,
             filter_bits,
             merge: None,

@@ -1,7 +1,7 @@
 //! Lookups in runs: the newest run first, each answered by filter, page cache, or a plan of one page read.
 use super::super::fetch::{FetchResume, ReadSpan};
 use super::super::{Engine, EngineError};
-use super::engine_error;
+use super::{ListedRun, engine_error};
 use crate::format::record::RecordKind;
 use crate::format::run::Space;
 use crate::sorted::{RunLookup, RunPlan};
@@ -57,7 +57,8 @@ impl<D: Device> Engine<D> {
             return Ok(RunHit::Absent);
         }
         let ring_key = RingKey::of(&self.secret, key);
-        let ids: SmallVec<[u64; 8]> = self.sorted.runs.iter().map(|listed| listed.id).collect();
+        let covers = |listed: &&ListedRun| listed.covers(&ring_key);
+        let ids: SmallVec<[u64; 8]> = self.sorted.runs.iter().filter(covers).map(|listed| listed.id).collect();
         for id in ids {
             if progress.passed.contains(&id) {
                 continue;

@@ -1,12 +1,37 @@
-//! Choice of the runs to merge: the later ones once there are many, and with the oldest ones if those are not much longer.
+//! Choice of the runs to merge: some of the later ones once there are many, and all of them with the oldest ones once
+//! those are not much longer.
 use super::ListedRun;
 use core::ops::Range;
 use fawn_types::MonoMs;
 
-/// Ages of later runs at which they are merged into one.
-const LATER_AGES_MAX: usize = 4;
-/// The later runs are merged with the oldest ones when these are less than so many times as long.
-const OLDEST_PER_LATER: u64 = 6;
+/// Ages of later runs above which some are merged: each costs misses a thousandth of a read.
+const LATER_AGES_MAX: usize = 16;
+/// Ages that are merged at a time.
+const MERGED_AGES: usize = 8;
+/// Ages of later runs before they are merged with the oldest ones.
+const SWEPT_AGES_MIN: usize = 4;
+
+/// Space that the store has left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SpaceLeft {
+    Ample,
+    /// Less than a tenth of the capacity.
+    Little,
+    /// The last attempt to allocate failed.
+    None,
+}
+
+impl SpaceLeft {
+    /// The least number of ages, and how many times as long the oldest runs may be.
+    const fn sweep_limits(self) -> (usize, u64) {
+        match self {
+            Self::Ample => (SWEPT_AGES_MIN, 5),
+            Self::Little => (1, 10),
+            // Dead records of the oldest runs may be all that takes the space.
+            Self::None => (1, u64::MAX),
+        }
+    }
+}
 
 /// Facts of a listed run.
 #[derive(Clone, Copy, Debug)]
@@ -23,82 +48,146 @@ impl MergeCandidate {
     }
 }
 
-/// Runs to merge, by their places in the list, and whether the oldest ones are among them.
+/// Runs to merge, by their places in the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct ChosenMerge {
-    pub(super) places: Range<usize>,
-    pub(super) has_oldest: bool,
+pub(super) enum ChosenMerge {
+    /// These later runs with each other.
+    Later(Range<usize>),
+    /// These later runs with all of the oldest age.
+    Sweep(Range<usize>),
 }
 
 /// Chooses among all runs, newest first.
 ///
 /// The new run takes its place among the ages of those that it replaces, and lookups stop at the newest record. So a merge
 /// has all runs of consecutive ages: those on both sides of a barred run stay apart.
-pub(super) fn choose_merge(runs: &[MergeCandidate]) -> Option<ChosenMerge> {
+pub(super) fn choose_merge(runs: &[MergeCandidate], space: SpaceLeft) -> Option<ChosenMerge> {
     let oldest = runs.last()?.age;
-    let mut start = 0;
-    while start < runs.len() {
-        let is_barred = |age: u64| runs.iter().any(|run| run.age == age && run.is_barred);
-        let len = runs[start..].iter().take_while(|run| !is_barred(run.age)).count();
-        if let Some(chosen) = choose_in_group(runs, start..start + len, oldest) {
-            return Some(chosen);
+    groups(runs).find_map(|group| {
+        let (later, oldest) = split_off_oldest(runs, &group, oldest);
+        let bytes = |of: Range<usize>| runs[of].iter().map(|run| run.file_bytes).sum::<u64>();
+        let (ages_min, oldest_per_later) = space.sweep_limits();
+        let is_worthwhile = bytes(later.clone()).saturating_mul(oldest_per_later) >= bytes(oldest.clone());
+        if !oldest.is_empty() && is_worthwhile && ages(&runs[later.clone()]).count() >= ages_min {
+            return Some(ChosenMerge::Sweep(later));
         }
-        start += len + 1;
-    }
-    None
+        choose_later(runs, later).map(ChosenMerge::Later)
+    })
 }
 
-fn choose_in_group(runs: &[MergeCandidate], group: Range<usize>, oldest: u64) -> Option<ChosenMerge> {
+/// Chooses among runs newer than those that are being merged with the oldest ones.
+pub(super) fn choose_newer(runs: &[MergeCandidate]) -> Option<Range<usize>> {
+    groups(runs).find_map(|group| choose_later(runs, group))
+}
+
+/// Runs of consecutive ages none of which has a barred run.
+fn groups(runs: &[MergeCandidate]) -> impl Iterator<Item = Range<usize>> + '_ {
+    let mut start = 0;
+    core::iter::from_fn(move || {
+        if start >= runs.len() {
+            return None;
+        }
+        let is_barred = |age: u64| runs.iter().any(|run| run.age == age && run.is_barred);
+        let len = runs[start..].iter().take_while(|run| !is_barred(run.age)).count();
+        let group = start..start + len;
+        start += len + 1;
+        Some(group)
+    })
+}
+
+fn split_off_oldest(runs: &[MergeCandidate], group: &Range<usize>, oldest: u64) -> (Range<usize>, Range<usize>) {
     let later = runs[group.clone()].iter().take_while(|run| run.age > oldest).count();
-    let (later, oldest) = runs[group.clone()].split_at(later);
-    let ages = later.chunk_by(|a, b| a.age == b.age).count();
-    if ages < LATER_AGES_MAX {
+    let end = group.start + later;
+    (group.start..end, end..group.end)
+}
+
+fn ages(runs: &[MergeCandidate]) -> impl Iterator<Item = &[MergeCandidate]> {
+    runs.chunk_by(|a, b| a.age == b.age)
+}
+
+/// The shortest of the consecutive ages, if there are too many: so a record is rewritten once for each time that the runs
+/// have grown to several times their length.
+fn choose_later(runs: &[MergeCandidate], later: Range<usize>) -> Option<Range<usize>> {
+    let mut parts: Vec<(usize, usize, u64)> = Vec::new();
+    for part in ages(&runs[later.clone()]) {
+        let start = parts.last().map_or(later.start, |&(_, end, _)| end);
+        parts.push((start, start + part.len(), part.iter().map(|run| run.file_bytes).sum()));
+    }
+    if parts.len() <= LATER_AGES_MAX {
         return None;
     }
-    let bytes = |of: &[MergeCandidate]| of.iter().map(|run| run.file_bytes).sum::<u64>();
-    let has_oldest = !oldest.is_empty() && bytes(later) * OLDEST_PER_LATER >= bytes(oldest);
-    let end = if has_oldest { group.end } else { group.start + later.len() };
-    Some(ChosenMerge { places: group.start..end, has_oldest })
+    let shortest =
+        parts.windows(MERGED_AGES).min_by_key(|parts| parts.iter().map(|&(.., bytes)| bytes).sum::<u64>())?;
+    Some(shortest.first()?.0..shortest.last()?.1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ChosenMerge::{Later, Sweep};
 
     /// Runs of these ages and lengths; those in the list are barred.
-    fn choose(runs: &[(u64, u64)], barred: &[usize]) -> Option<(Range<usize>, bool)> {
-        let runs = runs.iter().enumerate();
+    fn candidates(runs: &[(u64, u64)], barred: &[usize]) -> Vec<MergeCandidate> {
         let facts = |(at, &(age, file_bytes))| MergeCandidate { age, file_bytes, is_barred: barred.contains(&at) };
-        let chosen = choose_merge(&runs.map(facts).collect::<Vec<_>>());
-        chosen.map(|chosen| (chosen.places, chosen.has_oldest))
+        runs.iter().enumerate().map(facts).collect()
+    }
+
+    fn choose(runs: &[(u64, u64)], barred: &[usize]) -> Option<ChosenMerge> {
+        choose_merge(&candidates(runs, barred), SpaceLeft::Ample)
+    }
+
+    fn ages_of(ages: core::ops::RangeInclusive<u64>) -> Vec<(u64, u64)> {
+        ages.rev().map(|age| (age, 1)).collect()
     }
 
     #[test]
-    fn later_runs_are_merged_once_there_are_four_ages() {
+    fn later_runs_of_four_ages_are_merged_with_the_oldest_unless_these_are_five_times_as_long() {
         assert_eq!(choose(&[], &[]), None);
-        assert_eq!(choose(&[(4, 1), (3, 1), (2, 1), (1, 99)], &[]), None, "three later ones");
-        assert_eq!(choose(&[(4, 1), (4, 1), (3, 1), (2, 1), (1, 99)], &[]), None, "of one merge: one age");
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 99)], &[]), Some((0..4, false)));
+        assert_eq!(choose(&[(4, 1), (3, 1), (2, 1), (1, 1)], &[]), None, "three later ones");
+        assert_eq!(choose(&[(4, 1), (4, 1), (3, 1), (2, 1), (1, 1)], &[]), None, "of one merge: one age");
+        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 20)], &[]), Some(Sweep(0..4)));
+        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 21)], &[]), None);
+        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 10), (1, 10)], &[]), Some(Sweep(0..4)));
+        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 10), (1, 11)], &[]), None);
     }
 
     #[test]
-    fn the_oldest_runs_are_merged_unless_they_are_six_times_as_long() {
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 24)], &[]), Some((0..5, true)));
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 25)], &[]), Some((0..4, false)));
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 12), (1, 12)], &[]), Some((0..6, true)));
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 12), (1, 13)], &[]), Some((0..4, false)));
+    fn a_store_with_little_space_merges_with_the_oldest_earlier() {
+        let runs = |oldest| candidates(&[(2, 1), (1, oldest)], &[]);
+        assert_eq!(choose_merge(&runs(1), SpaceLeft::Ample), None);
+        assert_eq!(choose_merge(&runs(10), SpaceLeft::Little), Some(Sweep(0..1)));
+        assert_eq!(choose_merge(&runs(11), SpaceLeft::Little), None);
+        assert_eq!(choose_merge(&runs(1 << 40), SpaceLeft::None), Some(Sweep(0..1)));
+        assert_eq!(choose_merge(&candidates(&[(1, 1)], &[]), SpaceLeft::None), None, "nothing is newer");
+    }
+
+    #[test]
+    fn the_shortest_of_too_many_later_runs_are_merged() {
+        let mut runs = ages_of(2..=17);
+        runs.push((1, 1000));
+        assert_eq!(choose(&runs, &[]), None, "sixteen ages");
+        runs.insert(0, (18, 9));
+        assert_eq!(choose(&runs, &[]), Some(Later(1..9)), "eight of those that are shorter than the newest");
+        runs[1].1 = 2;
+        assert_eq!(choose(&runs, &[]), Some(Later(2..10)));
+        runs.insert(3, (16, 1));
+        assert_eq!(choose(&runs, &[]), Some(Later(4..12)), "all runs of an age");
+        assert_eq!(choose_newer(&candidates(&ages_of(2..=17), &[])), None);
+        assert_eq!(choose_newer(&candidates(&ages_of(2..=18), &[])), Some(0..8));
     }
 
     #[test]
     fn a_barred_run_parts_those_around_it() {
-        let runs: Vec<(u64, u64)> = (1..=12).rev().map(|age| (age, 1)).collect();
-        assert_eq!(choose(&runs, &[]), Some((0..12, true)));
-        assert_eq!(choose(&runs, &[5]), Some((0..5, false)), "the newer ones");
-        assert_eq!(choose(&runs, &[2]), Some((3..12, true)), "the older ones, since those before are few");
-        assert_eq!(choose(&runs, &[2, 11]), Some((3..11, false)));
-        assert_eq!(choose(&runs, &[3, 7]), None);
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 1), (1, 1)], &[5]), Some((0..4, false)));
-        let of_two = [(6, 1), (5, 1), (4, 1), (4, 1), (3, 1), (2, 1), (1, 1)];
-        assert_eq!(choose(&of_two, &[2]), None, "another run of its age stays with it");
+        let runs = ages_of(1..=12);
+        assert_eq!(choose(&runs, &[]), Some(Sweep(0..11)));
+        assert_eq!(choose(&runs, &[5]), Some(Sweep(6..11)), "those on the side of the oldest ones");
+        assert_eq!(choose(&runs, &[11]), None, "the oldest itself");
+        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 1), (1, 1)], &[5]), None, "one of the oldest");
+        let of_two = [(7, 1), (6, 1), (6, 1), (5, 1), (4, 1), (3, 1), (2, 1), (1, 1)];
+        assert_eq!(choose(&of_two, &[2]), Some(Sweep(3..7)), "another run of its age stays with it");
+        let mut many = ages_of(1..=40);
+        assert_eq!(choose(&many, &[20, 39]), Some(Later(0..8)), "later ones on one side");
+        many[0].1 = 5;
+        assert_eq!(choose(&many, &[20, 39]), Some(Later(1..9)));
     }
 }

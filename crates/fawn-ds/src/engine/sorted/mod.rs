@@ -14,9 +14,11 @@ mod lookup;
 mod merge_choice;
 mod pace;
 mod scan;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod unindex;
+mod void_runs;
 mod write;
 
 use super::{Engine, EngineError};
@@ -32,6 +34,7 @@ pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
 pub(super) use lookup::{RunHit, RunsPassed};
 use pace::{JobSearch, RunFailures};
+use sweep::Sweep;
 
 /// A listed run.
 #[derive(Debug)]
@@ -54,6 +57,12 @@ pub(crate) struct SortedTier {
     /// Runs whose removal from the manifest is durable: their files go once nothing reads them.
     retired: Vec<ListedRun>,
     job: Option<Box<SortJob>>,
+    /// A clear or the drop of a range may have made all records of a run void.
+    may_be_void: bool,
+    /// The last job was a merge.
+    was_merge: bool,
+    /// The merge with the oldest runs that is under way.
+    sweep: Option<Sweep>,
     last_job: SortJobId,
     last_id: u64,
     /// Changes of the list of runs.
@@ -139,6 +148,12 @@ impl SortedTier {
 
     /// A segment was listed as sealed, or cleaned, or not sorted after all: there may be enough to sort now.
     pub(super) const fn note_change(&mut self) {
+        self.segment_search.note_change();
+    }
+
+    /// There is less space than before: a merge may be due that makes some.
+    pub(super) const fn note_space(&mut self) {
+        self.run_search.note_change();
         self.segment_search.note_change();
     }
 

@@ -1,16 +1,13 @@
 //! Writing runs: steps of the job between gathering and the removal of index entries.
 use super::super::{Engine, InFlight};
 use super::job::{Gathered, SortJob, SortStep};
-use super::merge_choice::{MergeCandidate, choose_merge};
-use super::{ListedRun, RunError, SortedTier};
+use super::{ListedRun, RunError};
 use crate::format::manifest::{ManifestEdit, RunEntry};
 use crate::format::run::{self, RunHeader, RunRecord, Space};
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, SegmentUuid};
-use crate::sorted::{
-    MergeError, MergeRules, MergeSource, Merged, ReadRange, RunMerge, RunSource, RunWriter, RunWriterOptions,
-    WriterState,
-};
+use crate::sorted::{MergeError, MergeRules, Merged, ReadRange, RunMerge, RunWriter, RunWriterOptions, WriterState};
+use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
 use fawn_types::{RingKey, TimeMs, Version};
 use smallvec::SmallVec;
@@ -57,7 +54,8 @@ impl<D: Device> Engine<D> {
         if !self.sorted.retired.is_empty() {
             self.unlink_runs();
         }
-        if self.sorted.job.is_none() && !self.begin_merge() {
+        // A merge and a sort take turns while both are due.
+        if self.sorted.job.is_none() && !(self.sorted.was_merge && self.begin_due_sort()) && !self.begin_merge() {
             return;
         }
         match self.sorted.job.as_ref().map(|job| job.step) {
@@ -71,30 +69,6 @@ impl<D: Device> Engine<D> {
             Some(SortStep::Unindex { at, cursor }) => self.unindex_next(at, cursor),
             Some(SortStep::GivenUp) => self.remove_sort(),
         }
-    }
-
-    /// Begins a merge if one is due.
-    fn begin_merge(&mut self) -> bool {
-        let now = self.now.mono;
-        if self.full || now < self.sorted.retry_at || !self.sorted.run_search.is_due(now) {
-            return false;
-        }
-        self.stats.sort_searches += 1;
-        let SortedTier { runs, run_search, .. } = &mut self.sorted;
-        run_search.begin();
-        runs.iter().filter_map(|listed| listed.failures.barred_until).filter(|until| now < *until).for_each(|until| {
-            run_search.repeat_by(until);
-        });
-        let candidates: Vec<MergeCandidate> = runs.iter().map(|listed| MergeCandidate::of(listed, now)).collect();
-        let Some(chosen) = choose_merge(&candidates) else { return false };
-        let inputs = &runs[chosen.places];
-        let age = inputs.first().map_or(0, |listed| listed.age);
-        let sources = inputs.iter().map(|listed| MergeSource::Run(RunSource::all(&listed.run))).collect();
-        let ids = inputs.iter().map(|listed| listed.id).collect();
-        let filter_bits = if chosen.has_oldest { 4 } else { 8 };
-        let id = self.sorted.next_job();
-        self.sorted.job = Some(Box::new(SortJob::of_runs(id, ids, sources, age, filter_bits)));
-        true
     }
 
     fn write_runs(&mut self) {
@@ -185,7 +159,8 @@ impl<D: Device> Engine<D> {
     }
 
     fn merge_step(&self, job: &SortJob, merge: &mut RunMerge, writer: &mut RunWriter) -> Result<Merged, MergeError> {
-        let oldest = self.sorted.runs.iter().filter(|listed| job.inputs.contains(&listed.id)).map(|listed| listed.age);
+        let is_source = |listed: &&ListedRun| job.inputs.sources.contains(&listed.id);
+        let oldest = self.sorted.runs.iter().filter(is_source).map(|listed| listed.age);
         let oldest = oldest.min().unwrap_or(u64::MAX);
         let now = (0..self.ranges.len()).filter(|&at| self.ranges[at].id.is_some()).map(|at| self.expired_by(at));
         let rules = MergeRules {
@@ -205,13 +180,14 @@ impl<D: Device> Engine<D> {
         // Segments count up from 1, and checkpoints down from the end.
         let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, (1 << 63) + self.sorted.begun);
         let header = RunHeader { uuid, store: self.store };
+        let pages_max = (self.run_bytes_max() / PAGE_BYTES as u64) as u32;
         let usual = RunWriterOptions::new(header, self.secret, filter_bits);
-        RunWriter::create(&mut self.device, RunWriterOptions { write_bytes: WRITE_BYTES, ..usual })
+        RunWriter::create(&mut self.device, RunWriterOptions { write_bytes: WRITE_BYTES, pages_max, ..usual })
     }
 
     /// Reads the next pages of a run that is merged.
     fn read_source(&mut self, job: &mut SortJob, merge: &mut RunMerge, index: usize) {
-        let file = job.inputs.get(index).and_then(|&id| self.sorted.find(id)).map(|listed| listed.file);
+        let file = job.inputs.sources.get(index).and_then(|&id| self.sorted.find(id)).map(|listed| listed.file);
         let range = merge.run(index).and_then(|source| source.next_read(READ_BYTES));
         let (Some(file), Some(range)) = (file, range) else { unreachable!("a source that waits has pages left") };
         job.is_waiting.push(index);
@@ -243,7 +219,7 @@ impl<D: Device> Engine<D> {
             (Err(error), _) => {
                 tracing::warn!(%error, "runs are not merged now");
                 self.stats.merges_failed += 1;
-                if let Some(listed) = job.inputs.get(source).copied().and_then(|id| self.sorted.find_mut(id)) {
+                if let Some(listed) = job.inputs.sources.get(source).copied().and_then(|id| self.sorted.find_mut(id)) {
                     listed.failures.note_unreadable(self.now.mono);
                 }
                 self.give_up_sort();
@@ -276,7 +252,7 @@ impl<D: Device> Engine<D> {
     /// Keeps later merges from the run that has made one fail: they would fail too.
     fn bar_corrupt(&mut self, error: &MergeError) {
         let Some(job) = &self.sorted.job else { return };
-        let inputs = self.sorted.runs.iter_mut().filter(|listed| job.inputs.contains(&listed.id));
+        let inputs = self.sorted.runs.iter_mut().filter(|listed| job.inputs.sources.contains(&listed.id));
         // An error without a run is of two records that no run may have together: the newest run stays apart then.
         let corrupt = match error {
             MergeError::Source(RunError::Corrupt { file, .. }) => Some(file),
@@ -326,11 +302,13 @@ impl<D: Device> Engine<D> {
 
     /// Lists the runs, once everything that says what counts of their inputs is durable.
     fn list_runs(&mut self) {
-        if !self.are_deaths_durable() {
+        let are_clears_listed = (0..self.ranges.len()).all(|at| !self.has_unlisted_clear(at));
+        // A loss could undo a clear, whose records the new runs lack.
+        if !are_clears_listed || !self.are_deaths_durable() {
             return;
         }
         let Some(job) = &self.sorted.job else { return };
-        let mut edits = self.drop_edits(&job.inputs);
+        let mut edits = self.drop_edits(&job.inputs.replaced);
         edits.extend(job.done.iter().map(|(run, _, file_bytes)| {
             ManifestEdit::AddRun(RunEntry { uuid: run.header().uuid, file_bytes: *file_bytes, age: job.age })
         }));
@@ -382,7 +360,11 @@ impl<D: Device> Engine<D> {
         let Some(mut job) = self.sorted.job.take() else { return };
         let inputs = core::mem::take(&mut job.inputs);
         self.sorted.changes += 1;
-        self.retire_runs(&inputs);
+        self.retire_runs(&inputs.replaced);
+        if let Some(part) = inputs.part {
+            self.sorted.end_part(part);
+            self.stats.sweep_parts += 1;
+        }
         for (run, file, file_bytes) in job.done.drain(..) {
             self.sorted.enter(RunEntry { uuid: run.header().uuid, file_bytes, age: job.age }, run, file);
         }

@@ -1,0 +1,239 @@
+//! A merge of later runs with the oldest ones, one part of ring order at a time.
+//!
+//! Each part is a job of its own: it replaces some of the oldest runs, which have no keys in common, by their merge with
+//! what the later runs have between their keys. The later runs stay listed until the last part, and meanwhile only repeat
+//! what the oldest runs have. So a sweep takes as much free space as a part, not as the oldest runs have, and a crash
+//! loses no more than the knowledge of the parts that are done: the next sweep merges these again.
+use super::super::Engine;
+use super::job::{LATER_FILTER_BITS, RunInputs, SortJob};
+use super::merge_choice::{ChosenMerge, MergeCandidate, SpaceLeft, choose_merge, choose_newer};
+use super::{ListedRun, SortedTier};
+use crate::format::run::{KeyBounds, Space};
+use crate::sorted::{MergeSource, RunSource};
+use core::ops::Range;
+use fawn_flash::Device;
+use fawn_types::RingKey;
+
+/// Bits per key of the oldest runs' filters.
+const OLDEST_FILTER_BITS: u8 = 4;
+/// Longest run, bytes, and shortest maximum: each has a few KiB besides its pages.
+const RUN_BYTES_MAX: u64 = 256 << 20;
+const RUN_BYTES_MIN: u64 = 1 << 20;
+/// Share of the capacity, one in so many, that a run takes at most.
+const RUNS_PER_CAPACITY: u64 = 128;
+/// Full runs that a part of a sweep replaces at most. Its last run may be short, and is one of several in the next sweep.
+const RUNS_PER_PART: u64 = 4;
+
+/// A sweep between two of its parts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Sweep {
+    /// The later runs.
+    pub(super) later: Vec<u64>,
+    /// The newest age of these.
+    pub(super) age: u64,
+    /// The age of the oldest runs. None of them is left once all their records are void.
+    pub(super) oldest_age: u64,
+    /// The first ring key of the next part.
+    pub(super) from: RingKey,
+}
+
+/// A part of a sweep.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct SweepPart {
+    pub(super) from: RingKey,
+    /// The first ring key of the next part; `None`: it is the last one.
+    pub(super) to: Option<RingKey>,
+    /// The oldest runs that it replaces.
+    pub(super) oldest: Vec<u64>,
+}
+
+impl Sweep {
+    /// The next part: so many of the oldest runs, in the order of their keys, as are not longer than `bytes_max` in all,
+    /// and at least one.
+    pub(super) fn next_part(&self, runs: &[ListedRun], bytes_max: u64) -> SweepPart {
+        let facts = |listed: &ListedRun| (listed.bounds().lowest, listed.file_bytes, listed.id);
+        part_of(self.from, runs.iter().filter(|listed| listed.age == self.oldest_age).map(facts).collect(), bytes_max)
+    }
+}
+
+impl ListedRun {
+    /// Bounds of its keys. The engine writes no other space yet.
+    fn bounds(&self) -> &KeyBounds {
+        &self.run.footer().bounds[usize::from(Space::KEYS.get())]
+    }
+
+    /// Whether the key is between its first and its last one.
+    pub(super) fn covers(&self, key: &RingKey) -> bool {
+        let KeyBounds { lowest, highest } = self.bounds();
+        lowest <= key && key <= highest
+    }
+}
+
+impl SortedTier {
+    /// A part is listed: the sweep goes on behind it, or has ended.
+    pub(super) fn end_part(&mut self, part: SweepPart) {
+        self.sweep = self.sweep.take().and_then(|sweep| Some(Sweep { from: part.to?, ..sweep }));
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// Begins a merge if one is due.
+    pub(super) fn begin_merge(&mut self) -> bool {
+        let now = self.now.mono;
+        if now < self.sorted.retry_at || !self.sorted.run_search.is_due(now) {
+            return false;
+        }
+        self.stats.sort_searches += 1;
+        if self.drop_void_runs() {
+            return true;
+        }
+        let space = self.space_left();
+        let SortedTier { runs, run_search, sweep, .. } = &mut self.sorted;
+        run_search.begin();
+        runs.iter().filter_map(|listed| listed.failures.barred_until).filter(|until| now < *until).for_each(|until| {
+            run_search.repeat_by(until);
+        });
+        let candidates: Vec<MergeCandidate> = runs.iter().map(|listed| MergeCandidate::of(listed, now)).collect();
+        let newer = runs.partition_point(|listed| sweep.as_ref().is_some_and(|sweep| listed.age > sweep.age));
+        // A sweep ends early if it cannot read all of its runs.
+        sweep.take_if(|_| runs[newer..].iter().any(|listed| listed.failures.is_barred(now)));
+        if sweep.is_some() {
+            return match choose_newer(&candidates[..newer]) {
+                Some(places) => self.merge_later(places),
+                None => self.begin_part(),
+            };
+        }
+        match choose_merge(&candidates, space) {
+            None => false,
+            Some(ChosenMerge::Later(places)) => self.merge_later(places),
+            Some(ChosenMerge::Sweep(places)) => {
+                let oldest_age = runs.last().map_or(0, |listed| listed.age);
+                let later = &runs[places];
+                let age = later.first().map_or(0, |listed| listed.age);
+                let later = later.iter().map(|listed| listed.id).collect();
+                self.sorted.sweep = Some(Sweep { later, age, oldest_age, from: RingKey::MIN });
+                self.begin_part()
+            }
+        }
+    }
+
+    fn merge_later(&mut self, places: Range<usize>) -> bool {
+        let runs = &self.sorted.runs[places];
+        let age = runs.first().map_or(0, |listed| listed.age);
+        let sources = runs.iter().map(|listed| MergeSource::Run(RunSource::all(&listed.run))).collect();
+        let ids: Vec<u64> = runs.iter().map(|listed| listed.id).collect();
+        let inputs = RunInputs { sources: ids.clone(), replaced: ids, part: None };
+        self.begin_merge_of(inputs, sources, age, LATER_FILTER_BITS)
+    }
+
+    /// Begins the next part of the sweep.
+    fn begin_part(&mut self) -> bool {
+        let bytes_max = RUNS_PER_PART * self.run_bytes_max();
+        let SortedTier { runs, sweep, .. } = &self.sorted;
+        let Some(sweep) = sweep else { return false };
+        let age = sweep.oldest_age;
+        let part = sweep.next_part(runs, bytes_max);
+        let mut inputs = RunInputs { replaced: part.oldest.clone(), ..RunInputs::default() };
+        let mut sources = Vec::new();
+        for listed in runs {
+            let source = if part.oldest.contains(&listed.id) {
+                RunSource::all(&listed.run)
+            } else if sweep.later.contains(&listed.id) {
+                RunSource::extent(&listed.run, Space::KEYS, part.from, part.to)
+            } else {
+                continue;
+            };
+            if source.pages_left() > 0 {
+                inputs.sources.push(listed.id);
+                sources.push(MergeSource::Run(source));
+            }
+        }
+        if part.to.is_none() {
+            let later = runs.iter().filter(|listed| sweep.later.contains(&listed.id));
+            inputs.replaced.extend(later.map(|listed| listed.id));
+        }
+        inputs.part = Some(part);
+        self.begin_merge_of(inputs, sources, age, OLDEST_FILTER_BITS)
+    }
+
+    fn begin_merge_of(&mut self, inputs: RunInputs, sources: Vec<MergeSource>, age: u64, filter_bits: u8) -> bool {
+        let id = self.sorted.next_job();
+        self.sorted.job = Some(Box::new(SortJob::of_runs(id, inputs, sources, age, filter_bits)));
+        self.sorted.was_merge = true;
+        true
+    }
+
+    pub(super) fn space_left(&self) -> SpaceLeft {
+        let (capacity, taken) = (self.capacity_segments(), self.taken_segments());
+        match capacity.saturating_sub(taken) {
+            _ if self.full => SpaceLeft::None,
+            left if left < capacity / 10 => SpaceLeft::Little,
+            _ => SpaceLeft::Ample,
+        }
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.capacity_segments().saturating_mul(u64::from(self.options.segment_bytes))
+    }
+
+    /// Longest run that is written, bytes. So short that a part of a sweep is a small share of the space.
+    pub(super) fn run_bytes_max(&self) -> u64 {
+        if self.options.run_bytes_max > 0 {
+            return self.options.run_bytes_max;
+        }
+        let least = RUN_BYTES_MIN.min(u64::from(self.options.segment_bytes));
+        (self.capacity_bytes() / RUNS_PER_CAPACITY).clamp(least, RUN_BYTES_MAX)
+    }
+}
+
+/// The part that begins at `from`, of runs with these lowest keys, lengths and ids.
+fn part_of(from: RingKey, mut oldest: Vec<(RingKey, u64, u64)>, bytes_max: u64) -> SweepPart {
+    oldest.sort_unstable();
+    // Keys of the parts that are done are below.
+    let left = oldest.iter().filter(|&&(lowest, ..)| from == RingKey::MIN || lowest >= from);
+    let (mut part, mut bytes) = (SweepPart { from, to: None, oldest: Vec::new() }, 0);
+    for &(lowest, file_bytes, id) in left {
+        bytes += file_bytes;
+        if bytes > bytes_max && !part.oldest.is_empty() {
+            part.to = Some(lowest);
+            break;
+        }
+        part.oldest.push(id);
+    }
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(highest: u8) -> RingKey {
+        let mut key = RingKey::MIN;
+        key.0[0] = highest;
+        key
+    }
+
+    #[test]
+    fn parts_cover_all_of_ring_order_once() {
+        let runs = vec![(key(60), 5, 3), (key(10), 5, 1), (key(80), 50, 4), (key(30), 5, 2)];
+        let parts = |bytes_max| {
+            let (mut parts, mut from) = (Vec::new(), RingKey::MIN);
+            loop {
+                let part = part_of(from, runs.clone(), bytes_max);
+                parts.push((part.oldest, part.to));
+                match part.to {
+                    Some(to) => from = to,
+                    None => return parts,
+                }
+            }
+        };
+        let (a, b, c, d) = (1, 2, 3, 4);
+        assert_eq!(parts(10), [(vec![a, b], Some(key(60))), (vec![c], Some(key(80))), (vec![d], None)]);
+        assert_eq!(
+            parts(1),
+            [(vec![a], Some(key(30))), (vec![b], Some(key(60))), (vec![c], Some(key(80))), (vec![d], None)]
+        );
+        assert_eq!(parts(100), [(vec![a, b, c, d], None)]);
+        assert_eq!(part_of(key(90), runs, 10), SweepPart { from: key(90), to: None, oldest: Vec::new() });
+    }
+}

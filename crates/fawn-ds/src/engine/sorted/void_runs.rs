@@ -1,0 +1,53 @@
+//! Runs none of whose records counts: dropped without being read, after a clear or the drop of a range.
+use super::super::Engine;
+use super::job::{LATER_FILTER_BITS, RunInputs, SortJob, SortStep};
+use super::{ListedRun, SortedTier};
+use crate::format::segment::NumberFacts;
+use fawn_flash::Device;
+
+impl SortedTier {
+    /// A clear is listed, or a range was dropped: all records of a run may be void.
+    pub(in crate::engine) const fn note_void(&mut self) {
+        self.run_search.note_change();
+        self.may_be_void = true;
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// Begins to drop the runs of which every record is void, if there are any. A merge would drop them too; but the merge of a full store may wait for
+    /// writes, and these for the space.
+    pub(super) fn drop_void_runs(&mut self) -> bool {
+        if !core::mem::take(&mut self.sorted.may_be_void) {
+            return false;
+        }
+        let runs = self.sorted.runs.iter().filter(|listed| self.is_void_run(listed));
+        let ids: Vec<u64> = runs.map(|listed| listed.id).collect();
+        let edits = self.drop_edits(&ids);
+        if edits.is_empty() {
+            return false;
+        }
+        if self.reserve_manifest(edits.len() * 64).is_err() {
+            // Repeated with the next change.
+            self.sorted.may_be_void = true;
+            return false;
+        }
+        let inputs = RunInputs { replaced: ids, ..RunInputs::default() };
+        let mut job = SortJob::of_runs(self.sorted.next_job(), inputs, Vec::new(), 0, LATER_FILTER_BITS);
+        job.step = SortStep::Listing(self.manifest.commit(&edits));
+        self.sorted.job = Some(Box::new(job));
+        self.start_manifest();
+        true
+    }
+
+    fn is_void_run(&self, listed: &ListedRun) -> bool {
+        listed.run.facts().numbers.iter().all(|facts| self.is_void_number(facts))
+    }
+
+    /// Whether the manifest says that no record of this local number up to its highest version counts.
+    fn is_void_number(&self, facts: &NumberFacts) -> bool {
+        match self.ranges.iter().find(|range| range.number == facts.number && range.id.is_some()) {
+            Some(range) => facts.highest <= range.cleared.listed,
+            None => self.manifest.state().ancestors().all(|ancestor| ancestor.number != facts.number),
+        }
+    }
+}
