@@ -158,6 +158,7 @@ mod tests {
             last: Version::ZERO,
             committed: Version::ZERO,
             time: fawn_types::TimeMs(0),
+            time_began: fawn_types::TimeMs(0),
             keys: 30,
             copied,
             broken: None,

@@ -34,7 +34,7 @@ pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
 pub(super) use lookup::{RunHit, RunsPassed};
 use pace::{JobSearch, RunFailures};
-use sweep::Sweep;
+use sweep::RunSweep;
 
 /// A listed run.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub(crate) struct SortedTier {
     /// The last job was a merge.
     was_merge: bool,
     /// The merge with the oldest runs that is under way.
-    sweep: Option<Sweep>,
+    sweep: Option<RunSweep>,
     last_job: SortJobId,
     last_id: u64,
     /// Changes of the list of runs.

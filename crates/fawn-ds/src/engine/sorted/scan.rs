@@ -101,6 +101,12 @@ impl<D: Device> Engine<D> {
         let ids: SmallVec<[u64; 8]> = self.sorted.runs.iter().map(|listed| listed.id).collect();
         let mut end: Option<u64> = None;
         for &id in &ids {
+            // Of the oldest runs, which have no keys in common, only the one at the cursor is read.
+            let first = self.sorted.find(id).map_or(0, |listed| cursor_of(&listed.bounds().lowest));
+            if first > scan.cursor {
+                end = Some(end.map_or(first, |end: u64| end.min(first)));
+                continue;
+            }
             let mut pages = self.stretch_pages(id, &from);
             // A stretch ends within the first page that has a key of a later one.
             let run_end = loop {

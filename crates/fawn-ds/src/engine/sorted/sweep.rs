@@ -26,7 +26,7 @@ const RUNS_PER_PART: u64 = 4;
 
 /// A sweep between two of its parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Sweep {
+pub(super) struct RunSweep {
     /// The later runs.
     pub(super) later: Vec<u64>,
     /// The newest age of these.
@@ -47,7 +47,7 @@ pub(super) struct SweepPart {
     pub(super) oldest: Vec<u64>,
 }
 
-impl Sweep {
+impl RunSweep {
     /// The next part: so many of the oldest runs, in the order of their keys, as are not longer than `bytes_max` in all,
     /// and at least one.
     pub(super) fn next_part(&self, runs: &[ListedRun], bytes_max: u64) -> SweepPart {
@@ -58,7 +58,7 @@ impl Sweep {
 
 impl ListedRun {
     /// Bounds of its keys. The engine writes no other space yet.
-    fn bounds(&self) -> &KeyBounds {
+    pub(super) fn bounds(&self) -> &KeyBounds {
         &self.run.footer().bounds[usize::from(Space::KEYS.get())]
     }
 
@@ -72,7 +72,7 @@ impl ListedRun {
 impl SortedTier {
     /// A part is listed: the sweep goes on behind it, or has ended.
     pub(super) fn end_part(&mut self, part: SweepPart) {
-        self.sweep = self.sweep.take().and_then(|sweep| Some(Sweep { from: part.to?, ..sweep }));
+        self.sweep = self.sweep.take().and_then(|sweep| Some(RunSweep { from: part.to?, ..sweep }));
     }
 }
 
@@ -111,7 +111,7 @@ impl<D: Device> Engine<D> {
                 let later = &runs[places];
                 let age = later.first().map_or(0, |listed| listed.age);
                 let later = later.iter().map(|listed| listed.id).collect();
-                self.sorted.sweep = Some(Sweep { later, age, oldest_age, from: RingKey::MIN });
+                self.sorted.sweep = Some(RunSweep { later, age, oldest_age, from: RingKey::MIN });
                 self.begin_part()
             }
         }
