@@ -22,7 +22,7 @@ const RUN: StoreRun =
 
 /// The papers' experiments on one node; together about four hours. Peers that read through the system's page cache run only
 /// where the data fits memory: no budget bounds them.
-const STORE: [StoreRun; 8] = [
+const STORE: [StoreRun; 9] = [
     StoreRun { figure: "fawn09-table2", keys: "3600000", seconds: "2", engines: &["fawn-ds", "rocksdb"], ..RUN },
     StoreRun {
         figure: "fawn09-bulk",
@@ -43,6 +43,7 @@ const STORE: [StoreRun; 8] = [
     },
     // An hour is `--seconds 3600`; ten minutes write this capacity more than six times at a fifth of the peak.
     StoreRun { figure: "overwrite-steady", seconds: "600", pairs: "1", tiny_keys: "25000", ..RUN },
+    StoreRun { figure: "tiers", seconds: "10", pairs: "1", tiny_keys: "25000", ..RUN },
 ];
 
 /// Engines that need no program of `eval/peers`.
