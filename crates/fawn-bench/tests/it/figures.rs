@@ -166,6 +166,22 @@ fn an_hour_of_overwrites_in_small_stays_within_its_capacity_and_counts_all_that_
 }
 
 #[test]
+fn the_sorted_tier_takes_less_memory_and_more_writes_than_the_log() {
+    let rows = rows_of(|dir| StoreOptions {
+        memory_bytes: Some(8 << 20),
+        run: Duration::from_millis(20),
+        ..options(dir, Figure::Tiers, 24_000)
+    });
+    assert_eq!(rows.len(), 4 * 5, "gets of two kinds, overwrites, and the gets again");
+    for layout in ["log", "sorted"] {
+        let of_layout = rows.iter().filter(|row| row.config["layout"] == layout);
+        assert_eq!(of_layout.clone().filter(|row| row.device_bytes_written_per_user_byte.is_some()).count(), 2);
+        let has_runs = of_layout.clone().any(|row| row.measured.contains_key("runs"));
+        assert_eq!(has_runs, layout == "sorted", "{layout}");
+    }
+}
+
+#[test]
 fn an_overloaded_open_loop_counts_the_wait_of_every_operation_and_says_what_it_left() {
     let dir = tempfile::tempdir_in(".").unwrap();
     let shape = DataShape { keys: 1000, value_bytes: 100, memory_bytes: 8 << 20 };
