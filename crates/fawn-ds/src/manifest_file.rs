@@ -57,6 +57,8 @@ pub(crate) struct ManifestFile {
     in_flight: Option<(u64, CommitNumber, CommitNumber)>,
     /// Newest commit whose loss only the manifest would show.
     important: CommitNumber,
+    /// Newest commit that assigned numbers to heirs.
+    assigned: CommitNumber,
     /// Last commit certified by the newest queued commit; by the newest durable one.
     certified_if_durable: CommitNumber,
     certified: CommitNumber,
@@ -123,6 +125,7 @@ impl ManifestFile {
             durable: 0,
             in_flight: None,
             important: 0,
+            assigned: 0,
             certified_if_durable: 0,
             certified: 0,
             rewrite: None,
@@ -252,6 +255,9 @@ impl ManifestFile {
         if edits.iter().any(ManifestEdit::needs_certifying) {
             self.important = self.queued;
         }
+        if edits.iter().any(ManifestEdit::assigns_heirs) {
+            self.assigned = self.queued;
+        }
         match &mut self.rewrite {
             Some(rewrite) => rewrite.queued.push(edits.to_vec()),
             None => self.encode(edits),
@@ -283,6 +289,12 @@ impl ManifestFile {
 
     pub(crate) fn is_durable(&self, number: CommitNumber) -> bool {
         self.durable >= number
+    }
+
+    /// Whether records under the numbers of all heirs may be written. A record under a number that the manifest does not
+    /// list proves at an opening that the manifest lost its synced end.
+    pub(crate) fn are_heirs_durable(&self) -> bool {
+        self.is_durable(self.assigned)
     }
 
     /// Whether a write should start: commits are queued and no write is in flight.
@@ -354,9 +366,9 @@ impl ManifestFile {
         let state = core::mem::take(&mut self.state);
         let total = self.queued;
         assert_eq!(through + queued.len() as u64, total, "every commit is in the fresh file or follows it");
-        let (important, clock) = (self.important, self.clock);
+        let (important, assigned, clock) = (self.important, self.assigned, self.clock);
         let fresh = Self::at(file, header, state, bytes);
-        *self = Self { allocated, important, clock, queued: total, durable: through, ..fresh };
+        *self = Self { allocated, important, assigned, clock, queued: total, durable: through, ..fresh };
         for edits in queued {
             self.encode(&edits);
         }

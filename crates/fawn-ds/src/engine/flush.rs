@@ -66,10 +66,15 @@ impl<D: Device> Engine<D> {
         if flush.started < flush.frames.len() || flush.started >= WRITES_IN_FLIGHT_MAX {
             return false;
         }
-        // While the previous segment is not synced the frame keeps growing: its header must carry that synced
-        // watermark.
-        stream.predecessor_is_synced(self.segments.expect(open.slot).sequence, self.options.segment_bytes)
+        self.may_write_to(kind, self.segments.expect(open.slot).sequence)
             && flush.frames.back().is_none_or(|last| !shares_block(last, open.slot, open.offset))
+    }
+
+    /// Whether a frame of a segment may be written. The frame's header must carry the synced end of the segment before,
+    /// and a split waits for the manifest while cleaning may already copy records under the numbers of its heirs.
+    fn may_write_to(&self, kind: StreamKind, sequence: u64) -> bool {
+        self.streams[kind].predecessor_is_synced(sequence, self.options.segment_bytes)
+            && self.manifest.are_heirs_durable()
     }
 
     /// Closes the open frame. A frame of the foreground is padded to a page if `pad` is set or the frame is large.
@@ -157,7 +162,7 @@ impl<D: Device> Engine<D> {
             let (frames, at) = (&stream.flush.frames, stream.flush.started);
             let Some(frame) = frames.get(at).filter(|_| at < WRITES_IN_FLIGHT_MAX) else { return };
             let blocked = at > 0 && shares_block(&frames[at - 1], frame.slot, frame.offset);
-            if blocked || !stream.predecessor_is_synced(frame.sequence, self.options.segment_bytes) {
+            if blocked || !self.may_write_to(kind, frame.sequence) {
                 return;
             }
             self.start_write(kind, at);

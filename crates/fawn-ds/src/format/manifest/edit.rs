@@ -254,6 +254,11 @@ impl ManifestEdit {
         is_of_range || is_of_beginning || is_of_epoch || is_of_lineage || matches!(self, Blob { .. })
     }
 
+    /// Whether the edit gives the records of a range to others, which have new numbers.
+    pub(crate) const fn assigns_heirs(&self) -> bool {
+        matches!(self, Self::SplitRange { .. } | Self::MergeRanges { .. })
+    }
+
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[self.tag(), 0, 0, 0, 0, 0, 0, 0]);
