@@ -374,12 +374,13 @@ impl<D: Device> Engine<D> {
         EngineError::Poisoned { first }
     }
 
-    /// End of the foreground's appended records; as a time of death, since it will be synced whatever follows.
+    /// End of the foreground's records: the time of death of a record that dies now. Unlike
+    /// [`Engine::appended_end`], it is synced even if nothing is appended later.
     pub(crate) fn foreground_end(&self) -> LogPosition {
         self.streams[StreamKind::Foreground].records_end(self.options.segment_bytes)
     }
 
-    /// Where the foreground's next record will be.
+    /// Position of the foreground's next record.
     pub(crate) fn appended_end(&self) -> LogPosition {
         self.streams[StreamKind::Foreground].appended_end(self.options.segment_bytes)
     }

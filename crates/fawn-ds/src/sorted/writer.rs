@@ -32,7 +32,7 @@ pub struct RunWriterOptions {
     pub header: RunHeader,
     /// The secret of the store's key hashes.
     pub secret: HashSecret,
-    /// Bits per key of its filters: 4 for the oldest run, 8 for later ones.
+    /// Bits per key of its filters: 4 for the oldest run, 10 for later ones.
     pub filter_bits: u8,
     /// Keys per filter. Building a filter is the longest step without a pause.
     pub filter_keys: usize,

@@ -1,9 +1,9 @@
 //! Records that move or are hidden around splits and merges: copies in flight, expired records, cleared keys.
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, cached, scanned};
-use fawn_ds::internals::{KeepReason, Options, RecordKind, RecordRef};
-use fawn_flash::sim::OpKind;
-use fawn_flash::{SimDisk, SimOptions};
+use fawn_ds::internals::{Engine, KeepReason, Options, RecordKind, RecordRef};
+use fawn_flash::sim::{Capture, Loss, OpKind};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, TimeMs, Version};
 
@@ -77,6 +77,52 @@ fn an_heirs_record_replaces_a_copy_that_was_in_flight_at_the_split() {
     harness.check(&keys, "committed");
     harness.reopen(1, true);
     harness.check(&keys, "opened again");
+}
+
+/// Cleaning copies records under the numbers of a split's heirs while the split still waits for the manifest. A power loss
+/// that takes the manifest's commit must take these copies, too: an opening refuses numbers that were never assigned.
+#[test]
+fn copies_under_an_heirs_number_wait_for_the_manifest() {
+    let mut images = 0;
+    for seed in 0..24 {
+        let options = Options {
+            checkpoint_log_bytes_min: u64::MAX,
+            space_amplification_max_percent: 0,
+            ..cached(Durability::Sync)
+        };
+        let disk = SimDisk::new(SimOptions { latency_ticks: 0..=8, ..SimOptions { seed, ..SimOptions::default() } });
+        let mut harness = RangeHarness::new(disk, options, false);
+        harness.add(1, KeyRange::ALL);
+        let keys = keys(600);
+        for key in &keys {
+            harness.write(key, Some(&[1; 300]));
+        }
+        harness.settle();
+        // The pages are cached: no verification reads.
+        harness.check(&keys, "filled");
+        harness.check(&keys, "cached");
+        let mut rng = Rng::new(seed);
+        // A read of a victim is in flight, and nothing else.
+        let is_split = (0..10_000).any(|_| {
+            harness.write(&keys[300 + rng.below(300) as usize], Some(&[2; 300]));
+            let reads = harness.disk.counted(OpKind::Read) - harness.engine.stats().verification_reads;
+            harness.settle();
+            let begun = harness.disk.counted(OpKind::Read) - harness.engine.stats().verification_reads > reads;
+            harness.disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
+            let is_split =
+                begun && harness.engine.stats().segments_cleaned > 0 && harness.try_split(1, ring_at(0x80), 2, 3);
+            harness.disk.capture(Capture::Never);
+            is_split
+        });
+        assert!(is_split, "seed {seed}: nothing was cleaned");
+        for image in harness.disk.take_images() {
+            let opened = Engine::open(SimDevice::attach(&image.disk), harness.options.clone(), harness.now);
+            let (engine, _) = opened.unwrap_or_else(|error| panic!("seed {seed}, operation {}: {error}", image.op));
+            assert!([1, 2].contains(&engine.ranges().count()));
+            images += 1;
+        }
+    }
+    assert!(images > 100, "only {images} images");
 }
 
 /// A record that a lookup found expired hides an older value of its key in another segment, whichever part of its segment
@@ -353,4 +399,56 @@ fn a_rolled_back_delete_of_the_parent_is_no_survivor_after_an_opening() {
     harness.settle();
     harness.reopen(1, false);
     harness.check(&[key.to_vec()], "opened again");
+}
+
+/// A process is killed between the copy of an expiring put and the drop of its segment. The segment hides older records, so
+/// it is cleaned again, after a split: the entry of the copy is still in the parent's index, and no tombstone of the same
+/// version may hide the copy.
+#[test]
+fn a_put_whose_copy_is_in_the_parents_index_becomes_no_tombstone() {
+    let options = Options { capacity_bytes: Some(24 * (64 << 10)), ..scanned(Durability::Sync) };
+    let mut harness = whole(options, true);
+    let keys = keys(1_600);
+    for key in &keys[..240] {
+        harness.write(key, Some(&[1; 256]));
+    }
+    let mut rng = Rng::new(1);
+    let mut overwrite = |harness: &mut RangeHarness| {
+        harness.write(&keys[220 + rng.below(400) as usize], Some(&[4; 256]));
+        harness.turn();
+        assert!(harness.engine.stats().appended_records < 50_000, "it is not cleaned: {:?}", harness.engine);
+    };
+    // The copy of a delete comes before that of the put. So the put's copy waits for its verification at an opening, and
+    // has its entry in the end. Without the delete, the original has it again.
+    harness.write(&keys[0], None);
+    while harness.engine.stats().moved_tombstones == 0 {
+        overwrite(&mut harness);
+    }
+    let expires_at_ms = harness.now.wall.0 + 1_000_000_000;
+    harness.write_expiring(&keys[0], &[0xE5; 256], expires_at_ms);
+    // A newer delete alongside: for all that is known, any record of the segment may hide an older one.
+    harness.write(&keys[1], None);
+    harness.settle();
+    let copies = |harness: &RangeHarness| holders(&harness.disk, &[0xE5; 256]);
+    let original = copies(&harness).pop().unwrap();
+    while copies(&harness).len() < 2 {
+        overwrite(&mut harness);
+    }
+    harness.reopen(1, false);
+    let copied_to = copies(&harness).into_iter().find(|name| *name != original).unwrap();
+    // It cannot be filed yet.
+    harness.disk.make_unreadable(&copied_to, 4096..8192);
+    harness.split(1, ring_at(0x80), 2, 3);
+    while segments(&harness.disk).contains(&original) {
+        overwrite(&mut harness);
+    }
+    assert!(harness.engine.segments_to_file() > 0);
+    harness.disk.heal();
+    harness.settle();
+    // Nothing waits for its verification in an opening for reading: of equal versions, the one that is read later counts.
+    let options = Options { read_only: true, ..harness.options.clone() };
+    harness.disk.kill(1);
+    let opened = Engine::open(SimDevice::attach(&harness.disk), options, harness.now);
+    harness.engine = opened.unwrap().0;
+    harness.check(&keys, "opened again");
 }

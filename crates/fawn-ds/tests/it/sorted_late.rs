@@ -127,12 +127,16 @@ fn fill_segment(node: &mut TestNode, name: &str) {
 }
 
 /// The segment with these bytes.
-fn segment_with(disk: &SimDisk, bytes: &str) -> String {
+fn segments_with(disk: &SimDisk, bytes: &str) -> Vec<String> {
     let has = |name: &String| {
         let content = disk.contents(name).unwrap();
         content.windows(bytes.len()).any(|window| window == bytes.as_bytes())
     };
-    disk.names().into_iter().find(|name| segment::is_file_name(name) && has(name)).unwrap()
+    disk.names().into_iter().filter(|name| segment::is_file_name(name) && has(name)).collect()
+}
+
+fn segment_with(disk: &SimDisk, bytes: &str) -> String {
+    segments_with(disk, bytes).into_iter().next().unwrap()
 }
 
 /// A tombstone from a time without runs is an index entry at later openings. So the segment with the put that came after it
@@ -311,4 +315,55 @@ fn a_tombstone_without_an_entry_is_copied_and_hides_only_older_records() {
         assert!(found == expected, "written again: {is_written_again}");
         assert!(node.get(b"older-1", View::Committed).unwrap().is_some());
     }
+}
+
+/// A process is killed between the copy of an expiring put and the drop of its segment, before the store begins to sort. The
+/// segment hides older records, so it is cleaned again, and no tombstone of the same version may hide the copy.
+#[test]
+fn an_expiring_put_that_was_copied_becomes_no_tombstone() {
+    let options = Options { sort_bytes: 1, capacity_bytes: Some(24 * (64 << 10)), ..scanned_and_sorted() };
+    let first = Options { sort_when: SortWhen::Never, ..options.clone() };
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, first, Now::at(1_000)).unwrap();
+    let mut rng = Rng::new(1);
+    let mut write_until = |node: &mut TestNode, is_reached: &dyn Fn() -> bool| {
+        for _ in 0..20_000 {
+            if is_reached() {
+                return;
+            }
+            late_put(node, &format!("last-{}", rng.below(400)), "last");
+            node.turn();
+        }
+        panic!("{:?}", node.engine.segments_kept());
+    };
+    late_put(&mut node, "expiring", "first");
+    late_put(&mut node, "deleted", "first");
+    fill_segment(&mut node, "older");
+    // The copy of a delete comes before that of the put. So the put's copy waits for its verification at an opening, and
+    // has its entry in the end. Without the delete, the original has it again.
+    put(&mut node, b"expiring", None);
+    late_put(&mut node, "in the segment of the delete", "mark");
+    node.settle();
+    let of_delete = segment_with(&disk, "in the segment of the delete");
+    write_until(&mut node, &|| !disk.names().contains(&of_delete));
+    let value = "original".repeat(40).into_bytes();
+    let expires_at_ms = node.now.wall.0 + 1_000_000_000;
+    node.append(&[TestWrite { key: b"expiring".to_vec(), value: Some(value.clone()), expires_at_ms }]).unwrap();
+    // A newer delete alongside: for all that is known, any record of the segment may hide an older one.
+    put(&mut node, b"deleted", None);
+    node.settle();
+    let original = segment_with(&disk, "originaloriginal");
+    write_until(&mut node, &|| segments_with(&disk, "originaloriginal").len() == 2);
+    drop(node);
+    disk.kill(1);
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(2_000)).unwrap();
+    assert!(disk.names().contains(&original), "it is not dropped yet");
+    write_until(&mut node, &|| !disk.names().contains(&original));
+    node.settle();
+    drop(node);
+    disk.kill(1);
+    // Nothing waits for its verification in an opening for reading: of equal versions, the one that is read later counts.
+    let mut node = TestNode::open(&disk, Options { read_only: true, ..options }, Now::at(3_000)).unwrap();
+    assert!(node.get(b"expiring", View::Committed).unwrap().is_some_and(|entry| entry.value == value));
+    assert!(node.get(b"deleted", View::Committed).unwrap().is_none());
 }

@@ -11,7 +11,7 @@ use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::overlay::{KeyName, ReplacedRecord};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Version};
+use fawn_types::{KeyHash, TimeMs, Version};
 
 /// Result of examining a record of the victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,17 +92,7 @@ impl<D: Device> Engine<D> {
         let pointer = self.segments.pointer(slot, offset);
         let is_expired = record.expires_at_ms != 0 && self.expired_by(at).0 >= record.expires_at_ms;
         let is_current = self.ranges[at].index.candidates(hash).any(|found| found == pointer);
-        // A lookup may have removed it when it expired. If the index has no record of this hash, there is no copy that a
-        // tombstone of the same version could hide. Otherwise only an expired record can have been removed: the chain's
-        // time may have fallen since, but by less than the margin.
-        // A part that is not filed yet may say so.
-        let parts = [at].into_iter().chain(self.ranges[at].inherited.iter().copied());
-        let shares = parts.filter_map(|place| self.segments.expect(slot).share(place));
-        let hides_below = shares.map(|share| share.hides_below).max().unwrap_or_default();
-        let time = self.ranges[at].chain_time.unwrap_or(self.clock.get());
-        let may_hide = !is_current && record.expires_at_ms != 0 && record.version <= hides_below;
-        let is_unindexed = || self.ranges[at].index.candidates(hash).next().is_none();
-        let was_removed = may_hide && (time.0 >= record.expires_at_ms || is_unindexed());
+        let was_removed = !is_current && self.may_be_removed(at, slot, hash, record);
         let is_tombstone = is_expired || was_removed;
         if !is_current && !is_tombstone && self.overlay.is_empty() {
             return Ok(Cleaned::Gone);
@@ -118,7 +108,8 @@ impl<D: Device> Engine<D> {
         if is_tombstone && !(is_current && is_unsettled) {
             let committed = self.ranges[at].progress.committed;
             // A newer record that a crash could undo may have removed it: the put would be current again.
-            let may_return = time.0 < record.expires_at_ms && self.ranges[at].durably_committed() < committed;
+            let may_return =
+                self.time_of(at).0 < record.expires_at_ms && self.ranges[at].durably_committed() < committed;
             if may_return && self.hides_elsewhere(at, self.segments.expect(slot).sequence, record.version) {
                 return Ok(Cleaned::Removed(committed));
             }
@@ -133,6 +124,41 @@ impl<D: Device> Engine<D> {
             self.copy_put(at, name, record, original)?;
         }
         Ok(Cleaned::Gone)
+    }
+
+    /// Whether a lookup may have removed this put, which has no index entry, when it expired.
+    pub(in crate::engine) fn may_be_removed(
+        &self,
+        at: usize,
+        slot: u32,
+        hash: KeyHash,
+        record: &RecordRef<'_>,
+    ) -> bool {
+        // A part that is not filed yet may say that the put hides others.
+        let parts = [at].into_iter().chain(self.ranges[at].inherited().iter().copied());
+        let shares = parts.filter_map(|place| self.segments.expect(slot).share(place));
+        let hides_below = shares.map(|share| share.hides_below).max().unwrap_or_default();
+        if record.expires_at_ms == 0 || record.version > hides_below {
+            return false;
+        }
+        // If no part has a record of this hash, there is no copy that a tombstone of the same version could hide.
+        // Otherwise only an expired record can have been removed: the chain's time may have fallen since, but by less
+        // than the margin.
+        self.time_of(at).0 >= record.expires_at_ms || self.is_unindexed(at, hash, record.key)
+    }
+
+    /// Whether no index of the range has a record of this hash, and no record of the key waits for its verification.
+    fn is_unindexed(&self, at: usize, hash: KeyHash, key: &[u8]) -> bool {
+        let is_waiting = || {
+            let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident);
+            entry.is_some_and(|entry| entry.committed.is_some())
+        };
+        self.candidates(at, hash).next().is_none() && !is_waiting()
+    }
+
+    /// Time by which lookups of the range compare expiry times.
+    fn time_of(&self, at: usize) -> TimeMs {
+        self.ranges[at].chain_time.unwrap_or(self.clock.get())
     }
 
     fn copy_put(

@@ -213,7 +213,7 @@ impl<D: Device> Engine<D> {
         }
         if !self.candidates(at, hash).any(|found| found == pointer) {
             return match goal {
-                CleanGoal::Copy => self.clean_unindexed(at, slot, record),
+                CleanGoal::Copy => self.clean_unindexed(at, slot, hash, record),
                 // The rest of the segment hides all that the record hides.
                 CleanGoal::Sort(_) => Ok(Cleaned::Gone),
             };
@@ -247,12 +247,16 @@ impl<D: Device> Engine<D> {
 
     /// Copies what a record without an entry may hide: deletes have had none while there were no runs, and a put none once
     /// it was found expired.
-    fn clean_unindexed(&mut self, at: usize, slot: u32, record: &RecordRef<'_>) -> Result<Cleaned, EngineError> {
-        let segment = self.segments.expect(slot);
-        let hides_below = segment.share(at).map_or(Version::ZERO, |share| share.hides_below);
+    fn clean_unindexed(
+        &mut self,
+        at: usize,
+        slot: u32,
+        hash: KeyHash,
+        record: &RecordRef<'_>,
+    ) -> Result<Cleaned, EngineError> {
         match record.kind {
             RecordKind::Tombstone => self.copy_tombstone(at, slot, record.version, record.key),
-            RecordKind::Put if record.expires_at_ms == 0 || record.version > hides_below => Ok(Cleaned::Gone),
+            RecordKind::Put if !self.may_be_removed(at, slot, hash, record) => Ok(Cleaned::Gone),
             // If it was deleted instead, a loss may undo that.
             _ if self.ranges[at].durably_committed() < self.ranges[at].progress.committed => {
                 Ok(Cleaned::Removed(self.ranges[at].progress.committed))

@@ -2,8 +2,8 @@
 //!
 //! Each part is a job of its own: it replaces some of the oldest runs, which have no keys in common, by their merge with
 //! what the later runs have between their keys. The later runs stay listed until the last part, and meanwhile only repeat
-//! what the oldest runs have. So a sweep takes as much free space as a part, not as the oldest runs have, and a crash
-//! loses no more than the knowledge of the parts that are done: the next sweep merges these again.
+//! what the oldest runs have. So a sweep takes as much free space as a part, not as the oldest runs have. After a crash the
+//! next sweep merges the finished parts again.
 use super::super::Engine;
 use super::job::{LATER_FILTER_BITS, RunInputs, SortJob};
 use super::merge_choice::{ChosenMerge, MergeCandidate, SpaceLeft, choose_merge, choose_newer};
