@@ -458,8 +458,12 @@ impl Segment {
     /// Whether at least half of its records are short enough for a run, as far as known. To sort them, the others are
     /// copied: without this rule the copies would be copied again, for ever.
     pub(crate) fn has_many_for_runs(&self) -> bool {
-        let too_long = self.too_long.max(self.lengths.longer_than(SURELY_TOO_LONG_BYTES));
-        too_long <= self.lengths.total / 2
+        self.longer_than_runs() <= self.lengths.total / 2
+    }
+
+    /// Records that are too long for a run, as far as known: dead ones, too.
+    pub(crate) fn longer_than_runs(&self) -> u32 {
+        self.too_long.max(self.lengths.longer_than(SURELY_TOO_LONG_BYTES))
     }
 
     pub(crate) fn live_records(&self) -> u64 {

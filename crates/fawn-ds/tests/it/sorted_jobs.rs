@@ -1,9 +1,9 @@
 //! Jobs of the sorted tier: when they begin, and what they do about runs that cannot be read.
 use crate::sorted_files::{put, runs, sort_out};
 use crate::sorted_tier::sorted;
-use crate::support::TestNode;
-use fawn_ds::internals::{Options, View};
-use fawn_flash::sim::{Loss, OpKind};
+use crate::support::{TestNode, TestWrite};
+use fawn_ds::internals::{EngineError, Options, View};
+use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -213,4 +213,55 @@ fn records_that_are_too_long_for_a_run_are_copied_once() {
     let moved = node.engine.stats().moved_records;
     assert!(moved > long * 8 / 10 && moved <= long, "{moved} copies of {long} records");
     assert!((0..1_500).all(|number| has(&mut node, number)));
+}
+
+#[test]
+fn a_run_is_read_again_after_a_misdirected_read() {
+    let (disk, mut node) = open(small_runs(Durability::Sync));
+    fill(&mut node, 0..2_000);
+    node.engine.close().unwrap();
+    let mut node = TestNode::open(&disk, small_runs(Durability::Sync), Now::at(2_000)).unwrap();
+    let mut failed = 0;
+    for number in 0..200 {
+        disk.fail_nth(OpKind::Read, 1, DeviceFault::Misdirect { name: None, offset: 0 });
+        let found = node.get(format!("key-{number:06}").as_bytes(), View::Committed);
+        failed += u32::from(matches!(found, Err(EngineError::Corrupt { .. })));
+        disk.clear_faults();
+        assert!(has(&mut node, number), "{found:?}");
+    }
+    assert!(failed > 50, "{failed} lookups met a misdirected read");
+}
+
+/// A full store has no room to copy records that are too long for runs. Sorts of their segments would list runs without
+/// end, and sort nothing.
+#[test]
+fn a_full_store_lists_no_runs_that_make_no_space() {
+    // Of 120 seeds, in these the last segments that can be sorted have such records.
+    for seed in [55, 86] {
+        let options = Options {
+            capacity_bytes: Some((14 + seed % 30) << 16),
+            sort_bytes: 1 << (12 + seed % 8),
+            ..small_runs(Durability::Sync)
+        };
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let mut node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
+        let (mut key, mut refused) = (0, 0);
+        while refused < 1_000 {
+            let len = if key % (2 + seed % 23) == 0 { 3_000 } else { 280 };
+            let write = TestWrite { key: number_key(key), value: Some(vec![7; len]), expires_at_ms: 0 };
+            match node.append(&[write]) {
+                Ok(_) => (key, refused) = (key + 1, 0),
+                Err(_) => refused += 1,
+            }
+            node.turn();
+            node.now = node.now.plus_ms(1);
+        }
+        let listed = node.engine.stats().runs_listed;
+        for _ in 0..2_000 {
+            node.turn();
+            node.now = node.now.plus_ms(10);
+        }
+        let later = node.engine.stats().runs_listed - listed;
+        assert!(listed > 5 && later < 20, "seed {seed}: {listed} jobs, then {later} in an idle store");
+    }
 }

@@ -191,6 +191,11 @@ impl<D: Device> Engine<D> {
         SurvivorsRoom { active_bytes: u64::from(active), segments: left + prepared }
     }
 
+    /// Whether the survivors' stream gets no further segment for now.
+    pub(in crate::engine) fn has_no_room_for_copies(&self) -> bool {
+        self.full && self.survivors_room().segments == 0
+    }
+
     fn with_frames(&self, record_bytes: u64) -> u64 {
         // A frame ends with a write, and with a chunk of the window.
         let frame_bytes = (self.options.chunk_bytes() / 2).min(WRITE_BYTES as usize);

@@ -91,7 +91,7 @@ impl<D: Device> Engine<D> {
             Pause::End => return self.finish_victim(victim),
             Pause::Corrupt(detail) => return self.give_up_corrupt(victim, &detail),
             // Its records were more than expected, or the device lost space since. Another victim may still fit.
-            Pause::NoRoom if self.full && self.survivors_room().segments == 0 => return self.give_up_victim(victim),
+            Pause::NoRoom if self.has_no_room_for_copies() => return self.give_up_victim(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
             Pause::OutOfCredit | Pause::NoRoom | Pause::Undurable => {}
         }
@@ -241,6 +241,11 @@ impl<D: Device> Engine<D> {
             return;
         }
         if let VictimPurpose::Sort(id) = victim.purpose {
+            if victim.is_given_up {
+                // There was no room for a copy, and only records that are too long for a run are copied.
+                let segment = self.segments.expect_mut(victim.slot);
+                segment.too_long = segment.too_long.max(1);
+            }
             return self.gathered(victim.slot, id, victim.stays == 0 && !victim.is_given_up);
         }
         let end = self.survivors_end();

@@ -39,6 +39,11 @@ impl<D: Device> Engine<D> {
         let job = self.sorted.job.as_mut().filter(|job| job.step == SortStep::Gather)?;
         match job.todo.pop() {
             Some(slot) => Some((slot, job.id)),
+            // A run without a sorted segment would only take space.
+            None if job.slots.is_empty() => {
+                job.step = SortStep::GivenUp;
+                None
+            }
             None => {
                 job.end_gathering();
                 None
@@ -133,6 +138,10 @@ impl<D: Device> Engine<D> {
         self.sorted.segment_search.begin();
         let bytes_max = self.sort_bytes();
         let mut sortable: Vec<&Segment> = self.segments.iter().filter(|segment| self.is_sortable(segment)).collect();
+        if self.has_no_room_for_copies() {
+            // Records that are too long for a run are copied. Without room for that, other segments make some.
+            sortable.retain(|segment| segment.longer_than_runs() == 0);
+        }
         sortable.sort_unstable_by_key(|segment| segment.sequence);
         let (mut bytes, mut slots) = (0, Vec::new());
         for segment in &sortable {

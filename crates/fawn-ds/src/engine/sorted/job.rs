@@ -137,6 +137,11 @@ impl SortJob {
         }
     }
 
+    /// Whether it is a sort none of whose segments was gathered whole.
+    pub(super) fn is_empty_sort(&self) -> bool {
+        self.inputs.sources.is_empty() && self.slots.is_empty() && self.todo.is_empty()
+    }
+
     /// Whether it is the job with this number, and takes records of segments.
     pub(super) fn is_gathering(&self, id: SortJobId) -> bool {
         self.id == id && self.step == SortStep::Gather

@@ -126,6 +126,7 @@ impl<D: Device> Engine<D> {
             }
             Err(error) => {
                 // Only this one read may have been wrong.
+                self.set_resume(None);
                 self.cache.invalidate_pages(file, number..number + 1);
                 Err(engine_error(error))
             }

@@ -41,6 +41,12 @@ impl JobSearch {
         self.repeats += 1;
     }
 
+    /// The work that was found could not be done: other work is likely to fail, too.
+    pub(super) fn put_off(&mut self, now: MonoMs) {
+        self.begin();
+        self.repeat_by(now.plus_ms(SEARCH_MS_MAX));
+    }
+
     pub(super) fn repeat_by(&mut self, at: MonoMs) {
         self.repeat_at = Some(self.repeat_at.map_or(at, |before| before.min(at)));
     }

@@ -280,6 +280,9 @@ impl<D: Device> Engine<D> {
     fn remove_sort(&mut self) {
         let Some(mut job) = self.sorted.job.take_if(|job| job.is_idle()) else { return };
         self.sorted.end_job();
+        if job.is_empty_sort() {
+            self.sorted.segment_search.put_off(self.now.mono);
+        }
         let mut unlinked = Vec::new();
         if let Some(writer) = job.writer.take() {
             unlinked.push(writer.abandon(&mut self.device));
