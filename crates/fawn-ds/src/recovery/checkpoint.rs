@@ -369,7 +369,10 @@ impl<D: Device> IndexBuilder<'_, D> {
         let segment = self.engine.segments.expect_mut(slot);
         (segment.end, segment.facts, segment.tombstone_bytes) = (seal.len, seal.facts.clone(), tombstone_bytes);
         (segment.sealed, segment.listed_sealed) = (true, true);
-        segment.lengths.load(image.lengths.iter().copied(), image.record_bytes);
+        if !segment.is_sorted {
+            // All of a sorted segment is read again, and its records are counted then.
+            segment.lengths.load(image.lengths.iter().copied(), image.record_bytes);
+        }
         for void in &image.voids {
             if place_of(void.number).is_some() {
                 segment.load_void(void.number, LogPosition(void.before), void.above);
