@@ -9,7 +9,6 @@ and ends the reader with exit code 1.
 """
 
 import base64
-import os
 import sys
 import time
 import tomllib
@@ -32,11 +31,11 @@ from store_files import (
     Damage,
     hash64,
     read_segments,
-    segment_name,
-    sip,
+    ring_key_of,
     u64,
 )
 from store_manifest import read_manifest
+from store_runs import Runs
 
 
 class RangeContent:
@@ -51,7 +50,8 @@ class RangeContent:
             self.cleared = max(self.cleared, record.version)
         elif record.kind in (PUT, TOMBSTONE):
             known = self.newest.get(record.key)
-            if not known or known.version < record.version:
+            # Of two copies, the one in the log counts.
+            if not known or (known.version, not known.in_runs) < (record.version, not record.in_runs):
                 self.newest[record.key] = record
 
     def commit_through(self, version):
@@ -82,12 +82,25 @@ class RangeContent:
         """All of the log is read: commits what the manifest or a checkpoint says is committed."""
         self.commit_through(max(self.listed.sole.base if self.listed.sole else 0, committed))
 
-    def live(self, time_ms):
+    def live(self, time_ms, runs):
         """Live records without their places: of two copies, either counts."""
+        of_log = {key: record for key, record in self.newest.items() if record.version > self.cleared}
+        of_runs = runs.newest(self.listed, self.cleared)
+        found = {key: record for key, (_, record) in of_runs.items()}
+        for key, record in of_log.items():
+            known = found.get(key)
+            if known and known.version > record.version and not record.in_runs:
+                run = of_runs[key][0]
+                raise Damage(run.file, known.at, f"newer than the record of {key!r} in the log, which counts")
+            is_live = record.kind == PUT and not 0 < record.expiry_ms <= time_ms
+            if record.in_runs and is_live and (not known or known.version < record.version):
+                raise Damage("manifest", 0, f"the key {key!r} of a sorted segment is in no run")
+            if not record.in_runs:
+                found[key] = record
         return {
             key: (r.version, r.value, r.flags, r.expiry_ms)
-            for key, r in self.newest.items()
-            if r.kind == PUT and r.version > self.cleared and not 0 < r.expiry_ms <= time_ms
+            for key, r in found.items()
+            if r.kind == PUT and not 0 < r.expiry_ms <= time_ms
         }
 
 
@@ -104,7 +117,7 @@ def inherit(state, contents, histories):
     for content in contents.values():
         for ancestor in content.listed.lineage:
             for key, record in histories[ancestor.number].newest.items():
-                if ancestor.first <= ring_key_of(state, key) < ancestor.end and record.version > ancestor.cleared:
+                if ancestor.first <= ring_key_of(state.secret, key) < ancestor.end and record.version > ancestor.cleared:
                     content.count(record)
 
 
@@ -135,7 +148,7 @@ def contents_of(state):
     return {name: RangeContent(listed) for name, listed in state.ranges.items()}
 
 
-def check_checkpoint(checkpoint, state, segments, expected, time_ms):
+def check_checkpoint(checkpoint, state, segments, runs, expected, time_ms):
     """A checkpoint and the log behind it must say the same as all of the log."""
     checkpoint.check_facts(state, segments)
     records, contents, committed = checkpoint.records(state, segments), contents_of(state), {}
@@ -155,7 +168,7 @@ def check_checkpoint(checkpoint, state, segments, expected, time_ms):
     read_log(state, segments, contents, histories, checkpoint.positions)
     for name, content in contents.items():
         content.finish(committed.get(name, 0))
-        found = content.live(time_ms)
+        found = content.live(time_ms, runs)
         if found != expected[name]:
             keys = found.keys() | expected[name].keys()
             differing = [key for key in keys if found.get(key) != expected[name].get(key)]
@@ -176,27 +189,28 @@ def read_store(directory, time_ms, seen):
     """The live records of one store by key, pending ones too, as a dump has them. `seen` counts what its files have."""
     state, seen["manifest"] = read_manifest(directory)
     segments = read_segments(directory, state)
+    runs = Runs(directory, state)
     check_orphans(directory, state, segments)
     time_ms = max(time_ms, state.clock[0])
     contents = contents_of(state)
     read_log(state, segments, contents, histories_of(state), {FOREGROUND: (0, 0), SURVIVORS: (0, 0)})
     for content in contents.values():
         content.finish()
-    records = {name: content.live(time_ms) for name, content in contents.items()}
+    records = {name: content.live(time_ms, runs) for name, content in contents.items()}
     for uuid, length in state.checkpoints:
-        check_checkpoint(Checkpoint(directory, uuid, length, state), state, segments, records, time_ms)
+        check_checkpoint(Checkpoint(directory, uuid, length, state), state, segments, runs, records, time_ms)
     seen["pending"] = seen.get("pending", 0) + sum(len(content.pending) for content in contents.values())
     for name, content in contents.items():
         content.finish(M64)
-        records[name], listed = content.live(time_ms), content.listed
+        records[name], listed = content.live(time_ms, runs), content.listed
         for key in records[name]:
-            if not listed.first <= ring_key_of(state, key) < listed.end:
+            if not listed.first <= ring_key_of(state.secret, key) < listed.end:
                 raise Damage("manifest", 0, f"the key {key!r} lies outside of its range {name}")
-    describe(state, segments, records, time_ms, seen)
+    describe(state, segments, runs, time_ms, seen)
     return state, {key: record for of_range in records.values() for key, record in of_range.items()}
 
 
-def describe(state, segments, records, time_ms, seen):
+def describe(state, segments, runs, time_ms, seen):
     """Counts of what a test wants to have read."""
     logs = [record for segment in segments.values() for record in segment.records]
     kinds = {"puts": PUT, "tombstones": TOMBSTONE, "results": RESULT, "clears": CLEAR, "marks": MARK, "rollbacks": ROLLBACK}
@@ -210,18 +224,15 @@ def describe(state, segments, records, time_ms, seen):
     seen["dropped"] = seen.get("dropped", 0) + state.last_sequence - len(segments)
     seen["checkpoints"] = seen.get("checkpoints", 0) + len(state.checkpoints)
     seen["sole"] = seen.get("sole", 0) + sum(listed.sole is not None for listed in state.ranges.values())
+    ancestors = [len(listed.lineage) for listed in state.ranges.values()]
+    seen["ancestors"] = seen.get("ancestors", 0) + sum(ancestors)
+    seen["runs"] = seen.get("runs", 0) + len(runs.runs)
+    seen["run_records"] = seen.get("run_records", 0) + sum(len(run.records) for run in runs.runs)
+    seen["run_tombstones"] = seen.get("run_tombstones", 0) + sum(
+        placed.record.kind == TOMBSTONE for run in runs.runs for placed in run.records
+    )
+    seen["sorted_segments"] = seen.get("sorted_segments", 0) + sum(s.listed.is_sorted for s in segments.values())
     seen["begun"] = seen.get("begun", 0) + max(0, state.last_number - len(state.ranges))
-
-
-def ring_key_of(state, key):
-    return sip(state.secret, tag_of(key), wide=True)[:12] + sip(state.secret, key).to_bytes(8, "big")
-
-
-def tag_of(key):
-    """The part of the key that places it: between the first `{` and the next `}`, if that is not empty."""
-    open_at = key.find(b"{")
-    close_at = key.find(b"}", open_at + 1) if open_at >= 0 else -1
-    return key[open_at + 1 : close_at] if close_at > open_at + 1 else key
 
 
 def read_layout(directory):

@@ -16,17 +16,12 @@ from store_files import (
     Damage,
     check_header,
     fold,
-    hash64,
-    is_zero,
-    mix,
-    round_up,
     sip,
     u32,
     u64,
 )
+from store_pieces import Content, read_pieces
 
-PIECE_BYTES = 65536
-PIECE_HEADER_BYTES = 16
 STEPS = 64  # of record lengths
 
 Entry = namedtuple("Entry", "first depth fragment pointer")
@@ -40,29 +35,6 @@ Part = namedtuple("Part", "slot sequence tombstone_bytes record_bytes lengths sh
 
 def checkpoint_name(uuid):
     return f"checkpoint-{fold(uuid):016x}.fawn"
-
-
-class Content:
-    """The contents of all pieces, one after the other."""
-
-    def __init__(self, file, data, pointer_bits):
-        self.file, self.data, self.pointer_bits, self.at = file, data, pointer_bits, 0
-
-    def take(self, form):
-        begin, self.at = self.at, self.at + struct.calcsize("<" + form)
-        if self.at > len(self.data):
-            raise Damage(self.file, begin, "the content is cut short")
-        return struct.unpack_from("<" + form, self.data, begin)
-
-    def count(self):
-        return self.take("I")[0]
-
-    def pointer(self):
-        low, = self.take("I")
-        return low | self.take("B")[0] << 32 if self.pointer_bits == 40 else low
-
-    def items(self, form):
-        return [self.take(form) for _ in range(self.count())]
 
 
 class Checkpoint:
@@ -79,7 +51,7 @@ class Checkpoint:
         if data[16:32] != uuid or data[32:48] != state.store or len(data) != length:
             raise Damage(self.file, 16, "another checkpoint than the manifest lists, or a part of it")
         self.positions = {FOREGROUND: (u64(data, 48), u32(data, 56)), SURVIVORS: (u64(data, 64), u32(data, 72))}
-        content = Content(self.file, self.read_pieces(data, fold(uuid)), state.pointer_bits)
+        content = Content(self.file, read_pieces(self.file, data, FRAMES_AT, fold(uuid)), state.pointer_bits)
         numbers = content.count()
         self.entries = dict(self.read_cells(content) for _ in range(numbers))
         self.ranges = {end.number: end for end in (self.read_range(content) for _ in range(numbers))}
@@ -88,23 +60,6 @@ class Checkpoint:
         )
         if content.at != len(content.data) or list(self.ranges) != list(self.entries) or len(self.partial) > 1:
             raise Damage(self.file, FRAMES_AT, "the parts of the content contradict each other")
-
-    def read_pieces(self, data, folded):
-        contents, at = [], FRAMES_AT
-        while at < len(data):
-            piece = data[at : at + PIECE_BYTES]
-            length, is_last = u32(piece, 8), at + len(piece) == len(data)
-            stop = PIECE_HEADER_BYTES + length
-            end = round_up(stop, 4096) if is_last else PIECE_BYTES
-            if end != len(piece) or not is_last and stop != PIECE_BYTES:
-                raise Damage(self.file, at, "a piece of another length")
-            if u64(piece, 0) != hash64(piece[8:stop]) ^ mix(folded, at):
-                raise Damage(self.file, at, "the checksum of a piece differs")
-            if u32(piece, 12) or not is_zero(piece[stop:]):
-                raise Damage(self.file, at, "zeros of a piece are not zero")
-            contents.append(piece[PIECE_HEADER_BYTES:stop])
-            at += len(piece)
-        return b"".join(contents)
 
     def read_cells(self, content):
         number, pages = content.take("II")
@@ -155,8 +110,9 @@ class Checkpoint:
                     continue
                 record = at[slot].get(offset)
                 is_own = record and (record.number == number or record.number in ancestors)
-                if not is_own or record.kind != PUT:
-                    raise self.wrong(f"an entry points to byte {offset} of {segment.file}, which has no put of its range")
+                kinds = (PUT, TOMBSTONE) if state.indexes_deletes else (PUT,)
+                if not is_own or record.kind not in kinds:
+                    raise self.wrong(f"an entry points to byte {offset} of {segment.file}, which has no such record")
                 if not fits(entry, sip(state.secret, record.key)):
                     raise self.wrong(f"an entry has other hash bits than its key at byte {offset} of {segment.file}")
                 if record.key in found[number]:
@@ -191,25 +147,34 @@ class Checkpoint:
         for part in self.parts:
             if not self.is_listed(part, segments):
                 continue
-            records = [r for r in segments[part.slot].records if r.kind not in (MARK, ROLLBACK)]
-            steps = Counter(min((record.bytes - 1) // 256, STEPS - 1) for record in records)
-            tombstone_bytes = sum(record.bytes for record in records if record.kind == TOMBSTONE)
-            found = (tombstone_bytes, sum(record.bytes for record in records), sorted(steps.items()))
-            if found != (part.tombstone_bytes, part.record_bytes, part.lengths):
-                raise self.wrong(f"slot {part.slot} has records of {found}, not {part[2:5]}")
+            segment = segments[part.slot]
+            self.check_lengths(state, segment, part)
             for share in part.shares:
-                own = [r for r in segments[part.slot].records if r.number == share.number]
+                own = [r for r in segment.records if r.number == share.number]
                 if share.number not in listed:
                     continue
-                if any(r.number in listed[share.number] for r in segments[part.slot].records):
+                if any(r.number in listed[share.number] for r in segment.records):
                     continue  # Records of ancestors may be counted here, or under their own number.
                 puts = [r.version for r in own if r.kind == PUT]
                 clears = max((r.version for r in own if r.kind == CLEAR), default=0)
                 rolls_back = int(any(r.kind == ROLLBACK for r in own))
-                found = (len(puts), min(puts, default=M64), clears, rolls_back)
-                if found != (share.puts, share.lowest_put, share.clears, share.has_rollback):
+                found, said = (len(puts), min(puts, default=M64)), (share.puts, share.lowest_put)
+                # Tombstones with index entries are counted as puts. A sorted segment has none left.
+                is_sorted = segment.listed.is_sorted and (said, share.entries) == ((0, M64), 0)
+                is_counted = state.indexes_deletes and said[0] >= found[0] and said[1] <= found[1] or is_sorted
+                if (clears, rolls_back) != (share.clears, share.has_rollback) or found != said and not is_counted:
+                    found += (clears, rolls_back)
                     raise self.wrong(f"slot {part.slot} has records of {found} under {share.number}, not {share}")
         self.check_kept(state, segments)
+
+    def check_lengths(self, state, segment, part):
+        records = [r for r in segment.records if r.kind not in (MARK, ROLLBACK)]
+        steps = Counter(min((record.bytes - 1) // 256, STEPS - 1) for record in records)
+        found = (sum(record.bytes for record in records), sorted(steps.items()))
+        tombstone_bytes = sum(record.bytes for record in records if record.kind == TOMBSTONE)
+        is_counted = part.tombstone_bytes < tombstone_bytes and state.indexes_deletes
+        if found != (part.record_bytes, part.lengths) or part.tombstone_bytes != tombstone_bytes and not is_counted:
+            raise self.wrong(f"slot {part.slot} has records of {found}, tombstones of {tombstone_bytes} B, not {part[2:5]}")
 
     def check_kept(self, state, segments):
         unit_bits = (state.segment_bytes // 16).bit_length() - 1

@@ -1,5 +1,6 @@
 """FAWN-DS segments, frames and records, read from docs/formats/fawn-ds.md alone: no code is shared with fawn."""
 
+import functools
 import struct
 from collections import namedtuple
 
@@ -14,7 +15,7 @@ PUT, TOMBSTONE, RESULT, CLEAR, MARK, ROLLBACK = range(1, 7)
 EXPIRY, FLAGS, TAG, SHORT_RESULT, BATCH, WIDE_RESULT = (1 << bit for bit in range(6))
 
 Frame = namedtuple("Frame", "at end record_bytes count generation synced chain")
-Record = namedtuple("Record", "at bytes kind number version expiry_ms flags key value in_batch")
+Record = namedtuple("Record", "at bytes kind number version expiry_ms flags key value in_batch in_runs", defaults=[False])
 
 
 class Damage(Exception):
@@ -191,7 +192,8 @@ class Segment:
                 self.why = records
                 break
             self.frames.append(frame)
-            self.records += records
+            # Puts and tombstones of a sorted segment do not count: the runs have those that did.
+            self.records += [r._replace(in_runs=True) for r in records] if self.listed.is_sorted else records
             self.end, self.generation = frame.end, frame.generation
         headers = list(self.frames)
         at = self.data.find(b"FwnF", self.end, limit)
@@ -306,3 +308,15 @@ def sip(secret, data, wide=False):
     v[1] ^= 0xDD
     rounds(3)
     return struct.pack("<QQ", low, v[0] ^ v[1] ^ v[2] ^ v[3])
+
+
+@functools.cache
+def ring_key_of(secret, key):
+    return sip(secret, tag_of(key), wide=True)[:12] + sip(secret, key).to_bytes(8, "big")
+
+
+def tag_of(key):
+    """The part of the key that places it: between the first `{` and the next `}`, if that is not empty."""
+    open_at = key.find(b"{")
+    close_at = key.find(b"}", open_at + 1) if open_at >= 0 else -1
+    return key[open_at + 1 : close_at] if close_at > open_at + 1 else key

@@ -13,6 +13,7 @@ RING_END = b"\xff" * 20 + b"\x00"  # above every ring key
 
 Seal = namedtuple("Seal", "length tombstones latest_expiry_ms numbers")
 Sole = namedtuple("Sole", "first epoch base is_over")
+ListedRun = namedtuple("ListedRun", "uuid length age")
 Ancestor = namedtuple("Ancestor", "number since base cleared sole first end")
 
 
@@ -58,6 +59,7 @@ class Listed:
     sequence: int
     stream: int
     seal: Seal = None
+    is_sorted: bool = False
 
 
 @dataclass
@@ -73,6 +75,8 @@ class State:
     blobs: dict = field(default_factory=dict)
     ends: dict = field(default_factory=lambda: {0: (0, 0), 1: (0, 0)})
     checkpoints: list = field(default_factory=list)
+    runs: list = field(default_factory=list)
+    indexes_deletes: bool = False
     clock: tuple = (0, 0)
     last_sequence: int = 0
     last_number: int = 0
@@ -241,6 +245,28 @@ class State:
         want(len(left) == len(self.checkpoints) - 1, "a dropped checkpoint is not listed")
         self.checkpoints = left
 
+    def add_run(self, body):
+        run = ListedRun(*struct.unpack("<16sQQ", body))
+        want(self.indexes_deletes, "a run is listed before deletes have index entries")
+        want(run.uuid not in [known.uuid for known in self.runs], "a run is listed twice")
+        self.runs.append(run)
+
+    def drop_run(self, body):
+        left = [run for run in self.runs if run.uuid != body]
+        want(len(left) == len(self.runs) - 1, "a dropped run is not listed")
+        self.runs = left
+
+    def sort_segment(self, body):
+        slot, uuid = struct.unpack("<I16s", body)
+        listed = self.segments.get(slot)
+        want(listed and listed.uuid == uuid and listed.seal, "a sorted segment is not listed, or not sealed")
+        want(not listed.is_sorted, "a segment is sorted twice")
+        listed.is_sorted = True
+
+    def index_deletes(self, body):
+        want(not body, "an edit 26 with a body")
+        self.indexes_deletes = True
+
 
 EDITS = {
     1: State.identity,
@@ -265,6 +291,10 @@ EDITS = {
     20: State.split_range,
     21: State.merge_ranges,
     22: State.set_lineage,
+    23: State.add_run,
+    24: State.drop_run,
+    25: State.sort_segment,
+    26: State.index_deletes,
 }
 
 

@@ -8,21 +8,16 @@ says (`kept`: a stop, `killed`). After each, the reader and `fawn dump` must agr
 with the last acknowledged writes. At the end, the reader must report a flipped bit in a file of every kind.
 """
 
-import json
 import random
 import shutil
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 
-from read_store import dump_line, read_directory
 from server import Server, resp
-from store_checkpoints import checkpoint_name
-from store_files import FRAMES_AT, read_segments
-from store_manifest import read_manifest
+from store_compared import compare, flip_bits, stores_of
 
 # A checkpoint is due at a stop after some MiB of log. Cleaning soon drops a clear: it comes last in its round.
 ROUNDS = ["light", "stopped clear", "stopped heavy", "light", "clear", "stopped heavy", "light"]
@@ -34,12 +29,10 @@ CATALOGUE = 500  # keys that a demo loads
 LENGTHS = [0, 1, 40, 300, 700, 1000]
 HEAVY_LENGTHS = [40, 700, 2000, 4000]
 SMALL = ["--capacity", "4M", "--segment", "64K", "--memory", "64M", "--durability", "everysec"]
-DUMP_LIMIT_S = 60
 KEY_PREFIX = b"test:"
 EXPIRY_MS_MAX = 300
 EXPIRY_MARGIN_MS = 1_000
-FLIPS = 4  # per kind of file, besides one in the header
-READER = Path(__file__).with_name("read_store.py")
+FLIPS = 4  # per kind of file
 # Parts of the format that the files must have had at the end of some round.
 EVER_OF_SERVE = ["puts", "tombstones", "clears", "expired", "flags", "survivors", "dropped", "checkpoints", "sole"]
 EVER_OF_CHAIN = ["puts", "tombstones", "clears", "expired", "flags", "marks", "checkpoints"]
@@ -153,31 +146,6 @@ def run_round(binary, words, directory, rolls, model, kind, is_killed):
         server.process.wait()
 
 
-def stores_of(directory):
-    """Directories of the stores below `directory`."""
-    return sorted(path.parent for path in Path(directory).rglob("manifest"))
-
-
-def dump_of(binary, directory):
-    """The middle lines of a dump, sorted, and the time for which it holds."""
-    done = subprocess.run([binary, "dump", directory], capture_output=True, timeout=DUMP_LIMIT_S)
-    assert done.returncode == 0, f"fawn dump {directory}: {done.returncode}\n{done.stderr.decode()}"
-    header, *lines, end = done.stdout.splitlines(keepends=True)
-    assert json.loads(end)["complete"], end
-    return sorted(lines), json.loads(header)["time_ms"]
-
-
-def compare(binary, directory):
-    """Reads a directory in both ways. Returns its keys, and the counts of what its files have."""
-    lines, time_ms = dump_of(binary, str(directory))
-    records, seen = read_directory(directory, time_ms)
-    read = sorted(dump_line(key, record) for key, record in records.items())
-    if read != lines:
-        only_read, only_dumped = sorted(set(read) - set(lines)), sorted(set(lines) - set(read))
-        raise AssertionError(f"{directory}: only the reader has {only_read[:2]}, only the dump {only_dumped[:2]}")
-    return records, seen
-
-
 def compare_all(binary, directory, words, model, is_killed):
     """Compares the directory of a server, or each store of a demo, whose nodes have all keys each."""
     # Keys that expire soon have expired then, so that both reads and the model are of one time.
@@ -200,46 +168,6 @@ def compare_all(binary, directory, words, model, is_killed):
     return dict(seen)
 
 
-def certain_bytes(store):
-    """A file of every kind: its name, and the part of it, begin and end, in which any damage is found for certain."""
-    state, certified = read_manifest(store)
-    segments = read_segments(store, state).values()
-    parts = {"manifest": ("manifest", 0, certified)}
-    for segment in segments:
-        sequence, stream, seal = segment.listed.sequence, segment.listed.stream, segment.listed.seal
-        evidence = [other.ends.get(sequence, 0) for other in segments if other.listed.stream == stream]
-        end_sequence, end = state.ends[stream]
-        evidence += [end] if end_sequence == sequence else []
-        end = seal.length if seal else max(evidence)
-        kind = f"{'sealed' if seal else 'open'} segment of stream {stream}"
-        if end > FRAMES_AT:
-            parts[kind] = (segment.file, 0, end)
-    for uuid, length in state.checkpoints:
-        parts["checkpoint"] = (checkpoint_name(uuid), 0, length)
-    return parts
-
-
-def flip_bits(binary, store, rolls):
-    """Flips a bit in a file of every kind, one at a time: the reader must report the file."""
-    flipped = certain_bytes(store)
-    for kind, (file, begin, end) in sorted(flipped.items()):
-        path = store / file
-        intact = path.read_bytes()
-        for at in [rolls.randrange(begin, min(end, 512)), *(rolls.randrange(begin, end) for _ in range(FLIPS))]:
-            changed = bytearray(intact)
-            changed[at] ^= 1 << rolls.randrange(8)
-            path.write_bytes(changed)
-            done = subprocess.run([sys.executable, READER, store], capture_output=True, timeout=DUMP_LIMIT_S)
-            report = done.stderr.decode()
-            assert done.returncode == 1 and file in report, f"bit of byte {at} of {file} ({kind}) flipped: {report or 'no report'}"
-            if kind != "checkpoint":
-                # A checkpoint repeats what the log says: its damage is a note.
-                checked = subprocess.run([binary, "check", store], capture_output=True, timeout=DUMP_LIMIT_S)
-                assert checked.returncode != 0, f"bit of byte {at} of {file} ({kind}) flipped: fawn check reports nothing"
-        path.write_bytes(intact)
-    return list(flipped)
-
-
 def main():
     binary, directory, seed, ending, *words = sys.argv[1:]
     rolls, model, ever = random.Random(f"{seed} {ending} {words}"), Model(), Counter()
@@ -259,7 +187,7 @@ def main():
     wanted = EVER_OF_SERVE if is_serve else EVER_OF_CHAIN
     missing = [name for name in wanted if not ever[name]]
     assert not missing, f"the files never had {missing}: the test shows too little"
-    kinds = [flip_bits(binary, store, rolls) for store in stores_of(directory)[:1]]
+    kinds = [flip_bits(binary, store, rolls, FLIPS) for store in stores_of(directory)[:1]]
     print(f"format page: {len(ROUNDS)} rounds, bits flipped in {kinds} (seed {seed})")
 
 

@@ -56,7 +56,7 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
 /// Steps that leave a core idle: they wait for a disk or a client, or have one thread. Long ones begin first.
 fn server_steps() -> Vec<Step<'static>> {
     let seed = commit();
-    let (faults_seed, fuzz_seed) = (seed.clone(), seed.clone());
+    let (faults_seed, fuzz_seed, written_seed) = (seed.clone(), seed.clone(), seed.clone());
     let faults = move || random_faults(&faults_seed);
     let fuzz = move || steps::run("target/release/fawn-fuzz", &["--seconds", "20", "--seed", &fuzz_seed]);
     let mut all: Vec<Step<'_>> = vec![
@@ -72,6 +72,7 @@ fn server_steps() -> Vec<Step<'static>> {
         script("bad input to serve --shards 2", "bad_input.py", &["serve", "--shards", "2"]),
         ("several shards with real clients".to_owned(), Box::new(several_shards)),
         script("kill -9 of serve --shards 3", "kill.py", &["30", &seed, "serve", "--shards", "3"]),
+        ("format page, long histories".to_owned(), Box::new(move || written_stores(&written_seed))),
         script("format page, serve", "written_files.py", &[&seed, "kept", "serve"]),
         script(
             "format page, kill -9 of serve --shards 2",
@@ -101,6 +102,19 @@ fn script(name: &str, script: &'static str, args: &[&str]) -> Step<'static> {
         clients::python(script, &words.iter().map(|word| &**word).collect::<Vec<_>>())
     };
     (name.to_owned(), Box::new(run))
+}
+
+/// Writes stores whose histories have all that the format page has, and compares each with the independent reader of that page.
+fn written_stores(seed: &str) -> Result<(), String> {
+    let dir = clients::scratch("written-stores")?;
+    let dir = dir.to_string_lossy();
+    let env = [("FAWN_WRITTEN_STORES", &*dir)];
+    steps::run_with(
+        "cargo",
+        &["test", "--locked", "--quiet", "-p", "fawn-ds", "--test", "it", "written_stores::"],
+        &env,
+    )?;
+    clients::python("written_stores.py", &[&server::binary().to_string_lossy(), &dir, seed])
 }
 
 /// A quarter of the bench's keys under a quarter of its memory, with as many idle connections.

@@ -82,3 +82,4 @@ mod undone_delete;
 mod unlisted_clears;
 mod unreadable;
 mod wide_pointers;
+mod written_stores;

@@ -111,6 +111,27 @@ impl RangeHarness {
         self.models.get_mut(&id).unwrap().content.insert(key.to_vec(), value.to_vec());
     }
 
+    /// As [`Self::write`], of a value with a client's flags.
+    pub(crate) fn write_flagged(&mut self, key: &[u8], value: &[u8], flags: u32) {
+        let Some(id) = self.range_of(key) else { return };
+        let version = self.next_version(id);
+        self.append(id, KeyHash::of(&SECRET, key), &RecordRef { flags, ..RecordRef::put(version, key, value) });
+        self.models.get_mut(&id).unwrap().content.insert(key.to_vec(), value.to_vec());
+    }
+
+    /// Writes that a chain drops again. Nothing of the range is in flight before.
+    pub(crate) fn roll_back(&mut self, id: RangeId, keys: &[Vec<u8>]) {
+        let after = self.engine.progress(id).appended;
+        for key in keys {
+            if self.range_of(key) != Some(id) {
+                continue;
+            }
+            let version = self.next_version(id);
+            self.append(id, KeyHash::of(&SECRET, key), &RecordRef::put(version, key, b"rolled back"));
+        }
+        self.engine.rollback(id, after).unwrap();
+    }
+
     pub(crate) fn clear(&mut self, id: u32) {
         let version = self.next_version(RangeId(id));
         self.append(RangeId(id), KeyHash(0), &RecordRef::bare(RecordKind::Clear, version, &[]));
