@@ -97,7 +97,9 @@ impl<D: Device> Engine<D> {
                 return Err(EngineError::Overloaded);
             }
         }
-        if parents.iter().any(|&at| self.ranges[at].progress.synced < self.ranges[at].progress.appended) {
+        // The open frame may have records that were rolled back: then all that is left is synced.
+        let is_synced = |range: &RangeState| range.progress.synced >= range.progress.appended;
+        if parents.iter().any(|&at| !is_synced(&self.ranges[at]) || self.ranges[at].open_facts.records > 0) {
             self.sync_all()?;
         }
         let listed = self.manifest.state().ancestors().count() + 2;

@@ -502,3 +502,21 @@ fn a_rollback_hides_records_of_the_parent_after_it_is_filed() {
     harness.check(&kept, "opened again");
     harness.check(&ghosts, "rolled back before the split");
 }
+
+/// The open frame has only records that were rolled back: all that is left of the range is synced.
+#[test]
+fn a_range_is_split_or_merged_right_after_a_rollback() {
+    let mut harness = whole(1, small(Durability::Sync), false);
+    let keys = keys(100);
+    fill(&mut harness, &keys, 1);
+    harness.roll_back(ID, &keys[..3]);
+    assert!(harness.try_split(1, ring_at(0x60), 2, 3));
+    harness.check(&keys, "split after a rollback");
+    fill(&mut harness, &keys, 2);
+    file(&mut harness);
+    harness.roll_back(RangeId(2), &keys);
+    assert!(harness.try_merge(2, 3, 4));
+    harness.check(&keys, "merged after a rollback");
+    harness.reopen(1, true);
+    harness.check(&keys, "opened again");
+}
