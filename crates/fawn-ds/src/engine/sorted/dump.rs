@@ -5,7 +5,7 @@ use crate::format::run::RunRecord;
 use crate::recovery::sequential::SequentialRead;
 use crate::sorted::{Run, RunSource, SourceHead};
 use fawn_flash::{Device, FileId, IoClass};
-use fawn_types::{KeyHash, RingKey};
+use fawn_types::{KeyHash, RangeId, RingKey, TimeMs};
 
 /// Length of a read of each run, bytes.
 const READ_BYTES: usize = 256 << 10;
@@ -71,16 +71,28 @@ impl<D: Device> Engine<D> {
         let Some(range) = self.range_ids[at].filter(|_| has_entry || self.candidates(at, hash).next().is_some()) else {
             return false;
         };
-        let version = record.version;
-        let now = fawn_types::TimeMs(0);
-        let mut found = self.lookup(range, hash, record.key, View::Latest, now);
+        // Without the runs first: the log may have a copy of the run's record, of the same version.
+        let runs = core::mem::take(&mut self.sorted.runs);
+        let has_put = self.find_for_dump(range, hash, record.key);
+        self.sorted.runs = runs;
+        match has_put {
+            Some(false) => self.find_for_dump(range, hash, record.key) == Some(false),
+            Some(true) => true,
+            // An unreadable record of the log may be another key's.
+            None => false,
+        }
+    }
+
+    /// Whether the key has a put, expired or not; `None`: a record cannot be read.
+    fn find_for_dump(&mut self, range: RangeId, hash: KeyHash, key: &[u8]) -> Option<bool> {
+        let now = TimeMs(0);
+        let mut found = self.lookup(range, hash, key, View::Latest, now);
         loop {
             let plan = match found {
-                Ok(Lookup::Found(entry)) => return entry.version != version,
-                Ok(Lookup::Absent | Lookup::Unsettled) => return true,
+                Ok(Lookup::Found(_)) => return Some(true),
+                Ok(Lookup::Absent | Lookup::Unsettled) => return Some(false),
                 Ok(Lookup::Read(plan)) => plan,
-                // An unreadable record of the log may be another key's.
-                Err(_) => return false,
+                Err(_) => return None,
             };
             self.read(plan, 0);
             let mut events = Vec::new();
