@@ -43,6 +43,7 @@ class RangeContent:
 
     def __init__(self, listed):
         self.listed, self.newest, self.pending = listed, {}, deque()
+        self.traces = {}  # newest records of sorted segments
         self.cleared, self.has_marks = listed.cleared, False
 
     def count(self, record):
@@ -53,6 +54,9 @@ class RangeContent:
             # Of two copies, the one in the log counts.
             if not known or (known.version, not known.in_runs) < (record.version, not record.in_runs):
                 self.newest[record.key] = record
+            trace = self.traces.get(record.key)
+            if record.in_runs and (not trace or trace.version < record.version):
+                self.traces[record.key] = record
 
     def commit_through(self, version):
         # Pending versions ascend: a range's history is in the order of its log.
@@ -92,9 +96,6 @@ class RangeContent:
             if known and known.version > record.version and not record.in_runs:
                 run = of_runs[key][0]
                 raise Damage(run.file, known.at, f"newer than the record of {key!r} in the log, which counts")
-            is_live = record.kind == PUT and not 0 < record.expiry_ms <= time_ms
-            if record.in_runs and is_live and (not known or known.version < record.version):
-                raise Damage("manifest", 0, f"the key {key!r} of a sorted segment is in no run")
             if not record.in_runs:
                 found[key] = record
         return {
@@ -116,7 +117,8 @@ def inherit(state, contents, histories):
         history.finish(M64)
     for content in contents.values():
         for ancestor in content.listed.lineage:
-            for key, record in histories[ancestor.number].newest.items():
+            history = histories[ancestor.number]
+            for key, record in [*history.newest.items(), *history.traces.items()]:
                 if ancestor.first <= ring_key_of(state.secret, key) < ancestor.end and record.version > ancestor.cleared:
                     content.count(record)
 
@@ -148,8 +150,8 @@ def contents_of(state):
     return {name: RangeContent(listed) for name, listed in state.ranges.items()}
 
 
-def check_checkpoint(checkpoint, state, segments, runs, expected, time_ms):
-    """A checkpoint and the log behind it must say the same as all of the log."""
+def check_checkpoint(checkpoint, state, segments, runs, expected, time_ms, traces):
+    """A checkpoint, the log behind it and the traces of sorted segments must say the same as all of the log."""
     checkpoint.check_facts(state, segments)
     records, contents, committed = checkpoint.records(state, segments), contents_of(state), {}
     for name, content in contents.items():
@@ -168,6 +170,8 @@ def check_checkpoint(checkpoint, state, segments, runs, expected, time_ms):
     read_log(state, segments, contents, histories, checkpoint.positions)
     for name, content in contents.items():
         content.finish(committed.get(name, 0))
+        for trace in traces[name].values():
+            content.count(trace)
         found = content.live(time_ms, runs)
         if found != expected[name]:
             keys = found.keys() | expected[name].keys()
@@ -197,8 +201,10 @@ def read_store(directory, time_ms, seen):
     for content in contents.values():
         content.finish()
     records = {name: content.live(time_ms, runs) for name, content in contents.items()}
+    traces = {name: content.traces for name, content in contents.items()}
     for uuid, length in state.checkpoints:
-        check_checkpoint(Checkpoint(directory, uuid, length, state), state, segments, runs, records, time_ms)
+        checkpoint = Checkpoint(directory, uuid, length, state)
+        check_checkpoint(checkpoint, state, segments, runs, records, time_ms, traces)
     seen["pending"] = seen.get("pending", 0) + sum(len(content.pending) for content in contents.values())
     for name, content in contents.items():
         content.finish(M64)

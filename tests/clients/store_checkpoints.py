@@ -108,6 +108,8 @@ class Checkpoint:
                 segment = segments.get(slot)
                 if not segment or (segment.listed.sequence, offset) >= self.positions[segment.listed.stream]:
                     continue
+                if segment.listed.is_sorted:
+                    continue  # The runs have its records, or later ones.
                 record = at[slot].get(offset)
                 is_own = record and (record.number == number or record.number in ancestors)
                 kinds = (PUT, TOMBSTONE) if state.indexes_deletes else (PUT,)
@@ -125,7 +127,7 @@ class Checkpoint:
 
     def check_counts(self, segments, counts, lengths):
         parts = [part for part in self.parts + self.partial if self.is_listed(part, segments)]
-        for part in parts:
+        for part in (part for part in parts if not segments[part.slot].listed.is_sorted):
             for share in part.shares:
                 place = (part.slot, share.number)
                 entries, entry_bytes = counts.pop(place, 0), lengths.pop(place, 0)

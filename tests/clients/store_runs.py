@@ -69,8 +69,8 @@ class Fences:
         for ascending in (self.first_areas, self.first_groups, [area.base for area in self.areas]):
             if list(ascending) != sorted(ascending):
                 raise Damage(content.file, 0, "fences: areas or groups do not ascend")
-        if len(bits) != footer.pages or len(words) != (bits[-1] // 64 + 1 if bits else 0):
-            raise Damage(content.file, 0, f"fences: {len(bits)} bits of {footer.pages} pages in {len(words)} words")
+        if len(bits) != footer.pages:
+            raise Damage(content.file, 0, f"fences: {len(bits)} bits of {footer.pages} pages")
         self.coordinates = [(bit - page) << 8 | byte for page, (bit, byte) in enumerate(zip(bits, low))]
         if self.coordinates != sorted(self.coordinates):
             raise Damage(content.file, 0, "fences: the coordinates do not ascend")

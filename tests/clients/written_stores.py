@@ -3,8 +3,8 @@
 written_stores.py BINARY DIR SEED      e.g. written_stores.py target/release/fawn /tmp/w 1
 
 DIR has the stores that the test `written_stores` of fawn-ds writes: their histories have cleaning, runs, splits, merges,
-clears, expiry and checkpoints. The reader must print what `fawn dump` prints, and report a flipped bit in every kind of
-file and in every part of a run, also where the checksums around the bit were computed again.
+clears, expiry and checkpoints. The reader must print what `fawn dump` prints, with the values that the test expects, and
+report a flipped bit in every kind of file and in every part of a run, also under checksums that were computed again.
 """
 
 import random
@@ -16,7 +16,7 @@ from store_compared import certain_bytes, compare, flip_bits, report_of, stores_
 from store_files import fold, hash64, mix, u32
 from store_pieces import PIECE_BYTES, PIECE_HEADER_BYTES
 
-STORES = 6
+STORES = 8
 FLIPS = 2  # per kind of file or part
 RESEALED = 40  # per part of a run
 # Parts of the format that the files must have, counted over all stores.
@@ -58,6 +58,10 @@ def main():
     assert len(stores) == STORES, f"{len(stores)} stores in {directory}"
     for store in stores:
         records, seen = compare(binary, store)
+        pairs = [line.split(" ") for line in (store / "expected").read_text().splitlines()]
+        expected = {bytes.fromhex(key): bytes.fromhex(value) for key, value in pairs}
+        found = {key: record[1] for key, record in records.items()}
+        assert found == expected, f"{store}: other keys or values than were written"
         ever.update(seen)
         last_with_runs = store if seen["runs"] and seen["ancestors"] else last_with_runs
         counts = ", ".join(f"{name} {count}" for name, count in seen.items() if count)
