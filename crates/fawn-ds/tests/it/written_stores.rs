@@ -222,7 +222,7 @@ fn written(seed: u64) -> WrittenStore {
     let steps = 2_000 + store.rng.below(2_000);
     store.steps(steps, true);
     store.check("before runs");
-    store.harness.options = if seed % 2 == 0 { sorted(Durability::Sync) } else { swept(Durability::Sync) };
+    store.harness.options = if seed.is_multiple_of(2) { sorted(Durability::Sync) } else { swept(Durability::Sync) };
     store.reopen();
     let steps = 1_000 << store.rng.below(3);
     store.steps(steps, false);
