@@ -12,12 +12,14 @@ use fawn_types::{ClientTag, Durability, KeyRange, RangeId};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The first ones reach all that a format page has. Others once found an error of the engine: a key that was dumped twice, and a
-/// split after a rollback.
-const SEEDS: [u64; 8] = [0, 1, 2, 3, 4, 5, 126, 208];
+/// The first ones reach all that the format page has. Each of the others once found an error: records of sorted segments
+/// counted twice (19), a key dumped twice (126), and values that were lost before they expired (293, 299).
+const SEEDS: [u64; 10] = [0, 1, 2, 3, 4, 5, 19, 126, 293, 299];
 /// Seeds that are run from the one in `FAWN_SEED` on.
 const MORE_SEEDS: u64 = 6;
 const KEYS: u64 = 900;
+/// In a store with runs of many pages.
+const MANY_KEYS: u64 = 6_000;
 /// The directory of all stores.
 const DIRECTORY: &str = "FAWN_WRITTEN_STORES";
 /// A file besides a store's: a line for each key, the key and its value, in hexadecimal digits.
@@ -32,6 +34,7 @@ const STEP_MS: u64 = 500;
 /// A store, the model of its content, and what its history had.
 struct WrittenStore {
     rng: Rng,
+    keys: u64,
     harness: RangeHarness,
     /// When the values of keys expire that do so before the history ends.
     expiries: BTreeMap<Vec<u8>, u64>,
@@ -59,12 +62,15 @@ impl WrittenStore {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let is_sole = rng.coin();
-        let options = small(Durability::Sync);
+        // The pointers of the other mode are longer.
+        let durability = if seed % 10 == 4 { Durability::EverySecond } else { Durability::Sync };
+        let options = small(durability);
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let mut harness = RangeHarness::new(disk, options, is_sole);
         harness.add(1, KeyRange::ALL);
         Self {
             rng,
+            keys: if seed % 10 == 5 { MANY_KEYS } else { KEYS },
             harness,
             expiries: BTreeMap::new(),
             next_id: 2,
@@ -80,7 +86,7 @@ impl WrittenStore {
     }
 
     fn write(&mut self) {
-        let keys = if self.rng.coin() { KEYS } else { KEYS / 6 };
+        let keys = if self.rng.coin() { self.keys } else { self.keys / 6 };
         let number = self.rng.below(keys);
         let key = key_of(number);
         let length = if self.rng.below(12) == 0 { 900 + self.rng.below(4000) } else { self.rng.below(500) };
@@ -109,7 +115,7 @@ impl WrittenStore {
             match self.rng.below(1000) {
                 0..=699 => self.write(),
                 700..=989 => self.turn(),
-                990 => self.clear(),
+                990 if self.keys == KEYS => self.clear(),
                 991..=992 => self.roll_back(),
                 993..=995 if has_changes => self.change_ranges(),
                 996..=997 => self.reopen(),
@@ -139,7 +145,7 @@ impl WrittenStore {
     fn roll_back(&mut self) {
         self.harness.settle();
         if !self.harness.is_sole {
-            let (id, keys) = (self.random_range(), [1, 2, 3].map(|_| key_of(self.rng.below(KEYS))));
+            let (id, keys) = (self.random_range(), [1, 2, 3].map(|_| key_of(self.rng.below(self.keys))));
             self.harness.roll_back(id, &keys);
         }
     }
@@ -189,7 +195,7 @@ impl WrittenStore {
                 self.harness.models.get_mut(&id).unwrap().content.remove(key);
             }
         }
-        let keys: Vec<_> = (0..KEYS).map(key_of).collect();
+        let keys: Vec<_> = (0..self.keys).map(key_of).collect();
         self.harness.check(&keys, context);
     }
 
@@ -219,12 +225,18 @@ impl WrittenStore {
 /// A history with splits, merges and clears, then one with a sorted tier over the ranges that are there.
 fn written(seed: u64) -> WrittenStore {
     let mut store = WrittenStore::new(seed);
-    let steps = 2_000 + store.rng.below(2_000);
+    let scale = store.keys / KEYS;
+    let steps = scale * (2_000 + store.rng.below(2_000));
     store.steps(steps, true);
     store.check("before runs");
-    store.harness.options = if seed.is_multiple_of(2) { sorted(Durability::Sync) } else { swept(Durability::Sync) };
+    let durability = store.harness.options.durability;
+    let is_swept = seed % 2 == 1 && store.keys == KEYS;
+    store.harness.options = if is_swept { swept(durability) } else { sorted(durability) };
+    if store.keys > KEYS {
+        (store.harness.options.sort_bytes, store.harness.options.memory_bytes) = (256 << 10, 8 << 20);
+    }
     store.reopen();
-    let steps = 1_000 << store.rng.below(3);
+    let steps = scale * (1_000 << store.rng.below(3));
     store.steps(steps, false);
     store.check("with runs");
     // A dump goes by the manifest's clock: all that expires early has expired by it, too.
