@@ -156,6 +156,11 @@ impl<D: Device> Engine<D> {
         self.candidates(at, hash).next().is_none() && !is_waiting()
     }
 
+    /// Whether lookups take the record for expired.
+    pub(in crate::engine) fn is_due(&self, at: usize, record: &RecordRef<'_>) -> bool {
+        record.expires_at_ms != 0 && self.time_of(at).0 >= record.expires_at_ms
+    }
+
     /// Time by which lookups of the range compare expiry times.
     fn time_of(&self, at: usize) -> TimeMs {
         self.ranges[at].chain_time.unwrap_or(self.clock.get())

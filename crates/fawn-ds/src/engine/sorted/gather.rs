@@ -266,6 +266,12 @@ impl<D: Device> Engine<D> {
         match record.kind {
             RecordKind::Tombstone => self.copy_tombstone(at, slot, record.version, record.key),
             RecordKind::Put if !self.may_be_removed(at, slot, hash, record) => Ok(Cleaned::Gone),
+            // A tombstone of the same version would hide the copy that a run may have.
+            RecordKind::Put
+                if self.sorted.may_have(&RingKey::of(&self.secret, record.key)) && !self.is_due(at, record) =>
+            {
+                Ok(Cleaned::Gone)
+            }
             // If it was deleted instead, a loss may undo that.
             _ if self.ranges[at].durably_committed() < self.ranges[at].progress.committed => {
                 Ok(Cleaned::Removed(self.ranges[at].progress.committed))
