@@ -241,6 +241,10 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let is_delete = kind == RecordKind::Put && record.kind == RecordKind::Tombstone;
         let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner, is_trace, is_delete };
         if is_in_image && stream == StreamKind::Foreground {
+            // The rollback lies before the checkpoint's position, too: only the checkpoint still has it.
+            if self.engine.is_void((slot, offset), number, version) {
+                return;
+            }
             return self.hide(at, &entry);
         }
         if stream == StreamKind::Survivors {

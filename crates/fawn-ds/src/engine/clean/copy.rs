@@ -75,7 +75,7 @@ impl<D: Device> Engine<D> {
         committed.is_some_and(|committed| committed.pointer == self.segments.pointer(slot, offset))
     }
 
-    pub(super) fn is_void(&self, (slot, offset): (u32, u32), number: RangeNumber, version: Version) -> bool {
+    pub(crate) fn is_void(&self, (slot, offset): (u32, u32), number: RangeNumber, version: Version) -> bool {
         let segment = self.segments.expect(slot);
         let position = LogPosition::new(segment.sequence, offset, self.options.segment_bytes);
         segment.is_void(number, position, version)
