@@ -37,6 +37,12 @@ pub(super) struct DeferredRecords {
     filter_words: usize,
 }
 
+/// Whether a record of a key counts, and not the one that is known. Of equal versions one is the copy of the other. But a
+/// put that was too long for a run was copied out of a segment that is sorted now, where it has left a trace.
+fn replaces(written: &Written, known: &Written) -> bool {
+    known.version < written.version || (known.version == written.version && written.is_put && !known.is_put)
+}
+
 impl DeferredRecords {
     pub(super) fn new(options: &Options) -> Self {
         // A read-only engine may be read at once and without a poll.
@@ -77,10 +83,10 @@ impl DeferredRecords {
         self.table.find_mut(name.hash, |known| known.name == name && known.range == range)
     }
 
-    /// Whether a deferred record of the key is as new as `written`.
+    /// Whether a deferred record of the key counts, and not `written`.
     pub(super) fn hides(&self, range: usize, name: KeyName, written: &Written) -> bool {
         let found = self.table.find(name.hash, |known| known.name == name && known.range == range);
-        found.is_some_and(|known| known.written.version >= written.version)
+        found.is_some_and(|known| !replaces(written, &known.written))
     }
 
     /// Takes a record of a key that has a deferred one; the newer of the two stays. Returns whether it has.
@@ -92,8 +98,7 @@ impl DeferredRecords {
         written: Written,
     ) -> bool {
         let Some(known) = self.find_mut(range, name) else { return false };
-        // Of equal versions, one is the copy of the other.
-        if known.written.version < written.version {
+        if replaces(&written, &known.written) {
             let old = core::mem::replace(&mut known.written, written);
             self.count(engine, range, &written);
             if old.is_put {
