@@ -90,7 +90,7 @@ pub mod sim {
 pub mod internals {
     pub use crate::engine::{
         BlobTicket, CorruptRecord, DumpReport, Engine, Event, KeepReason, Lookup, LookupPlan, LostPart,
-        PREFETCH_KEYS_MAX, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferScan, TransferStep,
+        PREFETCH_KEYS_MAX, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferPlace, TransferScan, TransferStep,
         TransferredResults, View, Watermarks,
     };
     pub use crate::error::{EngineError, OpenError};

@@ -438,7 +438,7 @@ impl TestCluster {
         let machine = &self.machines[&id];
         let first = match cursor {
             TransferCursor::Results { .. } => 0,
-            TransferCursor::Keys { hash } => hash,
+            TransferCursor::Keys { place, .. } => place,
             TransferCursor::End => return,
         };
         let rest = machine.log.records.iter().filter(|(version, _)| version.as_u64() >= first && *version <= base);
@@ -446,7 +446,7 @@ impl TestCluster {
         let mut next = TransferCursor::End;
         for (at, (version, payload)) in rest.enumerate() {
             if at == COPY_RECORDS {
-                next = TransferCursor::Keys { hash: version.as_u64() };
+                next = TransferCursor::Keys { pass: 0, place: version.as_u64() };
                 break;
             }
             records.extend_from_slice(&version.as_u64().to_le_bytes());

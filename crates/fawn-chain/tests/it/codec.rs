@@ -82,11 +82,11 @@ fn bodies() -> Vec<Body<'static>> {
         Body::Refused { op: 4, reason: RefusedReason::Larger { bytes: 70_000 } },
         Body::CannotAlign,
         Body::TransferWanted { base: None, cursor: TransferCursor::START },
-        Body::TransferWanted { base: Some(v), cursor: TransferCursor::Keys { hash: 1 << 60 } },
+        Body::TransferWanted { base: Some(v), cursor: TransferCursor::Keys { pass: 3, place: 1 << 60 } },
         Body::Transfer {
             base: v,
             cursor: TransferCursor::Results { session: 7, seq: 8 },
-            next: TransferCursor::Keys { hash: 0 },
+            next: TransferCursor::Keys { pass: 4, place: 0 },
             read_version: w,
             keys: 12,
             records: b"copied records",

@@ -1,13 +1,15 @@
 //! Scans: iteration over whole cells of the index in hash order, with keys read from their records.
-use super::fetch::{Expected, Hit, Probe, Rejected};
+use super::fetch::{Expected, Hit, Probe};
+use super::scan_place::ScanPlace;
+use super::sorted::RunStretch;
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
 use crate::index::Pointer;
+use crate::overlay::Written;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, RangeId, TimeMs, Version};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 
 /// A record counts as lost once its reads have failed for this long, ms. A shorter failure may be one of the whole
 /// device, after which the record is still there.
@@ -63,6 +65,20 @@ pub enum ScanStep {
     Read(LookupPlan),
 }
 
+/// Part of a range that a scan visits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ScanExtent {
+    /// Both parts.
+    Whole {
+        /// Whether the cursor was one of this store with its runs.
+        is_known: bool,
+    },
+    /// The log.
+    Log,
+    /// The runs, after a scan of the log that met what was written up to this version.
+    Runs(Version),
+}
+
 /// One step of a scan: from a cursor to at least `count` items.
 #[derive(Debug)]
 pub struct Scan {
@@ -70,8 +86,11 @@ pub struct Scan {
     pub(super) count: usize,
     /// Maximum length of a value that is returned with its key.
     pub(super) value_bytes_max: Option<u32>,
-    /// Start of the next step; 0 after the last one. A position in hash order, so it never becomes invalid.
+    /// Start of the next step; 0 after the last one. It never becomes invalid.
     pub cursor: u64,
+    pub(super) extent: ScanExtent,
+    /// `None` before the first call.
+    pub(super) place: Option<ScanPlace>,
     /// Keys that were found, of whole cells.
     pub items: Vec<ScanItem>,
     /// Expired keys of the same cells whose newest record is pending and a put: it may be one that keeps the key.
@@ -88,38 +107,13 @@ pub struct Scan {
     cell_kept: usize,
     cell_damaged: usize,
     cell: Option<Option<u64>>,
-    /// Of a scan of runs: the log's part has met what was written up to here.
-    pub(super) since: Option<Version>,
     pub(super) stretch: RunStretch,
-}
-
-/// A stretch of ring order in a scan of runs.
-#[derive(Debug, Default)]
-pub(super) struct RunStretch {
-    /// Changes of the list of runs before it was begun, and items returned by then; `None`: it was not begun.
-    pub(super) begun: Option<(u64, usize)>,
-    /// Pages by run and number.
-    pub(super) pages: BTreeMap<(u64, u32), Vec<u8>>,
-    /// Its keys that were not returned yet; `None` until all its pages are there.
-    pub(super) keys: Option<Vec<StretchKey>>,
-    /// Cursor of the next stretch.
-    pub(super) next: Option<u64>,
-    /// Records of the log that are not the current key's.
-    pub(super) rejected: Rejected,
-}
-
-/// The newest record of a key in the runs.
-#[derive(Debug)]
-pub(super) struct StretchKey {
-    pub(super) key: Vec<u8>,
-    /// `None`: a tombstone.
-    pub(super) value: Option<Vec<u8>>,
-    pub(super) version: Version,
-    pub(super) expires_at_ms: u64,
+    /// Items, and entries of `kept`, before the stretch.
+    pub(super) before_stretch: (usize, usize),
 }
 
 impl Scan {
-    /// From `cursor`, 0 being the start.
+    /// Of all of a range, from `cursor` on, 0 being the start. A key that was written after it was sorted may be met twice.
     #[must_use]
     pub fn new(range: RangeId, cursor: u64, count: usize) -> Self {
         Self {
@@ -127,6 +121,8 @@ impl Scan {
             count,
             value_bytes_max: None,
             cursor,
+            extent: ScanExtent::Whole { is_known: false },
+            place: None,
             items: Vec::new(),
             kept: Vec::new(),
             is_unsettled: false,
@@ -137,16 +133,44 @@ impl Scan {
             cell_kept: 0,
             cell_damaged: 0,
             cell: None,
-            since: None,
             stretch: RunStretch::default(),
+            before_stretch: (0, 0),
         }
     }
 
+    /// The part of a scan in the log. Its cursors are key hashes.
+    #[must_use]
+    pub fn of_log(range: RangeId, cursor: u64, count: usize) -> Self {
+        Self { extent: ScanExtent::Log, ..Self::new(range, cursor, count) }
+    }
+
     /// The part of a scan in runs, after that in the log, which met what was written up to `since`. It has cursors of its own;
-    /// 0 is the start.
+    /// 0 is the start. Only a key that is sorted meanwhile is met in both parts.
     #[must_use]
     pub fn of_runs(range: RangeId, cursor: u64, count: usize, since: Version) -> Self {
-        Self { since: Some(since), ..Self::new(range, cursor, count) }
+        Self { extent: ScanExtent::Runs(since), ..Self::new(range, cursor, count) }
+    }
+
+    /// The hash that the current cell begins with.
+    const fn hash(&self) -> u64 {
+        match self.place {
+            Some(ScanPlace::Log(hash)) => hash,
+            _ => 0,
+        }
+    }
+
+    /// A key has expired. Its pending record may be one that keeps it.
+    pub(super) fn note_expired(&mut self, key: &[u8], pending: Option<Written>, kept_before: usize) {
+        if let Some(pending) = pending {
+            self.is_unsettled = true;
+            let is_met = self.kept[kept_before..].iter().any(|kept| kept == key);
+            self.kept.extend((pending.is_put && !is_met).then(|| key.to_vec()));
+        }
+    }
+
+    /// Whether it is in runs now.
+    pub(super) const fn is_in_runs(&self) -> bool {
+        matches!(self.place, Some(ScanPlace::Runs(_)))
     }
 
     /// Returns values of up to `bytes_max` bytes with their keys.
@@ -165,33 +189,83 @@ impl<D: Device> Engine<D> {
     /// [`EngineError::UnknownRange`].
     pub fn scan_step(&mut self, scan: &mut Scan, now: TimeMs) -> Result<ScanStep, EngineError> {
         let at = self.range_at(scan.range)?;
-        if let Some(since) = scan.since {
-            return self.scan_runs(at, scan, since, now);
+        let place = match scan.place {
+            Some(place) => place,
+            None => self.begin_scan(at, scan),
+        };
+        if let ScanPlace::Log(from) = place {
+            match self.scan_log(at, scan, from, now) {
+                ScanStep::Done if scan.place == Some(ScanPlace::START) => {}
+                step => return Ok(step),
+            }
+            // The log was passed.
+            let has_runs = matches!(scan.extent, ScanExtent::Whole { .. }) && self.runs() > 0;
+            scan.place = has_runs.then_some(ScanPlace::Runs(0));
+            if !has_runs || scan.items.len() + scan.corrupt.len() >= scan.count {
+                self.end_scan_step(at, scan);
+                return Ok(ScanStep::Done);
+            }
         }
+        self.scan_runs(at, scan, now)
+    }
+
+    /// The place of a scan's cursor.
+    fn begin_scan(&self, at: usize, scan: &mut Scan) -> ScanPlace {
+        let place = match &mut scan.extent {
+            ScanExtent::Whole { is_known } => {
+                let (place, names_source) = ScanPlace::of_cursor(scan.cursor, self.source_of(at));
+                *is_known = names_source;
+                place
+            }
+            ScanExtent::Log => ScanPlace::Log(scan.cursor),
+            ScanExtent::Runs(_) => ScanPlace::Runs(scan.cursor),
+        };
+        *scan.place.insert(place)
+    }
+
+    /// Sets the cursor to the scan's place; none: the end.
+    pub(super) fn end_scan_step(&self, at: usize, scan: &mut Scan) {
+        scan.cursor = match (scan.extent, scan.place) {
+            (_, None) => 0,
+            (ScanExtent::Whole { is_known }, Some(place)) => {
+                let source = (is_known || self.runs() > 0).then(|| self.source_of(at));
+                place.to_cursor(source)
+            }
+            (_, Some(ScanPlace::Log(position) | ScanPlace::Runs(position))) => position,
+        };
+    }
+
+    /// Visits cells of the log from this hash on. At the log's end the scan's place is the start.
+    fn scan_log(&mut self, at: usize, scan: &mut Scan, mut from: u64, now: TimeMs) -> ScanStep {
         loop {
             if scan.cell.is_none() {
                 self.begin_cell(at, scan);
             }
             if let Some(read) = self.read_cell(at, scan, now) {
-                return Ok(read);
+                return read;
             }
             // A cell that was begun again may have split since, and then ends earlier.
             let next = scan.cell.take().flatten();
-            assert!(next.is_none_or(|next| next > scan.cursor), "a scan continues in hash order");
-            scan.cursor = next.unwrap_or(0);
-            if next.is_none() || scan.items.len() + scan.corrupt.len() >= scan.count {
-                return Ok(ScanStep::Done);
+            assert!(next.is_none_or(|next| next > from), "a scan continues in hash order");
+            from = next.unwrap_or(0);
+            scan.place = Some(ScanPlace::Log(from));
+            if next.is_none() {
+                return ScanStep::Done;
+            }
+            if scan.items.len() + scan.corrupt.len() >= scan.count {
+                self.end_scan_step(at, scan);
+                return ScanStep::Done;
             }
         }
     }
 
     /// Notes what the index has there, and what is committed but waits for its verification to get there.
     fn begin_cell(&self, at: usize, scan: &mut Scan) {
-        let (pointers, next) = self.cells(at, scan.cursor);
+        let (pointers, next) = self.cells(at, scan.hash());
         scan.todo.clear();
         scan.seen.clear();
         pointers.into_iter().for_each(|pointer| self.visit_later(scan, pointer));
-        let waiting = self.overlay.unconfirmed(at, scan.cursor, next).filter(|written| written.is_put);
+        let waiting = self.overlay.unconfirmed(at, scan.hash(), next).filter(|written| written.is_put);
         waiting.for_each(|written| self.visit_later(scan, written.pointer));
         scan.cell_items = scan.items.len();
         scan.cell_kept = scan.kept.len();
@@ -212,10 +286,10 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// A failure that may pass, as a lack of descriptors: the scan has not gone on.
     pub fn absorb_scan(&mut self, scan: &mut Scan, plan: LookupPlan) -> Result<(), EngineError> {
-        let is_of_runs = scan.since.is_some();
+        let is_of_runs = scan.is_in_runs();
         match self.absorb(plan) {
             Ok(()) if is_of_runs => {
-                self.take_stretch_page(scan);
+                self.take_stretch_page(&mut scan.stretch);
                 Ok(())
             }
             Err(EngineError::Device(error)) if !error.is_retryable() && !is_of_runs => {
@@ -276,9 +350,9 @@ impl<D: Device> Engine<D> {
             unreachable!("a record that was looked at is there or corrupt: {error}")
         };
         let next = scan.cell.flatten();
-        let is_indexed = self.cells(at, scan.cursor).0.contains(&pointer);
+        let is_indexed = self.cells(at, scan.hash()).0.contains(&pointer);
         let is_counted =
-            is_indexed || self.overlay.unconfirmed(at, scan.cursor, next).any(|written| written.pointer == pointer);
+            is_indexed || self.overlay.unconfirmed(at, scan.hash(), next).any(|written| written.pointer == pointer);
         if !is_counted {
             return self.begin_cell_again(at, scan);
         }
@@ -338,12 +412,8 @@ impl<D: Device> Engine<D> {
             return;
         }
         if hit.expires_at_ms != 0 && now.0 >= hit.expires_at_ms {
-            if let Some(pending) = entry.and_then(|entry| entry.newest_pending().copied()) {
-                scan.is_unsettled = true;
-                let is_met = scan.kept[scan.cell_kept..].iter().any(|kept| kept == key);
-                scan.kept.extend((pending.is_put && !is_met).then(|| key.to_vec()));
-            }
-            return;
+            let pending = entry.and_then(|entry| entry.newest_pending().copied());
+            return scan.note_expired(key, pending, scan.cell_kept);
         }
         // Written again after it was met, and come across by the trace of another key.
         let is_met = scan.items[scan.cell_items..].iter().any(|item| item.key == key);

@@ -1,8 +1,11 @@
-//! Sending a state transfer: a range's committed records up to a base, in hash order, one chunk at a time.
+//! Sending a state transfer: a range's committed records up to a base, one chunk at a time: those of the log in hash
+//! order, then those of runs.
 //!
 //! A chunk may need several device reads. It is handed over in one call, and every record in it is then still its key's
 //! newest. Newer versions are in the history after the base, which the receiver gets separately.
 use super::fetch::{Expected, Hit, Probe};
+use super::scan_place::{ScanPlace, TransferPlace};
+use super::sorted::RunsTransfer;
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::format::record::{self, RecordKind, RecordRef};
@@ -16,8 +19,8 @@ use smallvec::SmallVec;
 pub enum TransferStep {
     /// A chunk was visited.
     Chunk {
-        /// The cursor of the next chunk; `None` after the last.
-        next: Option<u64>,
+        /// The place of the next chunk; `None` after the last.
+        next: Option<TransferPlace>,
         /// Number of records; 0 if the last part of the range holds none.
         count: usize,
     },
@@ -59,11 +62,18 @@ struct CellWork {
     next: Option<u64>,
 }
 
-/// An outgoing transfer: from a cursor to the end of the range, chunk by chunk.
+/// An outgoing transfer: from a place to the end of the range, chunk by chunk.
 #[derive(Debug)]
 pub struct TransferScan {
     range: RangeId,
+    /// Its start, until the first step.
+    start: Option<TransferPlace>,
+    pass: u64,
+    names_source: bool,
+    /// The hash from which it continues in the log.
     cursor: Option<u64>,
+    /// The part in runs, once that is reached.
+    runs: Option<Box<RunsTransfer>>,
     base: Version,
     bytes_max: usize,
     cell: Option<CellWork>,
@@ -74,18 +84,40 @@ pub struct TransferScan {
 }
 
 impl TransferScan {
-    /// Starts at `cursor`, a hash (0 is the range's start), with keys committed up to `base`. A chunk takes up to
-    /// `bytes_max` bytes in the log, or one longer record.
+    /// Starts at a place, with keys committed up to `base`. A chunk takes about `bytes_max` bytes, or one longer record.
     #[must_use]
-    pub fn new(range: RangeId, cursor: u64, base: Version, bytes_max: usize) -> Self {
-        let (cell, held, held_bytes, is_gathered) = (None, Vec::new(), 0, false);
-        Self { range, cursor: Some(cursor), base, bytes_max, cell, held, held_bytes, is_gathered }
+    pub fn new(range: RangeId, start: TransferPlace, base: Version, bytes_max: usize) -> Self {
+        Self {
+            range,
+            start: Some(start),
+            pass: 0,
+            names_source: false,
+            cursor: None,
+            runs: None,
+            base,
+            bytes_max,
+            cell: None,
+            held: Vec::new(),
+            held_bytes: 0,
+            is_gathered: false,
+        }
     }
 
-    /// Cursor of the next chunk; `None` at the end.
-    #[must_use]
-    pub const fn cursor(&self) -> Option<u64> {
-        self.cursor
+    pub(super) const fn range(&self) -> RangeId {
+        self.range
+    }
+
+    pub(super) const fn base(&self) -> Version {
+        self.base
+    }
+
+    pub(super) const fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// A place of its pass.
+    pub(super) const fn place_of(&self, place: ScanPlace, source: Option<u64>) -> TransferPlace {
+        TransferPlace::new(self.pass, place, source)
     }
 }
 
@@ -105,6 +137,14 @@ impl<D: Device> Engine<D> {
         mut visit: impl FnMut(&RecordRef<'_>),
     ) -> Result<TransferStep, EngineError> {
         let at = self.range_at(scan.range)?;
+        if let Some(start) = scan.start.take() {
+            self.begin_transfer_scan(at, scan, start);
+        }
+        if let Some(mut runs) = scan.runs.take() {
+            let step = self.transfer_runs(at, scan, &mut runs, &mut visit);
+            scan.runs = Some(runs);
+            return step;
+        }
         while let Some(cursor) = scan.cursor.filter(|_| !scan.is_gathered) {
             let mut cell = scan.cell.take().unwrap_or_else(|| self.list_cell(at, cursor));
             if let Some(plan) = self.learn_cell(at, scan, &mut cell)? {
@@ -132,7 +172,26 @@ impl<D: Device> Engine<D> {
         }
         scan.is_gathered = false;
         let count = self.hand_over(at, scan, &mut visit);
-        Ok(TransferStep::Chunk { next: scan.cursor, count })
+        let has_runs = self.runs() > 0;
+        let next = match scan.cursor {
+            Some(hash) => Some(ScanPlace::Log(hash)),
+            None if has_runs => {
+                scan.runs = Some(Box::new(RunsTransfer::new(0)));
+                Some(ScanPlace::Runs(0))
+            }
+            None => None,
+        };
+        let source = (has_runs || scan.names_source).then(|| self.source_of(at));
+        Ok(TransferStep::Chunk { next: next.map(|place| scan.place_of(place, source)), count })
+    }
+
+    fn begin_transfer_scan(&self, at: usize, scan: &mut TransferScan, start: TransferPlace) {
+        let (pass, place) = start.resume_at(self.source_of(at));
+        (scan.pass, scan.names_source) = (pass, start.pass == pass && start.names_source());
+        match place {
+            ScanPlace::Log(hash) => scan.cursor = Some(hash),
+            ScanPlace::Runs(position) => scan.runs = Some(Box::new(RunsTransfer::new(position))),
+        }
     }
 
     /// Lists the pointers of the index cell, and committed records that wait for verification to enter it.
@@ -182,7 +241,8 @@ impl<D: Device> Engine<D> {
             };
             cell.unknown.pop();
             let hash = KeyHash::of(&self.secret, self.key_of(&hit)).0;
-            let is_own = self.has_key(at, self.key_of(&hit));
+            // In a store with runs, deletes have entries too.
+            let is_own = !self.is_delete(&hit) && self.has_key(at, self.key_of(&hit));
             if is_own && hit.version <= scan.base && scan.cursor.is_some_and(|cursor| hash >= cursor) {
                 cell.known.push(ListedRecord { hash, ..listed });
             }
@@ -191,6 +251,11 @@ impl<D: Device> Engine<D> {
             cell.known.sort_unstable_by_key(|listed| (core::cmp::Reverse(listed.hash), listed.pointer));
         }
         Ok(None)
+    }
+
+    /// Whether an index entry of a store with runs is of a delete.
+    fn is_delete(&self, hit: &Hit) -> bool {
+        hit.kind == RecordKind::Tombstone && self.is_indexed(hit.kind)
     }
 
     fn key_of(&self, hit: &Hit) -> &[u8] {
@@ -211,16 +276,17 @@ impl<D: Device> Engine<D> {
                 Probe::Other => unreachable!("any record was wanted"),
             };
             let hash = KeyHash::of(&self.secret, self.key_of(&hit)).0;
-            if hash != listed.hash || hit.version > scan.base {
+            if hash != listed.hash || hit.version > scan.base || self.is_delete(&hit) {
                 // Listed as what another record may have moved to.
                 cell.known.pop();
                 continue;
             }
-            // Two keys with the same hash stay in one chunk: a cursor cannot separate them.
-            let is_twin = scan.held.last().is_some_and(|last| last.listed.hash == listed.hash);
+            // Two keys with the same hash bits in a place stay in one chunk: it cannot separate them.
+            let in_place = |hash: u64| hash >> TransferPlace::HASH_SHIFT;
+            let is_twin = scan.held.last().is_some_and(|last| in_place(last.listed.hash) == in_place(listed.hash));
             let len = hit.len_bytes as usize;
             if !scan.held.is_empty() && !is_twin && scan.held_bytes + len > scan.bytes_max {
-                scan.cursor = Some(listed.hash);
+                scan.cursor = Some(in_place(listed.hash) << TransferPlace::HASH_SHIFT);
                 return Ok(CellGather::Full);
             }
             let held = self.hold(listed, &hit)?;

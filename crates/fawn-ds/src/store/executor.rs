@@ -232,7 +232,7 @@ impl OpExecutor {
             Op::Scan(stretch) => {
                 let scan = match stretch.since {
                     Some(since) => Scan::of_runs(RANGE, stretch.from, SCAN_KEYS, since),
-                    None => Scan::new(RANGE, stretch.from, SCAN_KEYS),
+                    None => Scan::of_log(RANGE, stretch.from, SCAN_KEYS),
                 };
                 let scan = match stretch.value_bytes_max {
                     Some(bytes_max) => scan.with_values(bytes_max),

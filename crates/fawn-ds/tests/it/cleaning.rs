@@ -1,6 +1,6 @@
 //! Cleaning: write amplification in the steady state, a store that stays nearly full, and copies of what is moved.
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{EngineError, EngineStats, Options, TransferScan, TransferStep, View};
+use fawn_ds::internals::{EngineError, EngineStats, Options, TransferPlace, TransferScan, TransferStep, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now, Version};
@@ -213,7 +213,7 @@ fn a_full_store_takes_deletes_and_then_writes_for_ever() {
 
 /// Takes all chunks of a copy as of `base`. `disturb` runs whenever the copy waits for a read.
 fn copied(node: &mut TestNode, base: Version, mut disturb: impl FnMut(&mut TestNode)) -> BTreeMap<Vec<u8>, Version> {
-    let (mut cursor, mut found) = (Some(0), BTreeMap::new());
+    let (mut cursor, mut found) = (Some(TransferPlace::START), BTreeMap::new());
     while let Some(from) = cursor {
         let mut scan = TransferScan::new(RANGE, from, base, 8 << 10);
         loop {

@@ -7,8 +7,8 @@ use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::{FRAMES_OFFSET, frame, segment};
 use fawn_ds::internals::{
-    EngineError, Options, RangeProgress, RecordKind, RecordRef, Replay, TransferScan, TransferStep, TransferredResults,
-    View,
+    EngineError, Options, RangeProgress, RecordKind, RecordRef, Replay, TransferPlace, TransferScan, TransferStep,
+    TransferredResults, View,
 };
 use fawn_flash::sim::{Capture, Image, Loss};
 use fawn_flash::{SimDisk, SimOptions};
@@ -484,8 +484,8 @@ fn every_image_of_a_transfer_is_void_or_whole() {
 /// Copies the range from one engine to another, with device reads at the donor. Returns the number of chunks.
 fn transfer_between(donor: &mut TestNode, receiver: &mut TestNode, base: Version, bytes_max: usize) -> usize {
     receiver.engine.begin_transfer(RANGE, base).unwrap();
-    let (mut cursor, mut chunks, mut is_begun) = (Some(0), 0, false);
-    let mut scan = TransferScan::new(RANGE, 0, base, bytes_max);
+    let (mut cursor, mut chunks, mut is_begun) = (Some(TransferPlace::START), 0, false);
+    let mut scan = TransferScan::new(RANGE, TransferPlace::START, base, bytes_max);
     while let Some(at) = cursor {
         // Half of the chunks begin a new scan, as at a donor that keeps no state.
         if chunks % 2 == 0 && !is_begun {
@@ -601,7 +601,7 @@ fn gather_over_changes(change_after_reads: usize) -> usize {
     }
     donor.settle();
     let base = version(1, 200);
-    let mut scan = TransferScan::new(RANGE, 0, base, 1 << 30);
+    let mut scan = TransferScan::new(RANGE, TransferPlace::START, base, 1 << 30);
     let TransferStep::Read(plan) = donor.engine.transfer_step(&mut scan, |_| {}).unwrap() else {
         panic!("some of the records are not in memory")
     };

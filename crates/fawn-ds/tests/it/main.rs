@@ -66,6 +66,7 @@ mod segment_image;
 mod sorted_files;
 mod sorted_jobs;
 mod sorted_late;
+mod sorted_ranges;
 mod sorted_scans;
 mod sorted_tier;
 mod split_results;

@@ -132,7 +132,7 @@ fn new_keys_that_a_fragment_takes_for_others_are_met() {
             if model.present.insert(i) && node.engine.len(RANGE) == before {
                 // The key is counted once verified, but a scan returns it at once.
                 uncounted += 1;
-                let mut scan = Scan::new(RANGE, TestNode::hash(&key(i)).0, 1);
+                let mut scan = Scan::of_log(RANGE, TestNode::hash(&key(i)).0, 1);
                 while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
                     node.engine.read(plan, 42);
                     let plan = node.wait_for_plan();

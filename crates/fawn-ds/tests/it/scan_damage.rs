@@ -1,7 +1,7 @@
 //! Tests of scans and copies over corrupt records: a scan passes them and says where they are, a copy never passes one.
 use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{
-    CorruptRecord, EngineError, LookupPlan, Options, Scan, ScanStep, TransferScan, TransferStep, View,
+    CorruptRecord, EngineError, LookupPlan, Options, Scan, ScanStep, TransferPlace, TransferScan, TransferStep, View,
 };
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -250,7 +250,7 @@ fn a_transfer_fails_at_a_damaged_record_and_names_it() {
             disk.flip_bits(&name, 4096 * 51 + 200, 1);
         }
         let base = node.engine.progress(RANGE).committed;
-        let mut copy = TransferScan::new(RANGE, 0, base, 64 << 10);
+        let mut copy = TransferScan::new(RANGE, TransferPlace::START, base, 64 << 10);
         let failed = loop {
             match node.engine.transfer_step(&mut copy, |_| ()) {
                 Ok(TransferStep::Chunk { next: Some(_), .. }) => {}

@@ -48,7 +48,7 @@ fn scan(node: &mut TestNode, is_in_runs: bool, mut meanwhile: impl FnMut(&mut Te
     let since = node.engine.progress(RANGE).committed;
     let (mut cursor, mut found) = (0, Vec::new());
     loop {
-        let scan = if is_in_runs { Scan::of_runs(RANGE, cursor, 40, since) } else { Scan::new(RANGE, cursor, 40) };
+        let scan = if is_in_runs { Scan::of_runs(RANGE, cursor, 40, since) } else { Scan::of_log(RANGE, cursor, 40) };
         let mut scan = scan.with_values(4096);
         while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
             meanwhile(node);

@@ -229,7 +229,7 @@ impl TestNode {
         loop {
             let mut scan = match is_in_runs {
                 true => Scan::of_runs(RANGE, cursor, 10, since),
-                false => Scan::new(RANGE, cursor, 10),
+                false => Scan::of_log(RANGE, cursor, 10),
             };
             while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, self.now.wall).unwrap() {
                 self.engine.read(plan, 42);

@@ -22,9 +22,31 @@ pub struct RangeDigest {
 impl<D: Device> MemberHost<D> {
     /// Digest of the committed entries that are not expired at `time`.
     pub(crate) fn digest(&mut self, range: RangeId, time: TimeMs) -> Result<RangeDigest, EngineError> {
-        let (mut digest, mut cursor) = (RangeDigest::default(), 0);
+        // A key that was sorted between the two parts would count twice.
+        self.engine.hold_runs(true);
+        let digest = self.digest_parts(range, time);
+        self.engine.hold_runs(false);
+        digest
+    }
+
+    fn digest_parts(&mut self, range: RangeId, time: TimeMs) -> Result<RangeDigest, EngineError> {
+        let mut digest = RangeDigest::default();
+        let since = self.engine.progress(range).committed;
+        self.digest_part(&mut digest, time, |cursor| Scan::of_log(range, cursor, STEP_KEYS), range)?;
+        self.digest_part(&mut digest, time, |cursor| Scan::of_runs(range, cursor, STEP_KEYS, since), range)?;
+        Ok(digest)
+    }
+
+    fn digest_part(
+        &mut self,
+        digest: &mut RangeDigest,
+        time: TimeMs,
+        scan_from: impl Fn(u64) -> Scan,
+        range: RangeId,
+    ) -> Result<(), EngineError> {
+        let mut cursor = 0;
         loop {
-            let mut scan = Scan::new(range, cursor, STEP_KEYS);
+            let mut scan = scan_from(cursor);
             while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, time)? {
                 let plan = self.wait_for(plan);
                 self.engine.absorb_scan(&mut scan, plan)?;
@@ -43,7 +65,7 @@ impl<D: Device> MemberHost<D> {
             }
             cursor = scan.cursor;
             if cursor == 0 {
-                return Ok(digest);
+                return Ok(());
             }
         }
     }

@@ -1,14 +1,14 @@
 //! Transfer of ranges for full resyncs: chunks read at the tail, and appended to the receiving member's log.
 //!
 //! Results of operations are sent first, as result-only records: a later head then recognizes retries of operations
-//! before the base. The records of all keys follow, in the order of the key hashes.
+//! before the base. The records of all keys follow, in the order of the sender's store.
 use super::member_host::MemberHost;
 use super::payload::{put_record, records_of};
 use super::peer_links::PeerLinks;
 use crate::exec::ReadWaiter;
 use crate::replica::{RangeSlot, TransferBegin, TransferProgress, put_acknowledged, split_acknowledged};
 use fawn_chain::{Body, Completions, Frame, TransferCursor};
-use fawn_ds::internals::{LookupPlan, RecordKind, RecordRef, TransferScan, TransferStep};
+use fawn_ds::internals::{LookupPlan, RecordKind, RecordRef, TransferPlace, TransferScan, TransferStep};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MemberId, RangeId, Version};
 
@@ -127,11 +127,11 @@ impl<D: Device> MemberHost<D> {
         links: &mut PeerLinks,
     ) {
         let range = self.members[at].id;
-        let hash = match cursor {
+        let start = match cursor {
             TransferCursor::Results { session, seq } => {
                 return self.send_results(at, (to, base), (session, seq), links);
             }
-            TransferCursor::Keys { hash } => hash,
+            TransferCursor::Keys { pass, place } => TransferPlace { pass, at: place },
             TransferCursor::End => return,
         };
         let mut is_in_flight = false;
@@ -142,7 +142,7 @@ impl<D: Device> MemberHost<D> {
             job.is_cancelled = !is_in_flight;
         }
         if !is_in_flight {
-            let scan = TransferScan::new(range, hash, base, self.config.limits.transfer_chunk_bytes_max);
+            let scan = TransferScan::new(range, start, base, self.config.limits.transfer_chunk_bytes_max);
             self.resume_transfer(TransferJob { range, to, base, cursor, scan, is_cancelled: false }, links);
         }
     }
@@ -158,7 +158,8 @@ impl<D: Device> MemberHost<D> {
             }
             Err(error) => return tracing::error!(?job, %error, "a transfer could not read the range"),
         };
-        let next = next.map_or(TransferCursor::End, |hash| TransferCursor::Keys { hash });
+        let next =
+            next.map_or(TransferCursor::End, |TransferPlace { pass, at }| TransferCursor::Keys { pass, place: at });
         self.send_chunk((range, job.to, job.base), (job.cursor, next), links);
     }
 
@@ -182,7 +183,7 @@ impl<D: Device> MemberHost<D> {
     ) {
         let (records, member) = (&mut self.records, &self.members[at]);
         records.clear();
-        let mut next = TransferCursor::Keys { hash: 0 };
+        let mut next = TransferCursor::Keys { pass: 0, place: 0 };
         for (tag, done) in member.completions.from(from).filter(|(_, done)| done.version <= base) {
             if records.len() >= self.config.limits.transfer_chunk_bytes_max {
                 next = TransferCursor::Results { session: tag.session, seq: tag.seq };

@@ -14,9 +14,11 @@ mod lookup;
 mod merge_choice;
 mod pace;
 mod scan;
+mod stretch;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod unindex;
 mod void_runs;
 mod write;
@@ -34,7 +36,9 @@ pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
 pub(super) use lookup::{RunHit, RunsPassed};
 use pace::{JobSearch, RunFailures};
+pub(super) use stretch::RunStretch;
 use sweep::RunSweep;
+pub(super) use transfer::RunsTransfer;
 
 /// A listed run.
 #[derive(Debug)]
@@ -81,6 +85,8 @@ pub(crate) struct SortedTier {
     run_search: JobSearch,
     /// Runs begun in this opening.
     begun: u64,
+    /// Runs are not entered for now.
+    is_held: bool,
 }
 
 impl SortedTier {
@@ -174,6 +180,11 @@ impl<D: Device> Engine<D> {
     /// Whether segments are being sorted or runs merged.
     pub fn is_sorting(&self) -> bool {
         self.sorted.has_work()
+    }
+
+    /// Holds the list of runs as it is, or lets it change again: a scan of both parts in a row then meets each key once.
+    pub fn hold_runs(&mut self, is_held: bool) {
+        self.sorted.is_held = is_held;
     }
 
     /// Number of runs.

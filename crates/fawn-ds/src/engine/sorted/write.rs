@@ -48,7 +48,7 @@ impl From<DeviceError> for SortFailure {
 impl<D: Device> Engine<D> {
     /// Continues the job, or begins a merge that is due.
     pub(in crate::engine) fn advance_sort(&mut self) {
-        if !self.sorted.is_active() || self.poisoned.is_some() || self.options.read_only {
+        if !self.sorted.is_active() || self.sorted.is_held || self.poisoned.is_some() || self.options.read_only {
             return;
         }
         if !self.sorted.retired.is_empty() {

@@ -150,7 +150,7 @@ fn a_chunk_that_is_wanted_no_more_is_not_sent() {
     let base = world.status(tail).members[0].committed;
     let disk = world.disks[&tail].clone();
     disk.hang(OpKind::Read);
-    let cursors = [0, 1 << 62, 1 << 63].map(|hash| TransferCursor::Keys { hash });
+    let cursors = [0, 1 << 60, 1 << 61].map(|place| TransferCursor::Keys { pass: 0, place });
     for cursor in cursors.into_iter().chain([cursors[2]]) {
         want(&mut world, base, cursor);
         assert_eq!(chunks(&mut world), [], "the disk reads nothing");
