@@ -87,7 +87,12 @@ fn row(name: &str, key_of: KeyOf, record_bytes: usize, filter_bits: u8, keys: u6
 
 /// Writes a run of all records; returns its length.
 fn write(device: &mut SimDevice, options: RunWriterOptions, buffer: SortBuffer) -> Result<u64, Box<dyn Error>> {
-    let rules = MergeRules { now: TimeMs(0), is_void: &|_, _| false, may_hide: &|_, _| false };
+    let rules = MergeRules {
+        now: TimeMs(0),
+        is_void: &|_, _| false,
+        number: &|record, _| record.number,
+        may_hide: &|_, _| false,
+    };
     let mut merge = RunMerge::new(vec![MergeSource::Memory(buffer)]);
     let mut writer = RunWriter::create(device, options)?;
     let (mut is_merged, mut tokens) = (false, 0);

@@ -77,7 +77,7 @@ pub struct Options {
     /// Length of a new store's pointers: it bounds the store's log, and an index takes a byte more per key with the
     /// longer ones. `None`: as short as the capacity allows.
     pub pointers_if_new: Option<PointerWidth>,
-    /// When segments are sorted into runs. Ranges of a store with runs cannot be split, merged or transferred yet.
+    /// When segments are sorted into runs.
     pub sort_when: SortWhen,
     /// Records of the log that are sorted into a run at a time, bytes; 0: a sixteenth of the budget, 256 MiB at most.
     pub sort_bytes: u64,

@@ -85,11 +85,6 @@ impl<D: Device> Engine<D> {
     /// Refuses while anything of the ranges is in flight, and syncs them.
     fn prepare_heirs(&mut self, parents: &[usize]) -> Result<(), EngineError> {
         self.check_writable()?;
-        if self.sorted.is_active() {
-            // Runs are not assigned to heirs yet.
-            let range = parents.iter().find_map(|&at| self.range_ids[at]).unwrap_or(RangeId(0));
-            return Err(EngineError::NotSplit { range });
-        }
         for &at in parents {
             let range = &self.ranges[at];
             let is_pending = !range.pending.is_empty() || range.copy.is_some() || self.has_unlisted_clear(at);
@@ -180,14 +175,15 @@ impl<D: Device> Engine<D> {
         self.examine_range(at);
     }
 
-    /// Edits that leave numbers out of lineages that no segment has any more.
+    /// Edits that leave numbers out of lineages that no segment and no run has any more.
     pub(crate) fn forgotten_lineage(&self) -> Vec<ManifestEdit> {
-        if self.manifest.state().ancestors().next().is_none() {
+        // A run that is being written has records under the numbers of the time when they were read.
+        if self.manifest.state().ancestors().next().is_none() || self.sorted.has_work() {
             return Vec::new();
         }
         // Lineages have numbers of retired ranges only, and the open frame has no records of those.
         let of_segments = self.segments.iter().flat_map(|segment| &segment.facts.numbers).map(|facts| facts.number);
-        let named: BTreeSet<RangeNumber> = of_segments.collect();
+        let named: BTreeSet<RangeNumber> = of_segments.chain(self.sorted.numbers()).collect();
         let shorter = |(&range, entry): (&RangeId, &ManifestRange)| {
             let numbers = entry.lineage.iter().map(|ancestor| ancestor.number);
             let oldest = numbers.filter(|number| named.contains(number)).min();
@@ -309,7 +305,8 @@ impl<D: Device> Engine<D> {
         self.ranges[at].inherited().iter().map(of_part).sum()
     }
 
-    /// Whether [`Engine::len`] is no estimate: nothing of the range has still to be filed after a split or merge.
+    /// Whether [`Engine::len`] is no estimate: nothing was ever sorted, and nothing of the range has still to be filed after a
+    /// split or merge.
     pub fn is_len_exact(&self, range: RangeId) -> bool {
         let Ok(at) = self.range_at(range) else { return true };
         // Deletes have index entries, and runs may have older records of keys in the log.

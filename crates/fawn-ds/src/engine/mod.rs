@@ -252,10 +252,10 @@ impl<D: Device> Engine<D> {
     /// Exact while no verification is queued ([`LogReport::verifications_queued`]); later polls and steps drain the
     /// queue. Until then a committed record with a matching fragment counts as a new version of an existing key. The
     /// count is too low by at most one per queued verification, and never too high. After a split or merge it is an
-    /// estimate until [`Engine::is_len_exact`].
+    /// estimate until [`Engine::is_len_exact`], and always in a store that has sorted.
     pub fn len(&self, range: RangeId) -> u64 {
         let Ok(at) = self.range_at(range) else { return 0 };
-        let keys = u64::from(self.ranges[at].index.len()) + self.inherited_keys(at) + self.sorted.records();
+        let keys = u64::from(self.ranges[at].index.len()) + self.inherited_keys(at) + self.keys_in_runs(at);
         keys.saturating_sub(self.overlay.unconfirmed_deletes(at))
     }
 

@@ -1,6 +1,7 @@
 //! Merge of sorted sources: the newest record of each key, and of tombstones and expired records only those that hide.
 use super::source::{RunSource, SortBuffer, SourceHead};
 use super::{Pushed, RunError, RunWriteError, RunWriter};
+use crate::format::RangeNumber;
 use crate::format::record::RecordKind;
 use crate::format::run::record::RECORD_BYTES_MAX;
 use crate::format::run::{RunRecord, Space};
@@ -46,6 +47,8 @@ pub struct MergeRules<'r> {
     /// Whether a record does not count: of a dropped number, cleared, rolled back, or out of its range's bounds. Such a
     /// record hides nothing, whatever its version.
     pub is_void: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool,
+    /// The local number under which a record that counts is written: that of the range that has its key now.
+    pub number: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> RangeNumber,
     /// Whether an older record of the key may be in a segment or run outside of the merge.
     pub may_hide: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool,
 }
@@ -243,10 +246,12 @@ impl RunMerge {
                 }
                 self.counts.older += 1;
                 if record.version > version {
-                    put_winner(&mut self.winner, &record);
+                    let number = (rules.number)(&record, &ring_key);
+                    put_winner(&mut self.winner, &RunRecord { number, ..record });
                 }
             } else {
-                put_winner(&mut self.winner, &record);
+                let number = (rules.number)(&record, &ring_key);
+                put_winner(&mut self.winner, &RunRecord { number, ..record });
                 self.place = Some(place);
             }
         }

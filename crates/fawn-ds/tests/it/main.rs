@@ -68,6 +68,7 @@ mod sorted_jobs;
 mod sorted_late;
 mod sorted_ranges;
 mod sorted_scans;
+mod sorted_splits;
 mod sorted_tier;
 mod split_results;
 mod splits;

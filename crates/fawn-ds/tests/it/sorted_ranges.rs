@@ -1,10 +1,11 @@
 //! Scans and transfers of ranges whose records are in the log and in runs: they give the content that lookups give.
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::sorted_tier::{sorted, swept};
+use crate::support::{SECRET, small};
 use fawn_ds::internals::{Options, Scan, ScanStep, TransferPlace, TransferScan, TransferStep};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, KeyRange, RangeId, Version};
+use fawn_types::{Durability, KeyRange, RangeId, RingKey, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 const KEYS: u64 = 700;
@@ -69,12 +70,17 @@ pub(crate) fn settle(harness: &mut RangeHarness) {
     harness.settle();
 }
 
+/// Keys that were written during a scan or transfer, and whether they were deleted.
+type Touched = BTreeMap<Vec<u8>, bool>;
+
 /// Changes of a store while a scan or transfer waits. They may include a key that is being scanned.
-fn disturb(harness: &mut RangeHarness, rng: &mut Rng, touched: &mut BTreeSet<Vec<u8>>) {
+fn disturb(harness: &mut RangeHarness, rng: &mut Rng, touched: &mut Touched) {
     for _ in 0..rng.below(40) {
         let number = rng.below(KEYS);
-        touched.insert(key(number));
         write(harness, rng, number);
+        let id = harness.range_of(&key(number)).unwrap();
+        let is_deleted = !harness.models[&id].content.contains_key(&key(number));
+        *touched.entry(key(number)).or_default() |= is_deleted;
     }
     match rng.below(4) {
         0 => settle(harness),
@@ -131,6 +137,15 @@ fn a_scan_of_a_range_gives_what_lookups_give() {
         harness.reopen(seed, true);
         harness.settle();
         check_scans(&mut harness, "after a crash");
+        // Some are about to be sorted.
+        for step in 0..300 {
+            let number = rng.below(KEYS);
+            write(&mut harness, rng, number);
+            if step % 8 == 0 {
+                harness.turn();
+            }
+        }
+        harness.settle();
         // The two parts, with nothing sorted between them: each key once.
         for id in (1..=RANGES).map(RangeId) {
             let (since, mut found) = (harness.engine.progress(id).committed, Vec::new());
@@ -174,7 +189,7 @@ fn a_scan_passes_no_key_while_records_are_written_sorted_and_merged() {
             harness.settle();
             let before = harness.models[&id].content.clone();
             let listed = harness.engine.stats().runs_listed;
-            let (mut touched, mut cursor, mut met) = (BTreeSet::new(), 0, BTreeMap::<Vec<u8>, Vec<u8>>::new());
+            let (mut touched, mut cursor, mut met) = (Touched::new(), 0, BTreeMap::<Vec<u8>, Vec<u8>>::new());
             let mut gone = before.clone();
             loop {
                 let count = 1 + rng.below(30) as usize;
@@ -199,7 +214,7 @@ fn a_scan_passes_no_key_while_records_are_written_sorted_and_merged() {
                 }
             }
             sorts += harness.engine.stats().runs_listed.saturating_sub(listed);
-            gone.retain(|key, _| !touched.contains(key));
+            gone.retain(|key, _| !touched.contains_key(key));
             for (key, value) in &gone {
                 let found = met.get(key).map(Vec::len);
                 assert!(
@@ -208,7 +223,11 @@ fn a_scan_passes_no_key_while_records_are_written_sorted_and_merged() {
                     String::from_utf8_lossy(key)
                 );
             }
-            let strange = met.keys().find(|key| !before.contains_key(*key) && !touched.contains(*key));
+            for key in before.keys().filter(|key| touched.get(*key) == Some(&false)) {
+                let context = format!("seed {seed}, {id:?}: overwritten {:?}", String::from_utf8_lossy(key));
+                assert!(met.contains_key(key), "{context}");
+            }
+            let strange = met.keys().find(|key| !before.contains_key(*key) && !touched.contains_key(*key));
             assert_eq!(strange, None, "seed {seed}, {id:?}");
         }
     }
@@ -225,7 +244,7 @@ fn a_scan_that_continues_at_another_store_passes_no_key() {
         let options = if seed % 2 == 0 {
             Options { sort_bytes: 150 << 10, ..sorted(Durability::Sync) }
         } else {
-            crate::support::small(Durability::Sync)
+            small(Durability::Sync)
         };
         let mut second = harness(seed + 100, options);
         let content: Content = first.models.values().flat_map(|model| model.content.clone()).collect();
@@ -252,22 +271,35 @@ fn a_scan_that_continues_at_another_store_passes_no_key() {
     }
 }
 
+/// Two hash tags whose keys are in one cell of the whole ring: their ring keys have the same 27 bits.
+fn tags_of_one_cell() -> [String; 2] {
+    let mut tags: BTreeMap<u32, String> = BTreeMap::new();
+    for number in 0.. {
+        let tag = format!("{{tag {number}}}");
+        let cell = RingKey::of(&SECRET, tag.as_bytes()).highest() >> 5;
+        if let Some(other) = tags.insert(cell, tag.clone()) {
+            return [other, tag];
+        }
+    }
+    unreachable!("cells are found before numbers end")
+}
+
 /// Keys of one hash tag lie together in runs, however many there are: a step still has a few of them.
 #[test]
-fn a_step_is_short_although_all_keys_share_a_tag() {
+fn a_step_is_short_although_many_keys_share_a_tag() {
     let options = Options { memory_bytes: 8 << 20, sort_bytes: 200 << 10, ..sorted(Durability::Sync) };
-    let mut harness = harness(50, options);
+    let mut harness = crate::splits::whole(50, options, true);
+    let tags = tags_of_one_cell();
     for number in 0..6_000 {
-        harness.write(format!("{{one tag}}-{number:06}").as_bytes(), Some(&[7; 200]));
+        harness.write(format!("{}-{number:06}", tags[number % 2]).as_bytes(), Some(&[7; 200]));
         if number % 32 == 0 {
             harness.turn();
         }
     }
     settle(&mut harness);
-    let id = harness.range_of(b"{one tag}").unwrap();
     let (mut cursor, mut found, mut steps, mut longest) = (0, BTreeSet::new(), 0, 0);
     loop {
-        let scan = scan_step(&mut harness, Scan::new(id, cursor, 10), |_| {});
+        let scan = scan_step(&mut harness, Scan::new(RangeId(1), cursor, 10), |_| {});
         (steps, longest) = (steps + 1, longest.max(scan.items.len()));
         found.extend(scan.items.into_iter().map(|item| item.key));
         cursor = scan.cursor;
@@ -327,7 +359,7 @@ fn a_transfer_sends_what_lookups_give_while_records_are_written_sorted_and_merge
             harness.settle();
             let base = harness.engine.progress(id).committed;
             let before = harness.models[&id].content.clone();
-            let (mut touched, listed) = (BTreeSet::new(), harness.engine.stats().runs_listed);
+            let (mut touched, listed) = (Touched::new(), harness.engine.stats().runs_listed);
             let found = transferred(
                 &mut [&mut harness],
                 (id, base),
@@ -341,7 +373,7 @@ fn a_transfer_sends_what_lookups_give_while_records_are_written_sorted_and_merge
             sorts += harness.engine.stats().runs_listed - listed;
             for (key, value) in &before {
                 let sent = found.get(key).map(|(_, value)| value);
-                let is_right = sent == Some(value) || (sent.is_none() && touched.contains(key));
+                let is_right = sent == Some(value) || (sent.is_none() && touched.contains_key(key));
                 assert!(is_right, "seed {seed}, {id:?}: {:?}", String::from_utf8_lossy(key));
             }
             let strange = found.keys().find(|key| !before.contains_key(*key));
@@ -359,7 +391,7 @@ fn a_transfer_that_continues_at_another_store_sends_every_key() {
         let options = if seed % 2 == 0 {
             Options { sort_bytes: 150 << 10, ..sorted(Durability::Sync) }
         } else {
-            crate::support::small(Durability::Sync)
+            small(Durability::Sync)
         };
         let mut second = harness(seed + 100, options);
         let content: Content = first.models.values().flat_map(|model| model.content.clone()).collect();

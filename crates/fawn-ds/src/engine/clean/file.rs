@@ -7,7 +7,7 @@ use super::super::Engine;
 use super::victim::{Victim, VictimPurpose};
 use crate::format::RangeNumber;
 use crate::format::record::{RecordKind, Stored};
-use crate::log::segments::RangeShare;
+use crate::log::segments::{RangeShare, Segment};
 use crate::overlay::ReplacedRecord;
 use crate::range::RangeState;
 use fawn_flash::Device;
@@ -39,7 +39,11 @@ impl<D: Device> Engine<D> {
             return false;
         }
         let now = self.now.mono;
-        let is_ready = |slot: u32| self.segments.get(slot).is_some_and(|segment| !segment.is_filing_failed);
+        // While the entries of a segment are removed because it was sorted, none may move to an index that was passed.
+        let is_ready = |slot: u32| {
+            let is_ready = |segment: &Segment| !segment.is_filing_failed && (!segment.is_gathered || segment.is_sorted);
+            self.segments.get(slot).is_some_and(is_ready)
+        };
         let parts = self.ranges.iter().filter(|range| range.is_retired()).flat_map(|range| &range.segments);
         let Some(slot) = parts.filter(|&(_, &slot)| is_ready(slot)).min().map(|(_, &slot)| slot) else {
             if now >= self.cleaner.filing.retry_at && self.has_retired() {
@@ -80,13 +84,20 @@ impl<D: Device> Engine<D> {
             return;
         }
         let owner = self.heir_of(number, record.key).map(|(at, _)| at);
-        if record.kind == RecordKind::Put {
+        if self.is_indexed(record.kind) {
             let record =
                 ReplacedRecord { pointer: self.segments.pointer(slot, offset), len_bytes: stored.encoded_len as u32 };
             self.file_record(owner, KeyHash::of(&self.secret, stored.record.key), record);
         }
+        let kind = match record.kind {
+            // A run has those that counted.
+            RecordKind::Put | RecordKind::Tombstone if self.segments.expect(slot).is_sorted => RecordKind::Tombstone,
+            // As while it was written.
+            kind if self.is_indexed(kind) => RecordKind::Put,
+            kind => kind,
+        };
         if let Some(at) = owner.filter(|&at| self.is_unfiled(slot, at)) {
-            share_of(counts, at).enter(record.version, record.kind);
+            share_of(counts, at).enter(record.version, kind);
         }
     }
 
@@ -161,7 +172,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether a retired range has a part of the segment.
-    pub(super) fn has_retired_part(&self, shares: &[RangeShare]) -> bool {
+    pub(in crate::engine) fn has_retired_part(&self, shares: &[RangeShare]) -> bool {
         shares.iter().any(|share| RangeState::is_retired(&self.ranges[share.range]))
     }
 }

@@ -36,18 +36,23 @@ impl<D: Device> Engine<D> {
         if self.sorted.job.is_none() {
             self.begin_due_sort();
         }
-        let job = self.sorted.job.as_mut().filter(|job| job.step == SortStep::Gather)?;
-        match job.todo.pop() {
-            Some(slot) => Some((slot, job.id)),
-            // A run without a sorted segment would only take space.
-            None if job.slots.is_empty() => {
-                job.step = SortStep::GivenUp;
-                None
+        loop {
+            let job = self.sorted.job.as_mut().filter(|job| job.step == SortStep::Gather)?;
+            let Some(slot) = job.todo.pop() else {
+                if job.slots.is_empty() {
+                    // A run without a sorted segment would only take space.
+                    job.step = SortStep::GivenUp;
+                } else {
+                    job.end_gathering();
+                }
+                return None;
+            };
+            let id = job.id;
+            // A range was split or merged since the job began: filing is first, also because of checkpoints.
+            if !self.has_retired_part(&self.segments.expect(slot).shares) {
+                return Some((slot, id));
             }
-            None => {
-                job.end_gathering();
-                None
-            }
+            self.gathered(slot, id, false);
         }
     }
 
@@ -155,7 +160,7 @@ impl<D: Device> Engine<D> {
         let is_enough = if self.full { !slots.is_empty() } else { slots.len() < sortable.len() || bytes >= bytes_max };
         if !is_enough {
             // Live bytes of sealed segments only become fewer. So only a segment that is not movable yet changes this.
-            let is_later = |segment: &&Segment| Self::may_be_sorted(segment) && !self.is_movable(segment);
+            let is_later = |segment: &&Segment| Self::may_be_sorted(segment) && !self.is_sortable(segment);
             let later_bytes: u64 = self.segments.iter().filter(is_later).map(Segment::live_bytes).sum();
             if later_bytes > 0 && bytes + later_bytes >= bytes_max {
                 self.sorted.segment_search.repeat_soon(self.now.mono);
@@ -191,7 +196,8 @@ impl<D: Device> Engine<D> {
     }
 
     fn is_sortable(&self, segment: &Segment) -> bool {
-        Self::may_be_sorted(segment) && self.is_movable(segment)
+        let is_filed = !self.has_retired_part(&segment.shares);
+        Self::may_be_sorted(segment) && is_filed && self.is_movable(segment)
     }
 
     /// Whether the segment has records for a run, now or once it is movable.

@@ -27,6 +27,7 @@ use super::{Engine, EngineError};
 use crate::error::OpenError;
 use crate::format::manifest::{ManifestEdit, RunEntry};
 use crate::format::run::{self, RunHeader, RunRecord, Space};
+use crate::format::segment::NumberFacts;
 use crate::format::{RangeNumber, StoreUuid};
 use crate::sorted::{Run, RunError};
 use fawn_flash::{Device, FileId};
@@ -110,9 +111,9 @@ impl SortedTier {
         self.runs.iter().chain(&self.retired).map(|listed| listed.file_bytes).sum()
     }
 
-    /// Records in the runs, older ones included.
-    pub(crate) fn records(&self) -> u64 {
-        self.runs.iter().map(|listed| listed.run.footer().records).sum()
+    /// Local numbers that records in runs have.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = RangeNumber> + '_ {
+        self.runs.iter().flat_map(|listed| &listed.run.facts().numbers).map(|facts| facts.number)
     }
 
     /// Whether a job is under way.
@@ -190,6 +191,26 @@ impl<D: Device> Engine<D> {
     /// Number of runs.
     pub fn runs(&self) -> usize {
         self.sorted.runs.len()
+    }
+
+    /// Records of the range in runs, older ones and deletes included. If it has records under the numbers of ranges before
+    /// it, by the pages of its part of the ring.
+    pub(crate) fn keys_in_runs(&self, at: usize) -> u64 {
+        let range = &self.ranges[at];
+        let entry = range.id.and_then(|id| self.manifest.state().ranges.get(&id));
+        let lineage = entry.map_or(&[][..], |entry| &entry.lineage);
+        let of_run = |listed: &ListedRun| {
+            let (numbers, footer) = (&listed.run.facts().numbers, listed.run.footer());
+            let is_older = |facts: &&NumberFacts| lineage.iter().any(|ancestor| ancestor.number == facts.number);
+            if numbers.iter().any(|facts| is_older(&facts)) {
+                let pages = listed.run.extent(Space::KEYS, &range.keys.start, range.keys.end.as_ref()).len() as u64;
+                return footer.records * pages / u64::from(footer.pages.max(1));
+            }
+            let own =
+                numbers.iter().find(|facts| facts.number == range.number && facts.highest > range.cleared.committed);
+            own.map_or(0, |facts| u64::from(facts.records))
+        };
+        self.sorted.runs.iter().map(of_run).sum()
     }
 
     /// As [`Engine::open_runs`], without those that are missing or damaged. Returns these.

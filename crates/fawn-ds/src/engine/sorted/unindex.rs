@@ -50,6 +50,10 @@ impl<D: Device> Engine<D> {
                 range.lowest_dead_puts.remove(sequence);
                 range.shows_hidden = true;
                 self.release_held(share.range);
+                for at in self.family(share.range) {
+                    self.ranges[at].shows_hidden = true;
+                    self.release_held(at);
+                }
             }
             self.examine_if_dead(slot);
         }

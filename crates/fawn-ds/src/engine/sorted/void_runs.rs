@@ -2,6 +2,7 @@
 use super::super::Engine;
 use super::job::{LATER_FILTER_BITS, RunInputs, SortJob, SortStep};
 use super::{ListedRun, SortedTier};
+use crate::format::run::KeyBounds;
 use crate::format::segment::NumberFacts;
 use fawn_flash::Device;
 
@@ -40,14 +41,21 @@ impl<D: Device> Engine<D> {
     }
 
     fn is_void_run(&self, listed: &ListedRun) -> bool {
-        listed.run.facts().numbers.iter().all(|facts| self.is_void_number(facts))
+        listed.run.facts().numbers.iter().all(|facts| self.is_void_number(facts, listed.bounds()))
     }
 
-    /// Whether the manifest says that no record of this local number up to its highest version counts.
-    fn is_void_number(&self, facts: &NumberFacts) -> bool {
-        match self.ranges.iter().find(|range| range.number == facts.number && range.id.is_some()) {
-            Some(range) => facts.highest <= range.cleared.listed,
-            None => self.manifest.state().ancestors().all(|ancestor| ancestor.number != facts.number),
+    /// Whether the manifest says that no record of this local number, up to its highest version and within the bounds, counts.
+    fn is_void_number(&self, facts: &NumberFacts, bounds: &KeyBounds) -> bool {
+        if let Some(range) = self.ranges.iter().find(|range| range.number == facts.number && range.id.is_some()) {
+            return facts.highest <= range.cleared.listed;
         }
+        let state = self.manifest.state();
+        self.ranges.iter().filter_map(|range| Some((range, state.ranges.get(&range.id?)?))).all(|(range, entry)| {
+            entry.lineage.iter().filter(|ancestor| ancestor.number == facts.number).all(|ancestor| {
+                let keys = &ancestor.keys;
+                let is_apart = bounds.highest < keys.start || keys.end.is_some_and(|end| bounds.lowest >= end);
+                is_apart || facts.highest <= ancestor.cleared.max(range.cleared.listed)
+            })
+        })
     }
 }

@@ -166,6 +166,10 @@ impl<D: Device> Engine<D> {
         let rules = MergeRules {
             now: now.min().unwrap_or(TimeMs(0)),
             is_void: &|record: &RunRecord<'_>, _: &RingKey| self.is_void_in_run(record),
+            // Otherwise a number would stay in lineages for good, and these would grow with every split.
+            number: &|record: &RunRecord<'_>, _: &RingKey| {
+                self.owner_of(record.number, record.key).map_or(record.number, |(at, _)| self.ranges[at].number)
+            },
             may_hide: &|record: &RunRecord<'_>, ring_key: &RingKey| {
                 let space = Space::of_type_byte(record.type_byte);
                 let mut older = self.sorted.runs.iter().filter(|listed| listed.age < oldest);
