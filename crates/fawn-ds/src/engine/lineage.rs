@@ -177,12 +177,12 @@ impl<D: Device> Engine<D> {
 
     /// Edits that leave numbers out of lineages that no segment and no run has any more.
     pub(crate) fn forgotten_lineage(&self) -> Vec<ManifestEdit> {
-        // A run that is being written has records under the numbers of the time when they were read.
-        if self.manifest.state().ancestors().next().is_none() || self.sorted.has_work() {
+        if self.manifest.state().ancestors().next().is_none() {
             return Vec::new();
         }
         // Lineages have numbers of retired ranges only, and the open frame has no records of those.
         let of_segments = self.segments.iter().flat_map(|segment| &segment.facts.numbers).map(|facts| facts.number);
+        // A run that is being written has no lower number than its segments and runs, which stay until it is listed.
         let named: BTreeSet<RangeNumber> = of_segments.chain(self.sorted.numbers()).collect();
         let shorter = |(&range, entry): (&RangeId, &ManifestRange)| {
             let numbers = entry.lineage.iter().map(|ancestor| ancestor.number);

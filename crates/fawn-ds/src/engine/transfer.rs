@@ -260,6 +260,8 @@ impl<D: Device> Engine<D> {
                 _ => continue,
             };
             self.progressed = true;
+            // Its segments may be sorted now.
+            self.sorted.note_change();
         }
     }
 

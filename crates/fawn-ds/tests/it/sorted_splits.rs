@@ -3,10 +3,12 @@ use crate::range_harness::{RangeHarness, ring_at};
 use crate::sorted_ranges::settle as settle_and_sort;
 use crate::sorted_tier::{sorted, swept};
 use crate::splits::{file, fill, history, keys, modelled, scan_all, whole};
-use fawn_ds::internals::{Engine, Options, SortWhen};
+use crate::support::SECRET;
+use fawn_ds::internals::{Engine, Options, RecordRef, SortWhen};
 use fawn_flash::SimDevice;
 use fawn_flash::sim::{Capture, Loss};
-use fawn_types::{Durability, RangeId};
+use fawn_types::{Durability, KeyHash, KeyRange, RangeId};
+use std::collections::BTreeMap;
 
 /// The pace of sorts depends on what is written: so small that there are many.
 fn few(options: Options) -> Options {
@@ -143,10 +145,41 @@ fn runs_of_a_dropped_range_go() {
     harness.split(1, ring_at(0x80), 2, 3);
     harness.drop_range(2);
     harness.drop_range(3);
-    harness.add(4, fawn_types::KeyRange::ALL);
+    harness.add(4, KeyRange::ALL);
     settle_and_sort(&mut harness);
     assert_eq!(harness.engine.runs(), 0);
     check(&mut harness, &keys, "dropped");
+}
+
+/// A transfer empties the range, and its own history goes on meanwhile. What both bring is sorted after the transfer's end.
+#[test]
+fn a_range_that_was_copied_here_is_sorted_afterwards() {
+    let mut keys = keys(400);
+    let brought = keys.split_off(200);
+    let mut harness = sorted_range(5, few(sorted(Durability::Sync)), false, &keys);
+    let id = RangeId(1);
+    let base = harness.engine.progress(id).committed;
+    harness.engine.begin_transfer(id, base).unwrap();
+    harness.enter(id, KeyRange::ALL, BTreeMap::new());
+    check(&mut harness, &keys, "emptied");
+    for (own, copied) in keys.iter().zip(&brought) {
+        let record = RecordRef::put(base, copied, &[3; 400]);
+        harness.engine.append_copied(id, KeyHash::of(&SECRET, copied), &record).unwrap();
+        harness.models.get_mut(&id).unwrap().content.insert(copied.clone(), vec![3; 400]);
+        harness.write(own, Some(&[2; 400]));
+        harness.turn();
+    }
+    settle_and_sort(&mut harness);
+    assert_eq!(harness.engine.runs(), 0, "old runs are void, and nothing is sorted yet");
+    harness.engine.finish_transfer(id).unwrap();
+    settle_and_sort(&mut harness);
+    settle_and_sort(&mut harness);
+    assert!(harness.engine.copying(id).is_none() && harness.engine.runs() > 0, "{:?}", harness.engine);
+    for seed in 0..3 {
+        check(&mut harness, &keys, "own records");
+        check(&mut harness, &brought, "copied records");
+        harness.reopen(seed, true);
+    }
 }
 
 /// Crash images after each operation around splits, filing, sorts, merges of runs and of ranges, drops and clears: the

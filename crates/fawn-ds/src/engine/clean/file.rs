@@ -151,6 +151,7 @@ impl<D: Device> Engine<D> {
             }
         }
         self.drops.examine.push((slot, sequence));
+        self.sorted.note_change();
         self.stats.segments_filed += 1;
     }
 

@@ -224,7 +224,8 @@ impl<D: Device> Engine<D> {
             return false;
         }
         // Survivors are read before a clear, which would clear those behind it too. During a transfer this is a guard: copies
-        // lie under the transfer's number, and an opening compares their versions.
+        // lie under the transfer's number, and an opening compares their versions. A sorted record would be hidden by an older
+        // one that the transfer brings, but it brings none.
         let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();
         // A guard as well: records of a retired range are all older than a clear of its heirs, which have nothing of it
         // during a transfer.

@@ -153,7 +153,8 @@ impl SortedTier {
         self.run_search.note_change();
     }
 
-    /// A segment was listed as sealed, or cleaned, or not sorted after all: there may be enough to sort now.
+    /// A segment was listed as sealed, cleaned, filed, or not sorted after all, or a transfer has ended: there may be enough to
+    /// sort now.
     pub(super) const fn note_change(&mut self) {
         self.segment_search.note_change();
     }
