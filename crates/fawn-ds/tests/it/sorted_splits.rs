@@ -151,7 +151,7 @@ fn runs_of_a_dropped_range_go() {
     check(&mut harness, &keys, "dropped");
 }
 
-/// A transfer empties the range, and its own history goes on meanwhile. What both bring is sorted after the transfer's end.
+/// A transfer empties the range, and its own history goes on meanwhile. Records of both are sorted after the transfer's end.
 #[test]
 fn a_range_that_was_copied_here_is_sorted_afterwards() {
     let mut keys = keys(400);

@@ -171,6 +171,13 @@ fn a_clear_of_one_part_leaves_the_other() {
     }
 }
 
+/// Drops a range, and adds another one in its place.
+fn add_again(harness: &mut RangeHarness, id: u32, next: u32) {
+    let keys = harness.models[&RangeId(id)].keys;
+    harness.drop_range(id);
+    harness.add(next, keys);
+}
+
 /// Random histories, with everything at once. Returns how many times runs were listed.
 pub(crate) fn history(seed: u64, options: &Options, is_sole: bool) -> u64 {
     let mut rng = Rng::new(seed);
@@ -210,9 +217,7 @@ pub(crate) fn history(seed: u64, options: &Options, is_sole: bool) -> u64 {
                 }
             }
             8 => {
-                let keys = harness.models[&RangeId(id)].keys;
-                harness.drop_range(id);
-                harness.add(next, keys);
+                add_again(&mut harness, id, next);
                 next += 1;
             }
             9 => harness.clear(id),

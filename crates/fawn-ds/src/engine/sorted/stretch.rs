@@ -166,7 +166,7 @@ impl<D: Device> Engine<D> {
         let mut end: Option<u64> = None;
         for id in self.run_ids() {
             let Some(listed) = self.sorted.find(id) else { continue };
-            // Of the oldest runs, which have no keys in common, only the one at the position is read.
+            // The oldest runs have no keys in common: only the one at the position is read.
             let lowest = listed.bounds().lowest;
             if rest.end.is_some_and(|end| lowest >= end) {
                 continue;
@@ -331,8 +331,8 @@ impl<D: Device> Engine<D> {
 enum Loaded {
     /// A page is missing.
     Read(ReadSpan),
-    /// Those of whole cells are there; the cell of the next stretch, if there is one.
+    /// The pages of whole cells are there; the cell of the next stretch, if there is one.
     Cells(Option<u64>),
-    /// Those of a part of one cell are there, which ends before this slice.
+    /// The pages of a part of one cell are there, which ends before this slice.
     UpTo(u64),
 }
