@@ -1,7 +1,7 @@
 //! Ranges of a run: they are added, split, merged and dropped while the store serves.
 use crate::driver::{FaultDriver, SECRET};
 use crate::model::{FaultedRange, ModelContent};
-use fawn_ds::internals::{EngineError, SortWhen};
+use fawn_ds::internals::EngineError;
 use fawn_types::{KeyRange, RangeId, RingKey, Version};
 use std::collections::BTreeMap;
 
@@ -60,8 +60,6 @@ impl FaultDriver {
                 return true;
             }
             Err(EngineError::Overloaded) => {}
-            // Runs are not assigned to heirs yet.
-            Err(EngineError::NotSplit { .. }) if self.options.sort_when != SortWhen::Never => {}
             Err(error) => {
                 self.refused(&error);
                 if self.is_poisoned() {
