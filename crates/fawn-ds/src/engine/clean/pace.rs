@@ -154,8 +154,12 @@ impl<D: Device> Engine<D> {
 
     fn tombstones_take_much(&self) -> bool {
         let (mut tombstone_bytes, mut bytes) = (0, 0);
+        // Sorted segments are sets of tombstones. With space left they wait until what they hide is sorted, too; but that may
+        // lie among records that are too long for a run.
+        let counts_sorted = self.has_little_space();
         for segment in self.segments.iter() {
-            tombstone_bytes += segment.tombstone_bytes;
+            let is_counted = segment.is_sorted && counts_sorted;
+            tombstone_bytes += if is_counted { u64::from(segment.end) } else { segment.tombstone_bytes };
             bytes += u64::from(segment.end);
         }
         tombstone_bytes * TOMBSTONES_SHARE_MAX > bytes

@@ -2,7 +2,6 @@
 use super::super::clean::Cleaned;
 use super::super::{Engine, EngineError};
 use super::job::{Gathered, SortJob, SortJobId, SortStep};
-use super::merge_choice::SpaceLeft;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef, Stored};
 use crate::format::run::RunRecord;
@@ -165,7 +164,7 @@ impl<D: Device> Engine<D> {
             if later_bytes > 0 && bytes + later_bytes >= bytes_max {
                 self.sorted.segment_search.repeat_soon(self.now.mono);
             }
-            if self.space_left() != SpaceLeft::Ample {
+            if self.has_little_space() {
                 self.seal_survivors();
             }
             return false;

@@ -163,7 +163,12 @@ impl<D: Device> Engine<D> {
         true
     }
 
-    pub(super) fn space_left(&self) -> SpaceLeft {
+    /// Whether less than a tenth of the space is left.
+    pub(in crate::engine) fn has_little_space(&self) -> bool {
+        self.space_left() != SpaceLeft::Ample
+    }
+
+    fn space_left(&self) -> SpaceLeft {
         let (capacity, taken) = (self.capacity_segments(), self.taken_segments());
         match capacity.saturating_sub(taken) {
             _ if self.full => SpaceLeft::None,
