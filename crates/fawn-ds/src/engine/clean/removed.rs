@@ -3,6 +3,8 @@
 //! The log does not say whether a lookup removed such a put when it expired, or a newer record of its key did. In the
 //! first case the put hides older ones of its key, so a tombstone of its version must take its place. In the second case a
 //! crash may undo the newer record, and the tombstone would hide the put that is then current again.
+//!
+//! In a store with runs, deletes without an index entry wait, too: until the entries have moved to the victim's copies.
 use super::super::Engine;
 use super::victim::Pause;
 use crate::format::RangeNumber;
@@ -13,7 +15,7 @@ use fawn_types::Version;
 /// Memory of the puts that wait, from which the walk over the victim waits too, bytes.
 const WAITING_BYTES_MAX: usize = 256 << 10;
 
-/// A put of the victim that waits until its removal is durable.
+/// A put of the victim that waits until its removal is durable, or a delete.
 #[derive(Debug)]
 struct RemovedPut {
     number: RangeNumber,
@@ -24,7 +26,7 @@ struct RemovedPut {
     committed: Version,
 }
 
-/// The victim's puts that wait.
+/// The victim's puts and deletes that wait.
 #[derive(Debug, Default)]
 pub(super) struct RemovedPuts {
     puts: Vec<RemovedPut>,
@@ -47,8 +49,13 @@ impl<D: Device> Engine<D> {
     /// Copies the tombstones of the victim's removed puts.
     ///
     /// # Errors
-    /// A pause: removals that a crash could undo are left, or the survivors' stream has no room.
+    /// A pause: index entries have not moved to the victim's copies, removals that a crash could undo are left, or the
+    /// survivors' stream has no room.
     pub(super) fn copy_removed(&mut self, slot: u32, removed: &mut RemovedPuts) -> Result<(), Pause> {
+        if !removed.puts.is_empty() && !self.cleaner.moves.is_empty() {
+            self.write_survivors();
+            return Err(Pause::Unmoved);
+        }
         while let Some(put) = removed.puts.last() {
             // The range may have been split, merged or dropped since.
             if let Some((at, cleared)) = self.owner_of(put.number, &put.key) {

@@ -70,6 +70,8 @@ pub(super) enum Pause {
     OutOfCredit,
     /// The survivors' stream has no room.
     NoRoom,
+    /// Copies are not flushed, so their index entries have not moved.
+    Unmoved,
     /// A crash could undo removals of the victim's records.
     Undurable,
     /// Bytes of the victim are corrupt.
@@ -93,7 +95,7 @@ impl<D: Device> Engine<D> {
             // Its records were more than expected, or the device lost space since. Another victim may still fit.
             Pause::NoRoom if self.has_no_room_for_copies() => return self.give_up_victim(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
-            Pause::OutOfCredit | Pause::NoRoom | Pause::Undurable => {}
+            Pause::OutOfCredit | Pause::NoRoom | Pause::Unmoved | Pause::Undurable => {}
         }
         self.cleaner.victim = Some(victim);
     }
@@ -182,6 +184,13 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
+    /// Writes the copies in the open frame.
+    pub(super) fn write_survivors(&mut self) {
+        let flush = &mut self.streams[StreamKind::Survivors].flush;
+        flush.wanted |= flush.open.is_some();
+        self.advance_flush();
+    }
+
     fn write_survivors_if_many(&mut self) {
         let stream = &mut self.streams[StreamKind::Survivors];
         let Some(open) = stream.flush.open else { return };
@@ -234,9 +243,7 @@ impl<D: Device> Engine<D> {
             return self.release_victim(&victim);
         }
         if !self.cleaner.moves.is_empty() {
-            let flush = &mut self.streams[StreamKind::Survivors].flush;
-            flush.wanted |= flush.open.is_some();
-            self.advance_flush();
+            self.write_survivors();
             self.cleaner.victim = Some(victim);
             return;
         }

@@ -269,7 +269,9 @@ impl<D: Device> Engine<D> {
         record: &RecordRef<'_>,
     ) -> Result<Cleaned, EngineError> {
         match record.kind {
-            RecordKind::Tombstone => self.copy_tombstone(at, slot, record.version, record.key),
+            // Once the entries have moved to the victim's copies. Until then these may seem to be puts that it hides, and two
+            // records would be copied again and again because of each other.
+            RecordKind::Tombstone => Ok(Cleaned::Removed(Version::ZERO)),
             RecordKind::Put if !self.may_be_removed(at, slot, hash, record) => Ok(Cleaned::Gone),
             // A tombstone of the same version would hide the copy that a run may have.
             RecordKind::Put
