@@ -241,11 +241,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let is_delete = kind == RecordKind::Put && record.kind == RecordKind::Tombstone;
         let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner, is_trace, is_delete };
         if is_in_image && stream == StreamKind::Foreground {
-            // The rollback lies before the checkpoint's position, too: only the checkpoint still has it.
-            if self.engine.is_void((slot, offset), number, version) {
-                return;
-            }
-            return self.hide(at, &entry);
+            return self.hide(at, number, &entry);
         }
         if stream == StreamKind::Survivors {
             if (Watermark { sequence, offset }) < self.from[StreamKind::Survivors] && !is_trace {
@@ -276,7 +272,11 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     /// Removes older records of the key from the index. The checkpoint has the history of the range at this place up to here.
-    fn hide(&mut self, at: usize, entry: &ScannedEntry) {
+    fn hide(&mut self, at: usize, number: RangeNumber, entry: &ScannedEntry) {
+        // Its rollback lies before the checkpoint's position, too: only the checkpoint still has it.
+        if self.engine.is_void(self.engine.segments.slot_and_offset(entry.pointer), number, entry.version) {
+            return;
+        }
         if entry.version > self.tentative[at].cleared && entry.version > self.tentative[entry.owner].cleared {
             self.index_write(entry.owner, entry);
         }
