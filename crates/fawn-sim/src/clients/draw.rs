@@ -13,7 +13,7 @@ const PIPELINE_WRITES_MAX: u64 = 6;
 const COMMANDS_PER_MULTI: u64 = 12;
 const COMMANDS_PER_SWEEP: u64 = 250;
 /// Maximum keys of a command.
-const MULTI_KEYS_MAX: u64 = 3;
+pub const MULTI_KEYS_MAX: u64 = 3;
 /// One pipeline in this many is abandoned, after up to so long, µs.
 const PIPELINES_PER_ABANDON: u64 = 300;
 const ABANDON_US_MAX: u64 = 5_000;

@@ -8,7 +8,7 @@ mod codec;
 mod connection;
 mod draw;
 
-pub use draw::LIFE_MS_MAX;
+pub use draw::{LIFE_MS_MAX, MULTI_KEYS_MAX};
 
 use crate::canary::Canary;
 use crate::chain_time::{ChainTimes, TailTime};

@@ -1,10 +1,11 @@
 //! Memory oracle: after each iteration no buffer of a shard is larger than its bound.
 use super::World;
+use crate::clients::MULTI_KEYS_MAX;
 use fawn_node::ShardStatus;
 use fawn_node::cluster::NodeStatus;
 use fawn_types::MemberId;
 
-/// The longest reply of clients that have read no long value: a page of a scan, or the values of several keys.
+/// The longest reply of clients that have read no long value: a page of a scan.
 const REPLY_BYTES_MAX: usize = 32 << 10;
 /// Eighths of its budget that a store may hold. The page cache receives the part that is unused, but only at each 64th
 /// poll. Until then the append window (1/8), records without a commit (1/8), retained records (1/16) and spare buffers
@@ -27,7 +28,8 @@ impl World {
         let ranges = status.members.len().max(1);
         let parts_max = PARTS_MAX.max(self.map.ranges.len());
         // Appends make values of any length; those of which no reply has arrived yet add less than another such reply.
-        let reply_bytes_max = REPLY_BYTES_MAX + self.clients.value_bytes_seen;
+        let value_bytes_seen = self.clients.value_bytes_seen;
+        let reply_bytes_max = REPLY_BYTES_MAX.max(MULTI_KEYS_MAX as usize * value_bytes_seen) + value_bytes_seen;
         let bounds = [
             ("bytes of replies", replies_bytes, options.replies_bytes_max / 8 * 9 + reply_bytes_max),
             ("waiting requests", of_sessions.pending, options.pending_max + limits.parked_max + parts_max),
