@@ -14,8 +14,9 @@ use std::collections::BTreeMap;
 /// Place of a record on a link, which is in no segment.
 const NOWHERE: RecordPlace = RecordPlace { segment_id: 0, offset: 0 };
 
-/// The last position of a scan in a range: cursors have zeros in their low bits.
-const SCAN_END: u64 = u64::MAX << 12;
+/// The last position of a scan in a range's log: cursors have zeros in their low bits, and those of stores without runs in
+/// the two highest ones.
+const SCAN_END: u64 = (u64::MAX >> 2) & !0xFFF;
 
 /// Number of replies to a copy's last request that are withheld, so that more happens before the chunk is accepted.
 const ANSWERS_WITHHELD: u32 = 2;

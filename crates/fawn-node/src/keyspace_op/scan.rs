@@ -1,7 +1,7 @@
 //! `SCAN` over all ranges: whole index cells, one range after the other.
 //!
-//! A cursor is a position in a range's hash order, whose low bits are zero, with the range's index in the ring in
-//! these bits. It fits Redis's 64 bits and stays valid while ranges grow.
+//! A cursor is a place in the content of a range, whose low bits are zero, with the range's index in the ring in these
+//! bits. It fits Redis's 64 bits and stays valid while ranges grow.
 use fawn_wire::internal::{KeyspaceRequest, read_scan_page};
 use fawn_wire::{KeyspaceCommand, glob, resp};
 
