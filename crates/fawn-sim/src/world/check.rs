@@ -22,7 +22,7 @@ const ANSWER_US_MAX: u64 = 10_000_000;
 /// heartbeats.
 const OUTLIVE_MS: u64 = 500;
 /// Maximum number of undecided histories of a run: each takes seconds, and a run must end.
-const UNDECIDED_MAX: u64 = 8;
+const UNDECIDED_MAX: u64 = 24;
 /// Chain time is shown modulo this, ms.
 const TIME_SHOWN: u64 = 1_000_000;
 /// Time for the last commits to reach all members of a chain, µs.
