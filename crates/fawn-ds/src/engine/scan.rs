@@ -145,7 +145,7 @@ impl Scan {
     }
 
     /// The part of a scan in runs, after that in the log, which met what was written up to `since`. It has cursors of its own;
-    /// 0 is the start. Only a key that is sorted meanwhile is met in both parts.
+    /// 0 is the start. A key that is sorted or overwritten meanwhile may be met in both parts.
     #[must_use]
     pub fn of_runs(range: RangeId, cursor: u64, count: usize, since: Version) -> Self {
         Self { extent: ScanExtent::Runs(since), ..Self::new(range, cursor, count) }

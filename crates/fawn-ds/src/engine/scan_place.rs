@@ -1,7 +1,7 @@
 //! Places of scans and transfers: first the log in the order of key hashes, then the runs in ring order.
 //!
-//! Which records are in runs is a matter of the one store: another member of the chain has others there, and so has the
-//! same range after a resync. So the place of a store with runs is worth nothing elsewhere. It names its *source*, and a
+//! Each store sorts on its own: a record may be in the log of one member and in a run of another, or of the same member
+//! after a resync. So the place of a store with runs is valid only there. It names its *source*, and a
 //! scan or transfer that comes from another source begins again. A place of a store without runs is valid everywhere: all
 //! keys before it were visited.
 use super::Engine;

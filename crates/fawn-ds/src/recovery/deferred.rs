@@ -37,8 +37,8 @@ pub(super) struct DeferredRecords {
     filter_words: usize,
 }
 
-/// Whether a record of a key counts, and not the one that is known. Of equal versions one is the copy of the other. But a
-/// put that was too long for a run was copied out of a segment that is sorted now, where it has left a trace.
+/// Whether `written` replaces the known record of its key. Of equal versions one is the copy of the other. But a put that
+/// was too long for a run was copied out of a segment that is sorted now, and the original there counts as a tombstone.
 fn replaces(written: &Written, known: &Written) -> bool {
     known.version < written.version || (known.version == written.version && written.is_put && !known.is_put)
 }

@@ -183,12 +183,12 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let (found, len_bytes) = (stored.record.kind, stored.encoded_len);
         let has_index = self.engine.is_indexed(found);
         let segment = self.engine.segments.expect_mut(slot);
-        // As while it was written: of every local number, and without the records that no lookup reads.
+        // Counted as at the append: of every local number, and without the records that no lookup reads.
         if !matches!(found, RecordKind::CommitMark | RecordKind::Rollback) {
             segment.lengths.add(len_bytes);
         }
         let kind = match found {
-            // A run has those that counted: all only hide older records of the log.
+            // The run contains the records that counted: all of these only hide older records of the log.
             RecordKind::Put | RecordKind::Tombstone if segment.is_sorted => RecordKind::Tombstone,
             _ if has_index => RecordKind::Put,
             kind => kind,

@@ -22,7 +22,8 @@ pub struct RangeDigest {
 impl<D: Device> MemberHost<D> {
     /// Digest of the committed entries that are not expired at `time`.
     pub(crate) fn digest(&mut self, range: RangeId, time: TimeMs) -> Result<RangeDigest, EngineError> {
-        // A key that was sorted between the two parts would count twice.
+        // A key that was sorted between the two parts would count twice, as would one that is overwritten. Nothing is committed
+        // meanwhile, because a digest blocks.
         self.engine.hold_runs(true);
         let digest = self.digest_parts(range, time);
         self.engine.hold_runs(false);

@@ -90,9 +90,9 @@ impl<D: Device> Engine<D> {
             self.file_record(owner, KeyHash::of(&self.secret, stored.record.key), record);
         }
         let kind = match record.kind {
-            // A run has those that counted.
+            // The run contains the records that counted.
             RecordKind::Put | RecordKind::Tombstone if self.segments.expect(slot).is_sorted => RecordKind::Tombstone,
-            // As while it was written.
+            // Counted as at its append.
             kind if self.is_indexed(kind) => RecordKind::Put,
             kind => kind,
         };

@@ -154,8 +154,8 @@ impl<D: Device> Engine<D> {
 
     fn tombstones_take_much(&self) -> bool {
         let (mut tombstone_bytes, mut bytes) = (0, 0);
-        // Sorted segments are sets of tombstones. With space left they wait until what they hide is sorted, too; but that may
-        // lie among records that are too long for a run.
+        // Sorted segments are sets of tombstones. With space left they wait until the records that they hide are sorted, too.
+        // But a segment with many records that are too long for a run is never sorted.
         let counts_sorted = self.has_little_space();
         for segment in self.segments.iter() {
             let is_counted = segment.is_sorted && counts_sorted;

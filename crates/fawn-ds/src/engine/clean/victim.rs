@@ -249,7 +249,8 @@ impl<D: Device> Engine<D> {
         }
         if let VictimPurpose::Sort(id) = victim.purpose {
             if victim.is_given_up {
-                // There was no room for a copy, and only records that are too long for a run are copied.
+                // A copy had no room, and only records that are too long for a run are copied. A corrupt segment is not chosen
+                // again in any case.
                 let segment = self.segments.expect_mut(victim.slot);
                 segment.too_long = segment.too_long.max(1);
             }

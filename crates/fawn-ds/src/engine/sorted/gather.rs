@@ -143,7 +143,8 @@ impl<D: Device> Engine<D> {
         let bytes_max = self.sort_bytes();
         let mut sortable: Vec<&Segment> = self.segments.iter().filter(|segment| self.is_sortable(segment)).collect();
         if self.has_no_room_for_copies() {
-            // Records that are too long for a run are copied. Without room for that, other segments make some.
+            // Records that are too long for a run are copied. Without room for copies, the other segments are sorted first: that
+            // frees space.
             sortable.retain(|segment| segment.longer_than_runs() == 0);
         }
         sortable.sort_unstable_by_key(|segment| segment.sequence);
@@ -269,8 +270,8 @@ impl<D: Device> Engine<D> {
         record: &RecordRef<'_>,
     ) -> Result<Cleaned, EngineError> {
         match record.kind {
-            // Once the entries have moved to the victim's copies. Until then these may seem to be puts that it hides, and two
-            // records would be copied again and again because of each other.
+            // The decision waits until the index entries have moved to the victim's copies. Until then these count as puts that
+            // the delete hides, and both would be copied again and again.
             RecordKind::Tombstone => Ok(Cleaned::Removed(Version::ZERO)),
             RecordKind::Put if !self.may_be_removed(at, slot, hash, record) => Ok(Cleaned::Gone),
             // A tombstone of the same version would hide the copy that a run may have.

@@ -14,7 +14,7 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, TimeMs, Version};
 
 impl<D: Device> Engine<D> {
-    /// Goes on with a scan of runs.
+    /// Continues a scan of runs.
     pub(in crate::engine) fn scan_runs(
         &mut self,
         at: usize,

@@ -58,7 +58,8 @@ impl<D: Device> Engine<D> {
             runs.position = runs.stretch.next();
             runs.stretch = RunStretch::default();
         }
-        // All at the end: after a look that needs no read, no record of the chunk can have been replaced.
+        // All held keys are checked at the end, in one pass without reads: no record can be replaced between its check and the
+        // hand-over.
         let mut is_in_log = Vec::with_capacity(runs.held.len());
         for key in &mut runs.held {
             match self.newest_in_log(at, key)? {
