@@ -135,10 +135,16 @@ impl Options {
         ((self.memory_bytes / 8) as usize).max(PENDING_BYTES_MIN)
     }
 
-    /// Maximum keys whose old versions an opening leaves to be confirmed later: a quarter of the budget, taken from the
+    /// Maximum keys whose old versions an opening leaves to be confirmed later: three eighths of the budget, taken from the
     /// caches.
     pub(crate) fn deferred_keys_max(&self) -> usize {
-        ((self.memory_bytes / 4) as usize).max(PENDING_BYTES_MIN) / DEFERRED_BYTES
+        ((self.memory_bytes / 8 * 3) as usize).max(PENDING_BYTES_MIN) / DEFERRED_BYTES
+    }
+
+    /// The same beside indexes of so many bytes: three quarters of the rest.
+    pub(crate) fn deferred_keys_max_beside(&self, index_bytes: u64) -> usize {
+        let left_bytes = self.memory_bytes.saturating_sub(index_bytes);
+        ((left_bytes / 4 * 3) as usize).max(PENDING_BYTES_MIN) / DEFERRED_BYTES
     }
 
     /// Maximum memory of keys whose old versions are unreadable or corrupt, bytes, taken from the page cache.

@@ -5,7 +5,11 @@
 //!
 //! An opening *defers* that confirmation: it leaves the newest record of each overwritten key here, in a third of an entry's
 //! memory, and the engine confirms these records while it serves.
+mod deferred;
+
 use crate::index::Pointer;
+use deferred::DeferredList;
+pub(crate) use deferred::{CopyRank, DeferredRecord};
 use fawn_types::Version;
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,17 +133,16 @@ impl OverlayEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     table: HashTable<OverlayEntry>,
-    /// Committed records that the index does not have yet, by range and in hash order, the order of scans.
+    /// Committed records that the index does not have yet, by range and in hash order, the order of scans. They have an entry
+    /// in the table.
     unconfirmed: BTreeMap<OverlayKey, Written>,
     /// Entries whose base was unreadable or corrupt at the last attempt; they stay, and are retried periodically.
     apart: BTreeSet<OverlayKey>,
-    /// How many of `unconfirmed` have no entry in the table: an opening found them, and nothing has asked for them since.
-    deferred: usize,
-    /// All deferred records are behind it.
-    deferred_after: OverlayKey,
+    /// The same, without an entry: an opening found them, and nothing has asked for them since.
+    deferred: DeferredList,
     /// Lowest sequence number of a segment with deferred records.
     deferred_since: u64,
-    /// Deletes in `unconfirmed`, by range.
+    /// Deletes in `unconfirmed` and `deferred`, by range.
     deletes: Vec<u64>,
     /// Records that were deferred until their key was asked for.
     woken: Vec<(usize, KeyName)>,
@@ -172,45 +175,34 @@ impl Overlay {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.table.is_empty() && self.deferred == 0
+        self.table.is_empty() && self.deferred.len() == 0
     }
 
     /// Number of records whose verification an opening left for later.
-    pub(crate) fn deferred(&self) -> usize {
-        self.deferred
+    pub(crate) const fn deferred(&self) -> usize {
+        self.deferred.len()
     }
 
     /// Whether a segment with this sequence number may have deferred records.
     pub(crate) fn may_defer(&self, sequence: u64) -> bool {
-        self.deferred > 0 && sequence >= self.deferred_since
+        self.deferred.len() > 0 && sequence >= self.deferred_since
     }
 
-    /// Takes the records that an opening defers, which lie in segments from the sequence number `since` on.
-    pub(crate) fn defer(&mut self, records: impl Iterator<Item = (usize, KeyName, Written)>, since: u64) {
+    /// Takes the records that an opening defers, one per key, which lie in segments from the sequence number `since` on.
+    pub(crate) fn defer(&mut self, records: Vec<DeferredRecord>, since: u64) {
         assert!(self.is_empty(), "an opening defers before it enters anything else");
-        self.unconfirmed = records.map(|(range, name, written)| (place_of(range, name), written)).collect();
-        self.deferred = self.unconfirmed.len();
-        self.deferred_since = since;
-        for (&(range, ..), written) in &self.unconfirmed {
-            count_delete(&mut self.deletes, range, written, true);
+        for record in &records {
+            count_delete(&mut self.deletes, record.range(), &record.written, true);
         }
+        self.deferred = DeferredList::new(records);
+        self.deferred_since = since;
     }
 
-    /// Gives the next deferred record an entry.
+    /// Gives the last deferred record an entry.
     pub(crate) fn wake_next(&mut self) -> Option<(usize, KeyName)> {
-        use core::ops::Bound::{Excluded, Unbounded};
-        while self.deferred > 0 {
-            let behind = (Excluded(self.deferred_after), Unbounded);
-            let (&place, &written) = self.unconfirmed.range(behind).next()?;
-            self.deferred_after = place;
-            let (range, hash, ident) = place;
-            let name = KeyName { hash, ident };
-            if !self.has_entry(range, name) {
-                self.wake(range, name, written);
-                return Some((range, name));
-            }
-        }
-        None
+        let record = self.deferred.pop()?;
+        self.wake(record.range(), record.name, record.written);
+        Some((record.range(), record.name))
     }
 
     /// Records that got an entry since the last call because their key was asked for.
@@ -219,7 +211,7 @@ impl Overlay {
     }
 
     fn wake(&mut self, range: usize, name: KeyName, written: Written) {
-        self.deferred -= 1;
+        self.unconfirmed.insert(place_of(range, name), written);
         self.table.insert_unique(name.hash, unconfirmed_entry(range, name, written), |entry| entry.name.hash);
     }
 
@@ -229,16 +221,15 @@ impl Overlay {
 
     #[cold]
     fn find_deferred(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<OverlayEntry> {
-        let (&(_, _, found), &written) = self.unconfirmed.range((range, hash, 0)..=(range, hash, u64::MAX)).next()?;
-        let ident = ident();
-        let written = if found == ident { written } else { *self.unconfirmed.get(&(range, hash, ident))? };
-        Some(unconfirmed_entry(range, KeyName { hash, ident }, written))
+        let (name, written) = self.deferred.find(range, hash, ident)?;
+        Some(unconfirmed_entry(range, name, written))
     }
 
     pub(crate) fn resident_bytes(&self) -> usize {
         let unconfirmed = self.unconfirmed.len() * (size_of::<OverlayKey>() + size_of::<Written>());
         self.table.capacity() * (size_of::<OverlayEntry>() + 1)
             + unconfirmed
+            + self.deferred.resident_bytes()
             + self.apart.len() * size_of::<OverlayKey>()
     }
 
@@ -268,7 +259,7 @@ impl Overlay {
         let is_of_key =
             |entry: &OverlayEntry| entry.name.hash == hash && entry.range == range && entry.name.ident == ident();
         match self.table.find(hash, is_of_key) {
-            None if self.deferred > 0 => self.find_deferred(range, hash, ident),
+            None if self.deferred.len() > 0 => self.find_deferred(range, hash, ident),
             found => found.copied(),
         }
     }
@@ -276,9 +267,9 @@ impl Overlay {
     /// The entry of a key, for a change. A deferred record gets one.
     #[inline]
     pub(crate) fn find_mut(&mut self, range: usize, name: KeyName) -> Option<&mut OverlayEntry> {
-        if self.deferred > 0
+        if self.deferred.len() > 0
             && !self.has_entry(range, name)
-            && let Some(&written) = self.unconfirmed.get(&place_of(range, name))
+            && let Some(written) = self.deferred.take(range, name)
         {
             self.wake(range, name, written);
             self.woken.push((range, name));
@@ -339,14 +330,14 @@ impl Overlay {
 
     /// Committed records of a range that the index does not have yet, with hashes in `from..to`.
     pub(crate) fn unconfirmed(&self, range: usize, from: u64, to: Option<u64>) -> impl Iterator<Item = &Written> {
-        use core::ops::Bound::{Excluded, Included};
-        let end = to.map_or(Included((range, u64::MAX, u64::MAX)), |to| Excluded((range, to, 0)));
-        self.unconfirmed.range((Included((range, from, 0)), end)).map(|(_, written)| written)
+        let last = (range, to.map_or(u64::MAX, |to| to - 1), u64::MAX);
+        let deferred = self.deferred.between((range, from, 0), last).map(|record| &record.written);
+        self.unconfirmed.range((range, from, 0)..=last).map(|(_, written)| written).chain(deferred)
     }
 
     /// Committed records of all ranges that the index does not have yet.
     pub(crate) fn all_unconfirmed(&self) -> impl Iterator<Item = &Written> {
-        self.unconfirmed.values()
+        self.unconfirmed.values().chain(self.deferred.iter().map(|record| &record.written))
     }
 
     /// Removes and returns the key's entry if it has a single pending record over a known base: after that record's
@@ -390,10 +381,8 @@ impl Overlay {
     }
 
     fn forget_bases(&mut self, range: usize) {
-        let known = self.unconfirmed.len();
         self.unconfirmed.retain(|&(at, ..), _| at != range);
-        let of_table = self.table.iter().filter(|entry| entry.range == range && entry.committed.is_some()).count();
-        self.deferred -= known - self.unconfirmed.len() - of_table;
+        self.deferred.forget_range(range);
         if let Some(deletes) = self.deletes.get_mut(range) {
             *deletes = 0;
         }
@@ -429,14 +418,18 @@ mod tests {
         };
         let name = |ident| KeyName { hash: 9, ident };
         let mut overlay = Overlay::default();
-        overlay.defer([1, 2].into_iter().map(|ident| (0, name(ident), written(ident))), 1);
+        let record = |ident| DeferredRecord::new(0, name(ident), written(ident), CopyRank::Put);
+        overlay.defer([2, 1, 4].into_iter().map(record).collect(), 1);
+        assert!(overlay.find_mut(0, name(4)).is_some(), "it is taken");
+        assert_eq!((overlay.deferred(), overlay.unconfirmed(0, 9, Some(10)).count()), (2, 3));
         for ident in [1, 2] {
             let entry = overlay.find(0, 9, || ident);
             assert_eq!(entry.and_then(|entry| entry.committed), Some(written(ident)));
         }
         assert!(overlay.find(0, 9, || 3).is_none() && overlay.find(1, 9, || 1).is_none());
-        assert_eq!(overlay.wake_next(), Some((0, name(1))));
         assert_eq!(overlay.wake_next(), Some((0, name(2))));
-        assert_eq!((overlay.wake_next(), overlay.deferred(), overlay.len()), (None, 0, 2));
+        assert_eq!(overlay.wake_next(), Some((0, name(1))));
+        assert_eq!((overlay.wake_next(), overlay.deferred(), overlay.len()), (None, 0, 3));
+        assert_eq!((overlay.unconfirmed(0, 9, None).count(), overlay.all_unconfirmed().count()), (3, 3));
     }
 }

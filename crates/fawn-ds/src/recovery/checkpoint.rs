@@ -290,7 +290,10 @@ impl<D: Device> IndexBuilder<'_, D> {
             match load(self.engine, entry) {
                 Ok(image) => {
                     report.checkpoint_entries = Some(image.entries());
-                    return self.take_image(image);
+                    let from = self.take_image(image);
+                    let index_bytes = self.engine.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum();
+                    self.deferred.bound_beside(&self.engine.options, index_bytes);
+                    return from;
                 }
                 Err(error) => {
                     let file = checkpoint::file_name(entry.uuid);

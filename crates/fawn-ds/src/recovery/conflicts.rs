@@ -3,10 +3,10 @@ use super::deferred::DeferredRecords;
 use super::io::Io;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::format::record::{self, PEEK_BYTES, RecordPlace};
+use crate::format::record::{self, PEEK_BYTES, RecordKind, RecordPlace};
 use crate::index::Pointer;
 use crate::log::segments::SegmentTable;
-use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
+use crate::overlay::{CopyRank, KeyName, OverlayBase, ReplacedRecord, Written};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyHash, Version};
@@ -30,8 +30,7 @@ pub(super) struct Conflict {
     pub(super) pointer: Pointer,
     pub(super) len_bytes: u32,
     pub(super) is_put: bool,
-    /// It was sorted, and may have a copy of its version.
-    pub(super) is_trace: bool,
+    pub(super) rank: CopyRank,
 }
 
 /// A decoded record of the index.
@@ -39,6 +38,7 @@ pub(super) struct Conflict {
 struct IndexedRecord {
     name: KeyName,
     version: Version,
+    rank: CopyRank,
     len_bytes: u32,
 }
 
@@ -70,9 +70,9 @@ impl Conflicts {
     ) -> Result<(), EngineError> {
         self.read_candidates(engine)?;
         for conflict in core::mem::take(&mut self.list) {
-            let Conflict { range, name, version, pointer, len_bytes, is_put, .. } = conflict;
+            let Conflict { range, name, version, rank, .. } = conflict;
             // A newer one may have been deferred since.
-            if !deferred.hides(range, name, &Written { version, pointer, len_bytes, is_put }) {
+            if !deferred.hides(range, name, version, rank) {
                 self.settle(engine, &conflict)?;
             }
         }
@@ -130,8 +130,9 @@ impl Conflicts {
             Ok(stored) => {
                 let hash = KeyHash::of(&engine.secret, stored.record.key).0;
                 let name = engine.name_of(hash, stored.record.key);
-                let known =
-                    IndexedRecord { name, version: stored.record.version, len_bytes: stored.encoded_len as u32 };
+                let (version, len_bytes) = (stored.record.version, stored.encoded_len as u32);
+                let rank = if stored.record.kind == RecordKind::Put { CopyRank::Put } else { CopyRank::Removal };
+                let known = IndexedRecord { name, version, rank, len_bytes };
                 self.known.insert(pointer, known);
                 Ok(())
             }
@@ -149,7 +150,7 @@ impl Conflicts {
     }
 
     fn settle<D: Device>(&mut self, engine: &mut Engine<D>, conflict: &Conflict) -> Result<(), EngineError> {
-        let &Conflict { range, name, version, pointer, len_bytes, is_put, is_trace } = conflict;
+        let &Conflict { range, name, version, pointer, len_bytes, is_put, rank } = conflict;
         let mut base = OverlayBase::Absent;
         let candidates: SmallVec<[Pointer; 4]> = engine.candidates(range, KeyHash(name.hash)).collect();
         for candidate in candidates {
@@ -162,7 +163,7 @@ impl Conflicts {
             }
             let Some(known) = self.known.get(&candidate) else { continue };
             if known.name == name {
-                if known.version > version || (known.version == version && is_trace) {
+                if (known.version, known.rank) > (version, rank) {
                     return Ok(());
                 }
                 base = OverlayBase::At(ReplacedRecord { pointer: candidate, len_bytes: known.len_bytes });
@@ -171,7 +172,7 @@ impl Conflicts {
         if is_put {
             let (slot, _) = engine.segments.slot_and_offset(pointer);
             engine.segments.expect_mut(slot).add_live(range, len_bytes);
-            self.known.insert(pointer, IndexedRecord { name, version, len_bytes });
+            self.known.insert(pointer, IndexedRecord { name, version, rank, len_bytes });
         }
         engine.move_index(range, name, base, Written { version, pointer, len_bytes, is_put });
         Ok(())

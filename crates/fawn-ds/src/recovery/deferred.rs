@@ -5,29 +5,24 @@
 //! what the index has of its key.
 use crate::engine::Engine;
 use crate::options::Options;
-use crate::overlay::{KeyName, Written};
+use crate::overlay::{CopyRank, DeferredRecord, KeyName, Written};
 use fawn_flash::Device;
 use fawn_types::Version;
 use hashbrown::HashTable;
 
-/// Maximum memory of a record in the table: it is at least 7/16 full, with one control byte per slot.
-pub(crate) const DEFERRED_BYTES: usize = (size_of::<Deferred>() + 1) * 16 / 7;
+/// Maximum memory of a deferred record: the table has a place and a control byte per slot, and is at least 7/16 full.
+pub(crate) const DEFERRED_BYTES: usize = size_of::<DeferredRecord>() + (size_of::<u32>() + 1) * 16 / 7;
 
 /// Part of the memory budget that the filter of survivors takes.
 const FILTER_SHARE: usize = 64;
 const FILTER_WORDS_MIN: usize = 1 << 10;
 
-#[derive(Clone, Copy, Debug)]
-struct Deferred {
-    range: usize,
-    name: KeyName,
-    written: Written,
-}
-
 /// The deferred records by key.
 #[derive(Debug)]
 pub(super) struct DeferredRecords {
-    table: HashTable<Deferred>,
+    records: Vec<DeferredRecord>,
+    /// Their places, by key.
+    table: HashTable<u32>,
     keys_max: usize,
     /// Lowest sequence number of their segments.
     since: u64,
@@ -37,10 +32,10 @@ pub(super) struct DeferredRecords {
     filter_words: usize,
 }
 
-/// Whether `written` replaces the known record of its key. Of equal versions one is the copy of the other. But a put that
-/// was too long for a run was copied out of a segment that is sorted now, and the original there counts as a tombstone.
-fn replaces(written: &Written, known: &Written) -> bool {
-    known.version < written.version || (known.version == written.version && written.is_put && !known.is_put)
+/// Whether a record of this version and rank replaces the known one of its key. Of two that are equal in both, one is the
+/// copy of the other.
+fn replaces(version: Version, rank: CopyRank, known: &DeferredRecord) -> bool {
+    (version, rank) > (known.written.version, known.rank)
 }
 
 impl DeferredRecords {
@@ -48,8 +43,14 @@ impl DeferredRecords {
         // A read-only engine may be read at once and without a poll.
         let keys_max = if options.read_only { 0 } else { options.deferred_keys_max() };
         let filter_words = (options.memory_bytes as usize / FILTER_SHARE / size_of::<u64>()).max(FILTER_WORDS_MIN);
-        let (table, survivors, survivors_highest) = (HashTable::new(), Vec::new(), Version::ZERO);
-        Self { table, keys_max, since: u64::MAX, survivors, survivors_highest, filter_words }
+        let (survivors, survivors_highest) = (Vec::new(), Version::ZERO);
+        let (records, table) = (Vec::new(), HashTable::new());
+        Self { records, table, keys_max, since: u64::MAX, survivors, survivors_highest, filter_words }
+    }
+
+    /// Leaves memory for indexes of so many bytes.
+    pub(super) fn bound_beside(&mut self, options: &Options, index_bytes: u64) {
+        self.keys_max = self.keys_max.min(options.deferred_keys_max_beside(index_bytes));
     }
 
     /// Notes a survivor that is not deferred.
@@ -76,42 +77,45 @@ impl DeferredRecords {
 
     /// Whether memory for further keys is left.
     pub(super) fn has_room(&self) -> bool {
-        self.table.len() < self.keys_max
+        self.records.len() < self.keys_max
     }
 
-    fn find_mut(&mut self, range: usize, name: KeyName) -> Option<&mut Deferred> {
-        self.table.find_mut(name.hash, |known| known.name == name && known.range == range)
+    fn find(&self, range: usize, name: KeyName) -> Option<usize> {
+        let is_of_key = |&at: &u32| {
+            let known = &self.records[at as usize];
+            known.name == name && known.range() == range
+        };
+        self.table.find(name.hash, is_of_key).map(|&at| at as usize)
     }
 
-    /// Whether a deferred record of the key counts, and not `written`.
-    pub(super) fn hides(&self, range: usize, name: KeyName, written: &Written) -> bool {
-        let found = self.table.find(name.hash, |known| known.name == name && known.range == range);
-        found.is_some_and(|known| !replaces(written, &known.written))
+    /// Whether a deferred record of the key counts, and not one of this version and rank.
+    pub(super) fn hides(&self, range: usize, name: KeyName, version: Version, rank: CopyRank) -> bool {
+        self.find(range, name).is_some_and(|at| !replaces(version, rank, &self.records[at]))
     }
 
     /// Takes a record of a key that has a deferred one; the newer of the two stays. Returns whether it has.
-    pub(super) fn replace<D: Device>(
-        &mut self,
-        engine: &mut Engine<D>,
-        range: usize,
-        name: KeyName,
-        written: Written,
-    ) -> bool {
-        let Some(known) = self.find_mut(range, name) else { return false };
-        if replaces(&written, &known.written) {
-            let old = core::mem::replace(&mut known.written, written);
-            self.count(engine, range, &written);
-            if old.is_put {
-                engine.release_old(range, old.replaced(), written.version);
+    pub(super) fn replace<D: Device>(&mut self, engine: &mut Engine<D>, record: DeferredRecord) -> bool {
+        let Some(at) = self.find(record.range(), record.name) else { return false };
+        if replaces(record.written.version, record.rank, &self.records[at]) {
+            let old = core::mem::replace(&mut self.records[at], record);
+            self.count(engine, record.range(), &record.written);
+            if old.written.is_put {
+                engine.release_old(record.range(), old.written.replaced(), record.written.version);
             }
         }
         true
     }
 
     /// Adds a record of a key that has none.
-    pub(super) fn insert<D: Device>(&mut self, engine: &mut Engine<D>, range: usize, name: KeyName, written: Written) {
-        self.table.insert_unique(name.hash, Deferred { range, name, written }, |known| known.name.hash);
-        self.count(engine, range, &written);
+    pub(super) fn insert<D: Device>(&mut self, engine: &mut Engine<D>, record: DeferredRecord) {
+        self.records.push(record);
+        self.enter(self.records.len() - 1);
+        self.count(engine, record.range(), &record.written);
+    }
+
+    fn enter(&mut self, at: usize) {
+        let Self { records, table, .. } = self;
+        table.insert_unique(records[at].name.hash, at as u32, |&at| records[at as usize].name.hash);
     }
 
     /// A put is live until its verification says otherwise.
@@ -125,14 +129,14 @@ impl DeferredRecords {
     }
 
     pub(super) fn forget_range(&mut self, range: usize) {
-        self.table.retain(|known| known.range != range);
+        self.records.retain(|known| known.range() != range);
+        self.table.clear();
+        (0..self.records.len()).for_each(|at| self.enter(at));
     }
 
     /// Hands the records over to the overlay.
     pub(super) fn hand_over<D: Device>(&mut self, engine: &mut Engine<D>) {
-        let records = core::mem::take(&mut self.table)
-            .into_iter()
-            .map(|Deferred { range, name, written }| (range, name, written));
-        engine.overlay.defer(records, self.since);
+        self.table = HashTable::new();
+        engine.overlay.defer(core::mem::take(&mut self.records), self.since);
     }
 }

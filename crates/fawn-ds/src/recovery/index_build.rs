@@ -9,7 +9,7 @@ use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, Watermark};
 use crate::index::Pointer;
 use crate::log::LogPosition;
-use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
+use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Version};
@@ -32,6 +32,23 @@ struct ScannedEntry {
     is_trace: bool,
     /// A delete that has an index entry.
     is_delete: bool,
+}
+
+impl ScannedEntry {
+    fn rank(&self) -> CopyRank {
+        match self.kind {
+            _ if self.is_trace => CopyRank::Trace,
+            RecordKind::Put if !self.is_delete => CopyRank::Put,
+            _ => CopyRank::Removal,
+        }
+    }
+
+    /// The record, for the range at this place.
+    fn to_deferred(&self, at: usize) -> DeferredRecord {
+        let &Self { version, pointer, len_bytes, kind, name, .. } = self;
+        let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
+        DeferredRecord::new(at, name, written, self.rank())
+    }
 }
 
 /// Per range: records that wait for a mark.
@@ -100,7 +117,7 @@ pub(super) struct IndexBuilder<'e, D: Device> {
     pub(super) engine: &'e mut Engine<D>,
     pub(super) tentative: Vec<Tentative>,
     pub(super) numbers: HashMap<RangeNumber, usize, FxBuildHasher>,
-    deferred: DeferredRecords,
+    pub(super) deferred: DeferredRecords,
     conflicts: Conflicts,
     tombstones: Vec<KeptTombstone>,
     strays: BTreeMap<RangeNumber, Stray>,
@@ -316,8 +333,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if version <= self.tentative[at].cleared {
             return;
         }
-        let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
-        if self.deferred.replace(self.engine, at, name, written) {
+        if self.deferred.replace(self.engine, entry.to_deferred(at)) {
             return;
         }
         let may_be_older = self.deferred.may_have_newer_survivor(name.hash, version);
@@ -332,7 +348,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         // A tombstone is indexed until the foreground is read, so that it keeps out the older puts that it hides. It may be
         // copied later than a newer put.
         self.tombstones.push(KeptTombstone { range: at, hash: KeyHash(name.hash), pointer, len_bytes });
-        self.index_compared(at, &ScannedEntry { kind: RecordKind::Put, ..*entry });
+        self.index_compared(at, &ScannedEntry { kind: RecordKind::Put, is_delete: true, ..*entry });
     }
 
     /// Whether survivors behind the checkpoint may have been replaced before it: a position at the start of a segment was
@@ -423,9 +439,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     fn index_write(&mut self, at: usize, entry: &ScannedEntry) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
-        let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
-        if self.deferred.replace(self.engine, at, name, written) {
+        let &ScannedEntry { version, name, .. } = entry;
+        if self.deferred.replace(self.engine, entry.to_deferred(at)) {
             return;
         }
         // The foreground's own records have ascending versions. A survivor or a transferred record may be newer.
@@ -439,10 +454,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Enters the newest record that its key has so far. Its old version may be confirmed later.
     fn index_newest(&mut self, at: usize, entry: &ScannedEntry) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
-        if self.deferred.has_room() && self.engine.candidates(at, KeyHash(name.hash)).next().is_some() {
-            let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
-            return self.deferred.insert(self.engine, at, name, written);
+        if self.deferred.has_room() && self.engine.candidates(at, KeyHash(entry.name.hash)).next().is_some() {
+            return self.deferred.insert(self.engine, entry.to_deferred(at));
         }
         self.index_compared(at, entry);
     }
@@ -453,8 +466,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let is_put = kind == RecordKind::Put;
         let has_candidates = self.engine.candidates(at, KeyHash(name.hash)).next().is_some();
         if has_candidates {
-            let is_trace = entry.is_trace;
-            self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put, is_trace });
+            let rank = entry.rank();
+            self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put, rank });
         } else if is_put {
             self.insert(at, name, pointer, len_bytes);
         }

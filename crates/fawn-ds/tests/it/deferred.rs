@@ -77,9 +77,9 @@ fn an_opening_reads_no_old_version_of_an_overwritten_key() {
 #[test]
 fn keys_for_which_memory_is_lacking_are_compared_by_the_opening() {
     let disk = killed_store(2);
-    let mut node = open(&disk, 256 << 10);
+    let mut node = open(&disk, 64 << 10);
     let deferred = node.engine.verifications_deferred();
-    assert!((100..KEYS / 2).contains(&deferred), "{deferred} of {KEYS} keys");
+    assert!((100..KEYS * 2 / 3).contains(&deferred), "{deferred} of {KEYS} keys");
     assert_content(&mut node);
     assert_eq!(node.keys().len(), live_keys());
 }
@@ -158,7 +158,7 @@ fn a_checkpoint_is_due_when_more_keys_were_overwritten_than_an_opening_defers() 
         value: Some(vec![byte; 20]),
         expires_at_ms: 0,
     };
-    let options = Options { memory_bytes: 1 << 20, ..small(Durability::EverySecond) };
+    let options = Options { memory_bytes: 256 << 10, ..small(Durability::EverySecond) };
     let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
     let overwrite = |node: &mut TestNode, round: u8, count: usize| {
         for i in 0..count {
@@ -187,10 +187,10 @@ fn a_checkpoint_is_due_when_more_keys_were_overwritten_than_an_opening_defers() 
 }
 
 #[test]
-fn deferred_keys_take_at_most_a_quarter_of_the_budget() {
+fn deferred_keys_take_at_most_three_eighths_of_the_budget() {
     let disk = killed_store(4);
-    let memory_bytes = 256 << 10;
-    let keys_max = memory_bytes as usize / 4 / 112;
+    let memory_bytes = 192 << 10;
+    let keys_max = memory_bytes as usize * 3 / 8 / 56;
     let node = open(&disk, memory_bytes);
     let deferred = node.engine.verifications_deferred();
     assert!((100..=keys_max).contains(&deferred), "{deferred} of {keys_max} keys");

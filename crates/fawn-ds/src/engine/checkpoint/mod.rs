@@ -28,10 +28,11 @@ use image::{DiedSince, PartialSegment};
 
 /// The log behind the last checkpoint may be this many times as long as the next image.
 const LOG_PER_IMAGE: u64 = 10;
-/// It is at least so many times as long, also if an opening would find more overwritten keys there than it can defer: a
-/// checkpoint adds half a byte to each byte of the log at most.
-const LOG_PER_IMAGE_MIN: u64 = 2;
-/// Share of that at which a close writes a checkpoint.
+/// It is at least so many times as long, also if an opening would find about as many overwritten keys there as it can defer:
+/// a checkpoint adds a byte to each byte of the log at most.
+const LOG_PER_IMAGE_MIN: u64 = 1;
+/// Share of the image, and of the shortest log behind a checkpoint, from which a close writes one: an opening takes longer for
+/// a byte of the log than for one of an image.
 const CLOSE_SHARE: u64 = 16;
 /// Pieces in flight.
 const PIECES_IN_FLIGHT_MAX: u32 = 4;
@@ -168,7 +169,8 @@ impl<D: Device> Engine<D> {
 
     fn is_checkpoint_due(&mut self) -> bool {
         let Checkpoints { last: LastCheckpoint { log_bytes, overwritten, .. }, retry_at, .. } = self.checkpoints;
-        let is_many = overwritten >= self.options.deferred_keys_max();
+        // Further keys are overwritten while the checkpoint is written.
+        let is_many = overwritten >= self.options.deferred_keys_max() / 3 * 2;
         let is_due = |state: &Checkpoints| log_bytes >= if is_many { state.least_bytes } else { state.due_bytes };
         if !is_due(&self.checkpoints) || self.now.mono < retry_at {
             return false;
@@ -183,9 +185,9 @@ impl<D: Device> Engine<D> {
         self.ranges.iter().map(|range| content::cells_bytes(&range.index)).sum()
     }
 
-    /// Writes a checkpoint at a close, if an opening would otherwise scan much more than an image. Blocks.
+    /// Writes a checkpoint at a close, unless there is little that an opening would scan instead. Blocks.
     pub(crate) fn checkpoint_at_close(&mut self, is_past_deadline: &mut dyn FnMut() -> bool) {
-        let least = (self.options.checkpoint_log_bytes_min / CLOSE_SHARE).max(self.image_bytes());
+        let least = self.options.checkpoint_log_bytes_min.max(self.image_bytes()) / CLOSE_SHARE;
         let is_due = self.checkpoints.writer.is_none() && self.checkpoints.last.log_bytes >= least;
         if is_due && self.poisoned.is_none() && !self.options.read_only {
             self.begin_checkpoint();
