@@ -2,7 +2,7 @@
 //!
 //! `opening DIR closed|killed KEYS COUNT VALUE_BYTES SEED` writes COUNT random ones of KEYS keys of 16 B, or each once, and closes
 //! the store, or prints `written` and waits to be killed. `opening DIR open KEYS 0 VALUE_BYTES SEED` opens it, looks one key
-//! up, then 10,000 others, waits until all that the opening deferred is confirmed, and prints the times.
+//! up, then 10,000 others, waits until all that the opening deferred is confirmed, prints the times, and closes it.
 use fawn_ds::{Durability, Store};
 use std::error::Error;
 use std::io::Write;
@@ -38,7 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let store = Store::builder(dir).memory(MEMORY_BYTES).durability(Durability::EverySecond).open()?;
     if phase == "open" {
         let opened = begun.elapsed();
-        return read(&store, (keys, state), (begun, opened));
+        read(&store, (keys, state), (begun, opened))?;
+        return Ok(store.close()?);
     }
     let mut value = vec![7; value_bytes as usize];
     let mut batch = store.batch();
@@ -82,5 +83,5 @@ fn read(
         "{{\"open_ms\": {open_ms}, \"found\": {}, \"lookup_us\": {lookup_us}, \"confirmed_after_ms\": {confirmed_ms}}}",
         is_found && found == 10_000
     );
-    std::process::exit(0)
+    Ok(())
 }

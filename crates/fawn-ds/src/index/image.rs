@@ -25,6 +25,11 @@ impl Index {
         Ok(index)
     }
 
+    /// Prefetches what the load of a cell will access: cells in hash order have their pages' handles far apart.
+    pub(crate) fn fetch_cell(&self, first_hash: u64) {
+        self.table.fetch(self.table.address(first_hash).page);
+    }
+
     /// Adds the entries of a cell, as [`super::Cell::entries`] returned them.
     pub(crate) fn load_cell(
         &mut self,
@@ -41,8 +46,11 @@ impl Index {
         let (true, Some(total)) = (len + added <= PAGE_ENTRIES_MAX, self.entries.checked_add(added as u32)) else {
             return Err(IndexImageError("more entries than fit"));
         };
+        if added == 0 {
+            return Ok(());
+        }
         self.resize(address.page, len, len + added);
-        let handle = self.table.handle(address.page);
+        let mut page = self.slab.page_mut(self.table.handle(address.page));
         for (i, (mut entry, pointer)) in entries.enumerate() {
             if entry == fragment::VACANT {
                 return Err(IndexImageError("a vacant entry"));
@@ -50,7 +58,7 @@ impl Index {
             for bit in (address.depth..depth).rev() {
                 entry = fragment::ascend(entry, first_hash << bit >> 63 == 1);
             }
-            self.slab.page_mut(handle).set(len + i, entry, pointer);
+            page.set(len + i, entry, pointer);
         }
         self.entries = total;
         Ok(())

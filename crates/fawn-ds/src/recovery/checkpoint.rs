@@ -26,6 +26,8 @@ use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 const READS_IN_FLIGHT: usize = 4;
+/// A cell is prefetched so many cells ahead.
+const CELLS_AHEAD: u64 = 16;
 /// Deepest cell that an index has.
 const DEPTH_MAX: u32 = 47;
 
@@ -214,6 +216,8 @@ fn read_content(
             if !(1..=DEPTH_MAX).contains(&depth) || first << depth != 0 {
                 return refuse("a cell does not begin where the one before ends");
             }
+            // Most cells are as deep as this one.
+            image.index.fetch_cell(first.wrapping_add(CELLS_AHEAD << (64 - depth)));
             let current: SmallVec<[(u16, Pointer); 64]> = entries.filter(|&(_, pointer)| is_before(pointer)).collect();
             current.iter().for_each(|&(_, pointer)| image.counts[slot_of(pointer)] += 1);
             let loaded = image.index.load_cell(first, depth, current.into_iter());

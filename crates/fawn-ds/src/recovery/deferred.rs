@@ -6,8 +6,8 @@
 use crate::engine::Engine;
 use crate::options::Options;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, Written};
-use fawn_flash::Device;
-use fawn_types::Version;
+use fawn_flash::{Device, prefetch};
+use fawn_types::{KeyHash, Version};
 use hashbrown::HashTable;
 
 /// Maximum memory of a deferred record: the table has a place and a control byte per slot, and is at least 7/16 full.
@@ -86,6 +86,14 @@ impl DeferredRecords {
             known.name == name && known.range() == range
         };
         self.table.find(name.hash, is_of_key).map(|&at| at as usize)
+    }
+
+    /// Prefetches the records of keys. The misses of the table's lookups overlap, for none depends on another.
+    pub(super) fn prefetch(&self, hashes: &[KeyHash]) {
+        for hash in hashes {
+            let first = self.table.find(hash.0, |_| true);
+            first.into_iter().for_each(|&at| prefetch(&self.records[at as usize..][..1]));
+        }
     }
 
     /// Whether a deferred record of the key counts, and not one of this version and rank.

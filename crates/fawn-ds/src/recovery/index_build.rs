@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest::{Ancestor, ManifestRange, RangeBeginning, SoleEpochs};
 use crate::format::record::{RecordKind, Stored};
+use crate::format::scan::AHEAD_MAX;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, Watermark};
 use crate::index::Pointer;
@@ -35,7 +36,7 @@ struct ScannedEntry {
 }
 
 impl ScannedEntry {
-    fn rank(&self) -> CopyRank {
+    const fn rank(&self) -> CopyRank {
         match self.kind {
             _ if self.is_trace => CopyRank::Trace,
             RecordKind::Put if !self.is_delete => CopyRank::Put,
@@ -44,8 +45,8 @@ impl ScannedEntry {
     }
 
     /// The record, for the range at this place.
-    fn to_deferred(&self, at: usize) -> DeferredRecord {
-        let &Self { version, pointer, len_bytes, kind, name, .. } = self;
+    fn to_deferred(self, at: usize) -> DeferredRecord {
+        let Self { version, pointer, len_bytes, kind, name, .. } = self;
         let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
         DeferredRecord::new(at, name, written, self.rank())
     }
@@ -214,6 +215,18 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             segment.tombstone_bytes += len_bytes as u64;
         }
         (segment.stream, segment.is_sorted, segment.sequence, kind)
+    }
+
+    /// Prefetches the memory that the next records will access, as far as they are of one range.
+    pub(super) fn prefetch(&self, records: &[(u32, Stored<'_>)]) {
+        let Some((_, first)) = records.first() else { return };
+        let number = first.envelope.number;
+        let Some(&at) = self.numbers.get(&number) else { return };
+        let of_range = records.iter().filter(|(_, stored)| stored.envelope.number == number);
+        let hashes = of_range.map(|(_, stored)| KeyHash::of(&self.engine.secret, stored.record.key));
+        let hashes: SmallVec<[KeyHash; AHEAD_MAX]> = hashes.collect();
+        self.engine.ranges[at].index.prefetch(&hashes);
+        self.deferred.prefetch(&hashes);
     }
 
     /// Applies the next record of the log.

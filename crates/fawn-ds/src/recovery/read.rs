@@ -122,6 +122,10 @@ impl<D: Device> Visitor for OpenVisitor<'_, '_, D> {
         }
     }
 
+    fn ahead(&mut self, records: &[(u32, Stored<'_>)]) {
+        self.builder.prefetch(records);
+    }
+
     fn record(&mut self, offset: u32, stored: &Stored<'_>) {
         self.builder.record(self.slot, offset, stored);
     }

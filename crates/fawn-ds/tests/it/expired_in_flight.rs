@@ -15,8 +15,9 @@ fn options() -> Options {
 
 /// An old value lies among records that stay, the expiring one among those that are overwritten. Returns after so many
 /// writes, or once the segment of the expiring value is gone, with the number of writes.
-fn overwrite(disk: &SimDisk, expires_at_ms: u64, writes: usize) -> (TestNode, usize) {
+fn overwrite(disk: &SimDisk, expires_at_ms: u64, chain_time: Option<TimeMs>, writes: usize) -> (TestNode, usize) {
     let mut node = TestNode::open(disk, options(), Now::at(1_000_000)).unwrap();
+    chain_time.into_iter().for_each(|time| node.engine.set_chain_time(RANGE, time));
     // In one frame: nothing of it is worth cleaning.
     (0..190).for_each(|key| _ = node.append(&[put(key, 256)]).unwrap());
     node.settle();
@@ -38,12 +39,12 @@ fn overwrite(disk: &SimDisk, expires_at_ms: u64, writes: usize) -> (TestNode, us
 fn a_record_that_expires_while_its_copy_is_written_hides_its_older_value() {
     let expires_at_ms = 50_000_000;
     // The writes after which the segment is gone: its copies are written shortly before.
-    let (_, writes) = overwrite(&SimDisk::new(SimOptions::instant(1)), expires_at_ms, 10_000);
+    let (_, writes) = overwrite(&SimDisk::new(SimOptions::instant(1)), expires_at_ms, None, 10_000);
     assert!(writes < 10_000, "the segment is cleaned");
     let mut in_flight = 0;
     for back in 1..10 {
         let disk = SimDisk::new(SimOptions::instant(1));
-        let (mut node, _) = overwrite(&disk, expires_at_ms, writes - back);
+        let (mut node, _) = overwrite(&disk, expires_at_ms, None, writes - back);
         disk.hang(OpKind::Write);
         (0..8).for_each(|_| _ = node.turn());
         disk.end_faults(OpKind::Write);
@@ -66,4 +67,29 @@ fn a_record_that_expires_while_its_copy_is_written_hides_its_older_value() {
         assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap(), None, "{back} writes before");
     }
     assert!(in_flight > 0);
+}
+
+/// Cleaning has written the tombstone of an expired record, whose segment is still there after a kill. By the time of the
+/// opening the record has not expired: the tombstone counts all the same.
+#[test]
+fn the_tombstone_of_an_expired_record_counts_beside_the_record() {
+    let expires_at_ms = 50_000_000;
+    let chain_time = Some(TimeMs(2 * expires_at_ms));
+    let (_, writes) = overwrite(&SimDisk::new(SimOptions::instant(1)), expires_at_ms, chain_time, 10_000);
+    assert!(writes < 10_000, "the segment is cleaned");
+    let mut beside = 0;
+    for back in 1..10 {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let (node, _) = overwrite(&disk, expires_at_ms, chain_time, writes - back);
+        let now = node.now;
+        drop(node);
+        disk.kill(1);
+        // The old value, the expired record, and the tombstone.
+        if holders(&disk, 0).len() == 3 {
+            beside += 1;
+            let mut node = TestNode::open(&disk, options(), now).unwrap();
+            assert_eq!(node.get(&put(0, 0).key, View::Committed).unwrap(), None, "{back} writes before");
+        }
+    }
+    assert!(beside > 0, "the tombstone is written before the segment goes");
 }

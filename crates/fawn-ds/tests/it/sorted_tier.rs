@@ -247,7 +247,7 @@ fn power_loss_without_syncs_leaves_a_prefix_of_what_was_sorted() {
 #[test]
 fn every_image_around_a_full_device_with_runs_opens_with_all_that_was_acked() {
     let mut classes = CrashImageCounts::default();
-    for seed in 60..64 {
+    for seed in 64..68 {
         let loss = if seed % 2 == 0 { Loss::Power } else { Loss::Process };
         let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
         classes.add(run_workload(cold_keys_in(seed, options), seed, loss, 400, (true, true)));
