@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The first ones reach all that the format page has. Each of the others once found an error: records of sorted segments
-/// counted twice (19), a key dumped twice (126), and values that were lost before they expired (293, 299, 388).
-const SEEDS: [u64; 11] = [0, 1, 2, 3, 4, 5, 19, 126, 293, 299, 388];
+/// counted twice (19), a key dumped twice (126), values that were lost before they expired (293, 299, 388), a key hidden by a
+/// trace of a rolled-back put (2000) and one by the trace of its original (2005).
+const SEEDS: [u64; 13] = [0, 1, 2, 3, 4, 5, 19, 126, 293, 299, 388, 2000, 2005];
 /// Seeds that are run from the one in `FAWN_SEED` on.
 const MORE_SEEDS: u64 = 6;
 const KEYS: u64 = 900;
