@@ -207,6 +207,35 @@ fn nothing_moves_between_indexes_while_a_checkpoint_is_copied() {
     assert!(unfiled > 0);
 }
 
+/// Segments that could not be filed are tried again after a while: not while a checkpoint is copied.
+#[test]
+fn no_segment_is_filed_again_while_a_checkpoint_is_copied() {
+    let (mut harness, keys) = filled(true);
+    for name in harness.disk.names().iter().filter(|name| name.starts_with("segment-")) {
+        harness.disk.make_unreadable(name, 4096..64 << 10);
+    }
+    harness.split(ID.0, ring_at(0x80), 2, 3);
+    let to_file = harness.engine.segments_to_file() as u64;
+    while harness.engine.stats().filing_failed < to_file {
+        harness.turn();
+    }
+    harness.disk.heal();
+    let filed = begin_with(&mut harness, 8, |_| {});
+    for _ in 0..50 {
+        harness.now = harness.now.plus_ms(1_000);
+        harness.turn();
+    }
+    assert_eq!(harness.engine.stats().filed_records, filed, "{:?}", harness.engine);
+    end(&mut harness);
+    open_again(&mut harness, &keys);
+    for _ in 0..1_000 {
+        harness.now = harness.now.plus_ms(100);
+        harness.turn();
+    }
+    assert_eq!(harness.engine.segments_to_file(), 0);
+    harness.check(&keys[..2_000], "filed");
+}
+
 /// Records of a transfer count once all are there, so a checkpoint would know of live records that no opening has.
 #[test]
 fn no_checkpoint_begins_during_a_transfer() {

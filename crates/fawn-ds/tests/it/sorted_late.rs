@@ -127,7 +127,7 @@ fn fill_segment(node: &mut TestNode, name: &str) {
 }
 
 /// The segment with these bytes.
-fn segments_with(disk: &SimDisk, bytes: &str) -> Vec<String> {
+pub(crate) fn segments_with(disk: &SimDisk, bytes: &str) -> Vec<String> {
     let has = |name: &String| {
         let content = disk.contents(name).unwrap();
         content.windows(bytes.len()).any(|window| window == bytes.as_bytes())

@@ -1,0 +1,71 @@
+//! Segments of stores with runs are dropped once they are sorted, and nothing that they hide is left.
+use crate::sorted_files::{put, sort_out};
+use crate::sorted_late::segments_with;
+use crate::sorted_tier::sorted;
+use crate::support::TestNode;
+use fawn_ds::internals::{Options, SortWhen};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, Now};
+
+fn fill(node: &mut TestNode, name: &str) {
+    for number in 0..400 {
+        put(node, format!("{name}-{number}").as_bytes(), Some(name.repeat(300 / name.len()).as_bytes()));
+        node.turn();
+    }
+}
+
+/// A store without runs whose cleaning has copied records of many segments to each of the survivors', in no order of versions.
+/// All of these have dead records.
+fn mixed(disk: &SimDisk, options: &Options) -> TestNode {
+    let options = Options { sort_when: SortWhen::Never, space_amplification_max_percent: 0, ..options.clone() };
+    let mut node = TestNode::open(disk, options, Now::at(1_000)).unwrap();
+    let mut rng = Rng::new(1);
+    for _ in 0..12_000 {
+        put(&mut node, format!("key-{}", rng.below(2_000)).as_bytes(), Some(&[1; 300]));
+        node.turn();
+    }
+    node.settle();
+    assert!(node.engine.stats().segments_cleaned > 20, "{:?}", node.engine.stats());
+    node
+}
+
+/// Nothing is cleaned, but there is so little space that the survivors' last segment is sealed and sorted, too.
+fn each_segment() -> Options {
+    let capacity_bytes = Some(40 << 16);
+    Options { sort_bytes: 1, space_amplification_max_percent: 10_000, capacity_bytes, ..sorted(Durability::Sync) }
+}
+
+#[test]
+fn sorted_segments_keep_none_of_each_other() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    mixed(&disk, &each_segment()).engine.close().unwrap();
+    let mut node = TestNode::open(&disk, each_segment(), Now::at(2_000)).unwrap();
+    fill(&mut node, "last");
+    sort_out(&mut node);
+    let report = node.engine.log_report();
+    assert!(report.segments <= 3, "{report:?} {:?}", node.engine.segments_kept());
+}
+
+/// While a verification waits, live records count as hidden, too. Sorted segments have none.
+#[test]
+fn sorted_segments_keep_none_of_each_other_while_a_record_is_unreadable() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = mixed(&disk, &each_segment());
+    fill(&mut node, "unreadable");
+    node.settle();
+    node.engine.close().unwrap();
+    let mut node = TestNode::open(&disk, each_segment(), Now::at(2_000)).unwrap();
+    let names = segments_with(&disk, "unreadable-200");
+    assert_eq!(names.len(), 1);
+    names.iter().for_each(|name| disk.make_unreadable(name, 4096..64 << 10));
+    put(&mut node, b"unreadable-200", Some(&[2; 300]));
+    for _ in 0..3_000 {
+        node.engine.step(64);
+        node.turn();
+        node.now = node.now.plus_ms(20);
+    }
+    let report = node.engine.log_report();
+    assert!(report.overlay_keys == 1 && node.engine.runs() > 0, "{:?}", node.engine);
+    assert!(report.segments <= 6, "{report:?} {:?}", node.engine.segments_kept());
+}

@@ -1,0 +1,126 @@
+//! Runs of which no record counts: dropped without being read, but not before the manifest says so.
+use crate::range_harness::{RangeHarness, ring_at};
+use crate::sorted_ranges::settle as settle_and_sort;
+use crate::sorted_tier::sorted;
+use crate::splits::{fill, keys, whole};
+use fawn_ds::internals::{Engine, Options};
+use fawn_flash::SimDevice;
+use fawn_flash::sim::Loss;
+use fawn_types::{Durability, KeyRange, RangeId};
+
+/// Sorts each segment once it is sealed.
+fn each_segment(durability: Durability) -> Options {
+    Options { sort_bytes: 1, ..sorted(durability) }
+}
+
+/// Writes the keys, and sorts nearly all of them.
+fn fill_runs(harness: &mut RangeHarness, keys: &[Vec<u8>]) {
+    fill(harness, keys, 1);
+    // So that the last records of the keys are in a sealed segment.
+    for round in 0..150u8 {
+        harness.write(b"another", Some(&[round; 900]));
+        harness.turn();
+    }
+    settle_and_sort(harness);
+    assert!(harness.engine.runs() > 0, "{:?}", harness.engine);
+}
+
+/// A clear is committed, but a power loss may still undo it. The drop of another range makes the engine look for void runs.
+#[test]
+fn a_run_stays_while_a_crash_can_undo_the_clear_that_makes_it_void() {
+    for is_split in [false, true] {
+        let keys = keys(400);
+        let disk = fawn_flash::SimDisk::new(fawn_flash::SimOptions::instant(1));
+        let mut harness = RangeHarness::new(disk, each_segment(Durability::EverySecond), true);
+        let (low, high) = (2, 3);
+        if is_split {
+            harness.add(1, KeyRange::ALL);
+        } else {
+            harness.add(low, KeyRange { end: Some(ring_at(0x80)), ..KeyRange::ALL });
+            harness.add(high, KeyRange { start: ring_at(0x80), end: None });
+        }
+        fill_runs(&mut harness, &keys);
+        if is_split {
+            harness.split(1, ring_at(0x80), low, high);
+        }
+        let before = harness.models[&RangeId(high)].clone();
+        harness.clear(high);
+        let is_committed = |harness: &RangeHarness| {
+            let progress = harness.engine.progress(RangeId(high));
+            progress.committed == progress.appended && progress.synced < progress.committed
+        };
+        while !is_committed(&harness) {
+            harness.turn();
+        }
+        harness.drop_range(low);
+        (0..5).for_each(|_| harness.turn());
+        assert!(is_committed(&harness), "a second has passed");
+        let mut undone = 0;
+        for seed in 0..8 {
+            let image = harness.disk.image(Loss::Power, seed);
+            let (mut engine, _) =
+                Engine::open(SimDevice::attach(&image), harness.options.clone(), harness.now).unwrap();
+            let end = engine.progress(RangeId(high)).appended;
+            engine.commit(RangeId(high), end);
+            if end >= harness.engine.progress(RangeId(high)).appended {
+                continue;
+            }
+            undone += 1;
+            let (options, now, is_sole) = (harness.options.clone(), harness.now, true);
+            let models = [(RangeId(high), before.clone())].into_iter().collect();
+            let mut crashed = RangeHarness { disk: image, engine, options, models, now, is_sole };
+            crashed.check(&keys, &format!("split: {is_split}, seed {seed}, the clear undone"));
+        }
+        assert!(undone > 0, "no power loss undoes the clear");
+        settle_and_sort(&mut harness);
+        (0..200).for_each(|_| {
+            harness.now = harness.now.plus_ms(100);
+            harness.turn();
+        });
+        assert_eq!(harness.engine.runs(), 0, "split: {is_split}, the clear is listed");
+    }
+}
+
+/// Runs have records under the number of a range that was cleared before its split.
+#[test]
+fn runs_of_a_range_that_was_cleared_go_after_its_split() {
+    let keys = keys(300);
+    let mut harness = whole(1, each_segment(Durability::Sync), true);
+    fill_runs(&mut harness, &keys);
+    // The split comes before the next search.
+    harness.engine.hold_runs(true);
+    harness.clear(1);
+    settle_and_sort(&mut harness);
+    harness.split(1, ring_at(0x80), 2, 3);
+    assert!(harness.engine.runs() > 0);
+    harness.engine.hold_runs(false);
+    (0..100).for_each(|_| harness.turn());
+    assert_eq!(harness.engine.runs(), 0, "{:?}", harness.engine);
+    harness.check(&keys, "cleared");
+}
+
+/// Runs have records under the number of a range that was split. Its two parts are cleared, before or after its segments are
+/// filed.
+#[test]
+fn runs_of_a_range_that_was_split_go_once_all_parts_are_cleared() {
+    for is_filed in [true, false] {
+        let keys = keys(300);
+        let mut harness = whole(1, each_segment(Durability::Sync), true);
+        fill_runs(&mut harness, &keys);
+        if !is_filed {
+            let names = harness.disk.names();
+            let segments = names.iter().filter(|name| name.starts_with("segment-"));
+            segments.for_each(|name| harness.disk.make_unreadable(name, 4096..64 << 10));
+        }
+        harness.split(1, ring_at(0x80), 2, 3);
+        harness.clear(2);
+        (0..100).for_each(|_| harness.turn());
+        assert_eq!(harness.engine.segments_to_file() == 0, is_filed);
+        assert!(harness.engine.runs() > 0, "the other part counts");
+        harness.clear(3);
+        (0..100).for_each(|_| harness.turn());
+        assert_eq!(harness.engine.runs(), 0, "filed: {is_filed}, {:?}", harness.engine);
+        harness.disk.heal();
+        harness.check(&keys, "cleared");
+    }
+}
