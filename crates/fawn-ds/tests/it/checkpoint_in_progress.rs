@@ -2,7 +2,7 @@
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, small};
 use fawn_ds::internals::format::checkpoint;
-use fawn_ds::internals::{Engine, Lookup, Options, RecordRef, View};
+use fawn_ds::internals::{Engine, Lookup, Options, RecordRef, SortWhen, View};
 use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -234,6 +234,44 @@ fn no_segment_is_filed_again_while_a_checkpoint_is_copied() {
     }
     assert_eq!(harness.engine.segments_to_file(), 0);
     harness.check(&keys[..2_000], "filed");
+}
+
+/// A sort leaves segments alone that are not filed. Gathering them would move their entries to the heirs' indexes.
+#[test]
+fn no_segment_of_a_sort_is_filed_while_a_checkpoint_is_copied() {
+    let (mut harness, keys) = filled(true);
+    (harness.options.sort_when, harness.options.sort_bytes) = (SortWhen::Always, 1 << 20);
+    harness.reopen(1, false);
+    harness.settle();
+    // The runs are not listed before the end.
+    harness.engine.hold_runs(true);
+    let mut number = 0;
+    let poll = |harness: &mut RangeHarness| {
+        harness.engine.submit(harness.now);
+        harness.engine.poll(harness.now, &mut Vec::new());
+        harness.commit();
+    };
+    harness.disk.hang(OpKind::Read);
+    while harness.disk.hung() == 0 {
+        harness.now = harness.now.plus_ms(1);
+        poll(&mut harness);
+        number += 1;
+        assert!(number < 10_000, "nothing is sorted: {:?}", harness.engine);
+    }
+    assert!(harness.engine.is_sorting());
+    harness.split(ID.0, ring_at(0x80), 2, 3);
+    // A checkpoint is due, but waits while the first segment is gathered.
+    for number in 0..600 {
+        harness.write(format!("another key {number}").as_bytes(), Some(&[0; 8_000]));
+        poll(&mut harness);
+    }
+    harness.disk.end_faults(OpKind::Read);
+    harness.disk.release_hung();
+    let filed = begin_with(&mut harness, 8, |_| {});
+    (0..50).for_each(|_| harness.turn());
+    assert_eq!(harness.engine.stats().filed_records, filed, "{:?}", harness.engine);
+    end(&mut harness);
+    open_again(&mut harness, &keys);
 }
 
 /// Records of a transfer count once all are there, so a checkpoint would know of live records that no opening has.

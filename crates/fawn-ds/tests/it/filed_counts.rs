@@ -2,8 +2,9 @@
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::sorted_tier::sorted;
 use crate::splits::{file, whole};
-use fawn_ds::internals::Options;
-use fawn_types::Durability;
+use crate::support::{SECRET, small};
+use fawn_ds::internals::{KeepReason, Options, SortWhen};
+use fawn_types::{Durability, RingKey};
 
 /// Nothing is sorted, but deletes have index entries. Every opening reads the whole log.
 fn with_indexed_deletes() -> Options {
@@ -76,4 +77,36 @@ fn deletes_of_a_filed_segment_hide_none_of_its_dead_puts() {
     harness.check(&deleted, "cleaned");
     harness.reopen(1, true);
     harness.check(&deleted, "opened again");
+}
+
+/// A segment is filed for the parts of one half, and has records of the other half from before an earlier split. These count
+/// there already: counted twice, some would seem to be dead, and deletes to hide them.
+#[test]
+fn records_that_were_filed_before_are_not_counted_again() {
+    let options = Options {
+        sort_when: SortWhen::Never,
+        space_amplification_max_percent: 10_000,
+        checkpoint_log_bytes_min: u64::MAX,
+        ..small(Durability::Sync)
+    };
+    let mut harness = whole(1, options, true);
+    fill(&mut harness, "live", 300);
+    harness.settle();
+    harness.split(1, ring_at(0x80), 2, 3);
+    file(&mut harness);
+    harness.split(2, ring_at(0x40), 4, 5);
+    file(&mut harness);
+    let is_high = |key: &Vec<u8>| RingKey::of(&SECRET, key) >= ring_at(0x80);
+    let absent = names("absent", 10_000).into_iter().filter(is_high);
+    for (number, key) in absent.enumerate() {
+        harness.write(&key, None);
+        if number % 25 == 24 {
+            harness.turn();
+        }
+    }
+    (0..100).for_each(|_| harness.turn());
+    harness.settle();
+    let kept = harness.engine.segments_kept();
+    assert_eq!(kept.get(&KeepReason::Hides), None, "no put is dead: {kept:?}");
+    assert!(harness.engine.stats().segments_dropped > 0, "{:?}", harness.engine.stats());
 }

@@ -61,6 +61,7 @@ mod runs_written;
 mod salvage;
 mod scan;
 mod scan_damage;
+mod scans_resumed;
 mod scrub;
 mod seals;
 mod segment_image;

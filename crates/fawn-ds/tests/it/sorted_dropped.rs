@@ -1,9 +1,12 @@
 //! Segments of stores with runs are dropped once they are sorted, and nothing that they hide is left.
+use crate::range_harness::{RangeHarness, ring_at};
 use crate::sorted_files::{put, sort_out};
 use crate::sorted_late::segments_with;
+use crate::sorted_ranges::settle as settle_and_sort;
 use crate::sorted_tier::sorted;
+use crate::splits::{file, whole};
 use crate::support::TestNode;
-use fawn_ds::internals::{Options, SortWhen};
+use fawn_ds::internals::{KeepReason, Options, SortWhen};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
@@ -68,4 +71,35 @@ fn sorted_segments_keep_none_of_each_other_while_a_record_is_unreadable() {
     let report = node.engine.log_report();
     assert!(report.overlay_keys == 1 && node.engine.runs() > 0, "{:?}", node.engine);
     assert!(report.segments <= 6, "{report:?} {:?}", node.engine.segments_kept());
+}
+
+/// As in [`sorted_segments_keep_none_of_each_other`], after a split: filing counts records of a sorted segment as what they are
+/// for the drop rule, deletes.
+#[test]
+fn sorted_segments_that_are_filed_keep_none_of_each_other() {
+    let later = Options { capacity_bytes: Some(52 << 16), ..each_segment() };
+    let first = Options { sort_when: SortWhen::Never, space_amplification_max_percent: 0, ..later.clone() };
+    let mut harness = whole(1, first, true);
+    let mut rng = Rng::new(1);
+    for _ in 0..12_000 {
+        harness.write(format!("key-{}", rng.below(2_000)).as_bytes(), Some(&[1; 300]));
+        harness.turn();
+    }
+    harness.settle();
+    harness.options = later;
+    harness.reopen(1, false);
+    (0..10).for_each(|_| settle_and_sort(&mut harness));
+    let hiding =
+        |harness: &RangeHarness| harness.engine.segments_kept().get(&KeepReason::Hides).copied().unwrap_or_default();
+    assert!(hiding(&harness) > 8, "the last segment of survivors is not sorted yet: {:?}", harness.engine);
+    harness.split(1, ring_at(0x80), 2, 3);
+    file(&mut harness);
+    assert!(hiding(&harness) > 8 && harness.engine.stats().segments_filed > 8, "{:?}", harness.engine);
+    for number in 0..2_000 {
+        harness.write(format!("last-{number}").as_bytes(), Some(&[1; 300]));
+        harness.turn();
+    }
+    (0..40).for_each(|_| settle_and_sort(&mut harness));
+    let report = harness.engine.log_report();
+    assert!(report.segments <= 6, "{report:?} {:?}", harness.engine.segments_kept());
 }

@@ -145,6 +145,34 @@ fn an_unreadable_run_is_read_again_after_growing_delays() {
     assert!((0..number + 1_000).all(|number| has(&mut node, number)));
 }
 
+/// Nothing else changes: only the time says that the run may be read again.
+#[test]
+fn an_unreadable_run_is_read_again_in_an_idle_store() {
+    let (disk, mut node) = open(small_runs(Durability::Sync));
+    fill(&mut node, 0..200);
+    let bad = runs(&disk)[0].clone();
+    disk.make_unreadable(&bad, 4096..8192);
+    let mut number = 200;
+    while node.engine.stats().merges_failed == 0 {
+        fill(&mut node, number..number + 200);
+        number += 200;
+        assert!(number < 10_000, "no merge reads it: {:?}", node.engine);
+    }
+    let wait = |node: &mut TestNode, seconds: u64| {
+        for _ in 0..10 * seconds {
+            node.now = node.now.plus_ms(100);
+            node.turn();
+        }
+    };
+    // No job begins within 10 s of a failed one, and the next delay of the run is longer.
+    wait(&mut node, 15);
+    assert!(node.engine.stats().merges_failed == 2 && runs(&disk).contains(&bad), "{:?}", node.engine);
+    disk.heal();
+    wait(&mut node, 30);
+    assert!(!runs(&disk).contains(&bad), "{:?}", node.engine);
+    assert!((0..number).all(|number| has(&mut node, number)));
+}
+
 fn number_key(number: u64) -> Vec<u8> {
     format!("key-{number:06}").into_bytes()
 }

@@ -3,10 +3,11 @@ use crate::range_harness::{RangeHarness, ring_at};
 use crate::sorted_ranges::settle as settle_and_sort;
 use crate::sorted_tier::sorted;
 use crate::splits::{fill, keys, whole};
+use crate::support::SECRET;
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::SimDevice;
 use fawn_flash::sim::Loss;
-use fawn_types::{Durability, KeyRange, RangeId};
+use fawn_types::{Durability, KeyRange, RangeId, RingKey};
 
 /// Sorts each segment once it is sealed.
 fn each_segment(durability: Durability) -> Options {
@@ -79,6 +80,26 @@ fn a_run_stays_while_a_crash_can_undo_the_clear_that_makes_it_void() {
         });
         assert_eq!(harness.engine.runs(), 0, "split: {is_split}, the clear is listed");
     }
+}
+
+/// All records of the runs are in one half of a range. That half is dropped after the split, and the other one has their number
+/// in its lineage.
+#[test]
+fn runs_of_a_dropped_half_go() {
+    let is_low = |key: &Vec<u8>| RingKey::of(&SECRET, key) < ring_at(0x80);
+    let keys: Vec<Vec<u8>> = keys(600).into_iter().filter(is_low).collect();
+    let mut harness = whole(1, each_segment(Durability::Sync), true);
+    fill(&mut harness, &keys, 1);
+    for round in 0..150u8 {
+        harness.write(&keys[0], Some(&[round; 900]));
+        harness.turn();
+    }
+    settle_and_sort(&mut harness);
+    assert!(harness.engine.runs() > 0);
+    harness.split(1, ring_at(0x80), 2, 3);
+    harness.drop_range(2);
+    (0..100).for_each(|_| harness.turn());
+    assert_eq!(harness.engine.runs(), 0, "{:?}", harness.engine);
 }
 
 /// Runs have records under the number of a range that was cleared before its split.
