@@ -3,7 +3,7 @@
 //!
 //! A chunk may need several device reads. It is handed over in one call, and every record in it is then still its key's
 //! newest. Newer versions are in the history after the base, which the receiver gets separately.
-use super::fetch::{Expected, Hit, Probe};
+use super::fetch::{Expected, Hit, Probe, Rejected};
 use super::scan_place::{ScanPlace, TransferPlace};
 use super::sorted::RunsTransfer;
 use super::{Engine, LookupPlan};
@@ -49,6 +49,8 @@ struct HeldRecord {
     key: Vec<u8>,
     value: Vec<u8>,
     result: Vec<u8>,
+    /// Records of other keys, and newer ones of this key, where it was looked for.
+    rejected: Rejected,
 }
 
 /// The index cell being sent.
@@ -318,13 +320,15 @@ impl<D: Device> Engine<D> {
             }
             let candidates: SmallVec<[Pointer; 4]> = self.candidates(at, KeyHash(held.listed.hash)).collect();
             for pointer in candidates {
-                match self.probe(at, pointer, Expected::Key(&held.key))? {
+                let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
+                match self.probe_once(at, pointer, Expected::Key(&held.key), &mut held.rejected)? {
                     Probe::Match(hit) if hit.version == held.version => {
-                        let slot = self.segments.slot_and_offset(pointer).0;
-                        let sequence = self.segments.expect(slot).sequence;
                         held.listed = ListedRecord { pointer, sequence, hash: held.listed.hash };
                     }
-                    Probe::Match(_) | Probe::Other => {}
+                    // It is not read again: the reads of two such records that no cache holds would displace each other for
+                    // ever.
+                    Probe::Match(_) => held.rejected.push((pointer, sequence, None)),
+                    Probe::Other => {}
                     Probe::Missing(span) => return Ok(Some(LookupPlan::of_span(scan.range, span))),
                 }
             }
@@ -341,7 +345,8 @@ impl<D: Device> Engine<D> {
             return Err(self.corrupt(slot, offset, "the index points to a record that is no put"));
         }
         let (key, value, result) = (key.to_vec(), value.to_vec(), result.to_vec());
-        Ok(HeldRecord { listed, version, flags, expires_at_ms, tag, key, value, result })
+        let rejected = Rejected::new();
+        Ok(HeldRecord { listed, version, flags, expires_at_ms, tag, key, value, result, rejected })
     }
 
     /// Whether a record is still the newest committed one of its key, without I/O.

@@ -86,6 +86,7 @@ mod support;
 mod synced_end;
 mod tail_lost;
 mod torn_again;
+mod transfer_reads;
 mod undone_delete;
 mod unlisted_clears;
 mod unreadable;

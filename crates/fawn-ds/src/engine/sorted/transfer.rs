@@ -3,6 +3,7 @@
 //! The log's part has sent every key whose newest record was in the log and up to the base: what is in the log now is no
 //! older. So only a key without a record in the log is sent. A key that was sorted meanwhile is sent twice, which changes
 //! nothing at the receiver.
+use super::super::fetch::ReadSpan;
 use super::super::scan_place::ScanPlace;
 use super::super::{Engine, EngineError, LookupPlan, TransferScan, TransferStep};
 use super::stretch::{InLog, RunStretch, StretchKey};
@@ -18,14 +19,27 @@ pub(in crate::engine) struct RunsTransfer {
     /// Its start: it begins again if the runs change.
     start: u64,
     changes: u64,
+    /// A key without a value is not sent.
     held: Vec<StretchKey>,
     held_bytes: usize,
+    /// Held keys that the current pass over them has checked.
+    checked: usize,
+    /// The current pass has waited for a read.
+    has_waited: bool,
 }
 
 impl RunsTransfer {
     pub(in crate::engine) fn new(position: u64) -> Self {
-        let stretch = RunStretch::default();
-        Self { position: Some(position), stretch, start: position, changes: 0, held: Vec::new(), held_bytes: 0 }
+        Self {
+            position: Some(position),
+            stretch: RunStretch::default(),
+            start: position,
+            changes: 0,
+            held: Vec::new(),
+            held_bytes: 0,
+            checked: 0,
+            has_waited: false,
+        }
     }
 }
 
@@ -58,18 +72,11 @@ impl<D: Device> Engine<D> {
             runs.position = runs.stretch.next();
             runs.stretch = RunStretch::default();
         }
-        // All held keys are checked at the end, in one pass without reads: no record can be replaced between its check and the
-        // hand-over.
-        let mut is_in_log = Vec::with_capacity(runs.held.len());
-        for key in &mut runs.held {
-            match self.newest_in_log(at, key)? {
-                InLog::Read(span) => return Ok(TransferStep::Read(LookupPlan::of_span(scan.range(), span))),
-                InLog::Record(_) => is_in_log.push(true),
-                InLog::None => is_in_log.push(false),
-            }
+        if let Some(span) = self.check_held(at, runs)? {
+            return Ok(TransferStep::Read(LookupPlan::of_span(scan.range(), span)));
         }
         let mut count = 0;
-        for (key, _) in runs.held.drain(..).zip(is_in_log).filter(|(_, is_in_log)| !is_in_log) {
+        for key in runs.held.drain(..) {
             let Some(value) = &key.value else { continue };
             let mut record = RecordRef::put(key.version, &key.key, value);
             (record.flags, record.expires_at_ms) = (key.flags, key.expires_at_ms);
@@ -82,5 +89,33 @@ impl<D: Device> Engine<D> {
         }
         let next = runs.position.map(|position| scan.place_of(ScanPlace::Runs(position), Some(self.source_of(at))));
         Ok(TransferStep::Chunk { next, count })
+    }
+
+    /// Drops the values of held keys with a record in the log. `Some`: a record must be read first.
+    fn check_held(&mut self, at: usize, runs: &mut RunsTransfer) -> Result<Option<ReadSpan>, EngineError> {
+        // The last pass waits for nothing: no key can get a record in the log between its check and the hand-over. Passes that
+        // wait continue where they are. Otherwise the reads of two keys that no cache holds would displace each other for ever.
+        loop {
+            while let Some(key) = runs.held.get_mut(runs.checked) {
+                if key.value.is_some() {
+                    match self.newest_in_log(at, key)? {
+                        InLog::Read(span) => {
+                            runs.has_waited = true;
+                            return Ok(Some(span));
+                        }
+                        // A key with a record in the log is never sent, and not checked again. Up to the base, the log's part
+                        // has sent the record: no record moves from runs to the log. Above, the history has it. If the log
+                        // loses it, by a sort, the list of runs changes, and the chunk begins again.
+                        InLog::Record(_) => key.value = None,
+                        InLog::None => {}
+                    }
+                }
+                runs.checked += 1;
+            }
+            runs.checked = 0;
+            if !core::mem::take(&mut runs.has_waited) {
+                return Ok(None);
+            }
+        }
     }
 }

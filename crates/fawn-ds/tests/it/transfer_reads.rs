@@ -1,0 +1,137 @@
+//! Reads of a transfer: their number is bounded, whatever is overwritten before or meanwhile.
+use crate::sorted_files::{put, sort_out};
+use crate::sorted_tier::sorted;
+use crate::support::{RANGE, TestNode, small};
+use fawn_ds::internals::{Options, TransferPlace, TransferScan, TransferStep};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, Now, Version};
+use std::collections::BTreeMap;
+
+/// More than a record that is assembled from cached pages: each look at such a record is a device read.
+const LONG_BYTES: usize = 100 << 10;
+
+/// The records that were sent, by key.
+pub(crate) type Sent = BTreeMap<Vec<u8>, (Version, Vec<u8>)>;
+
+pub(crate) fn key(number: u64) -> Vec<u8> {
+    format!("key-{number:06}").into_bytes()
+}
+
+/// Segments that hold long records. Only the tests let runs change.
+pub(crate) fn long_records(options: Options) -> Options {
+    Options { segment_bytes: 512 << 10, space_amplification_max_percent: 100_000, ..options }
+}
+
+pub(crate) fn open(options: Options) -> TestNode {
+    TestNode::open_in_chain(&SimDisk::new(SimOptions::instant(1)), options, Now::at(1_000)).unwrap()
+}
+
+/// Writes other records until those before are in no memory.
+pub(crate) fn push_out(node: &mut TestNode) {
+    for number in 0..60 {
+        put(node, format!("other-{number}").as_bytes(), Some(&vec![9; LONG_BYTES]));
+        node.turn();
+    }
+    node.settle();
+}
+
+/// Transfers the range in chunks of up to `bytes_max` bytes; passes the number of each read, from 1 on, to `at_read`.
+///
+/// # Panics
+/// After `reads_max` reads.
+pub(crate) fn transfer(
+    node: &mut TestNode,
+    (base, bytes_max, reads_max): (Version, usize, usize),
+    mut at_read: impl FnMut(&mut TestNode, usize),
+) -> (Sent, usize) {
+    let (mut sent, mut next, mut reads) = (Sent::new(), Some(TransferPlace::START), 0);
+    while let Some(place) = next {
+        let mut scan = TransferScan::new(RANGE, place, base, bytes_max);
+        next = loop {
+            let step = node.engine.transfer_step(&mut scan, |record| {
+                sent.insert(record.key.to_vec(), (record.version, record.value.to_vec()));
+            });
+            match step.unwrap() {
+                TransferStep::Chunk { next, .. } => break next,
+                TransferStep::Read(plan) => {
+                    reads += 1;
+                    assert!(reads <= reads_max, "the transfer does not end");
+                    at_read(node, reads);
+                    node.engine.read(plan, 42);
+                    let plan = node.wait_for_plan();
+                    node.engine.absorb(plan).unwrap();
+                }
+            }
+        };
+    }
+    (sent, reads)
+}
+
+/// Sorts keys with short values, then holds the list of runs.
+pub(crate) fn sort_keys(node: &mut TestNode, count: u64) {
+    (0..count).for_each(|number| put(node, &key(number), Some(b"short")));
+    // So that their segment is sealed, and most of its bytes fit into runs.
+    for number in 0..2_000 {
+        put(node, format!("more-{number}").as_bytes(), Some(&[8; 300]));
+        node.turn();
+    }
+    sort_out(node);
+    assert!(node.engine.runs() > 0, "{:?}", node.engine);
+    node.engine.hold_runs(true);
+}
+
+#[test]
+fn sorted_keys_with_long_newer_records_do_not_take_each_others_read_away() {
+    const KEYS: u64 = 12;
+    let mut node = open(long_records(Options { sort_bytes: 1, ..sorted(Durability::Sync) }));
+    sort_keys(&mut node, KEYS);
+    (0..KEYS).for_each(|number| put(&mut node, &key(number), Some(&vec![7; LONG_BYTES])));
+    push_out(&mut node);
+    let base = node.engine.progress(RANGE).committed;
+    let (sent, reads) = transfer(&mut node, (base, 1 << 20, 2_000), |_, _| {});
+    println!("{reads} reads");
+    assert!(reads < 500, "{reads} reads");
+    (0..KEYS).for_each(|number| assert_eq!(sent[&key(number)].1, vec![7; LONG_BYTES]));
+}
+
+#[test]
+fn the_reads_of_a_chunk_of_runs_do_not_begin_again_with_each_newer_record() {
+    const KEYS: u64 = 2_000;
+    // Hardly a page stays in the cache.
+    let options = Options { sort_bytes: 1, memory_bytes: 1 << 20, ..sorted(Durability::Sync) };
+    let mut node = open(long_records(options));
+    sort_keys(&mut node, KEYS);
+    for number in (0..KEYS).step_by(2) {
+        put(&mut node, &key(number), Some(&[7; 500]));
+        if number % 64 == 0 {
+            node.turn();
+        }
+    }
+    push_out(&mut node);
+    let base = node.engine.progress(RANGE).committed;
+    let (sent, reads) = transfer(&mut node, (base, 1 << 20, 50_000), |_, _| {});
+    println!("{reads} reads");
+    assert!(reads < 3 * KEYS as usize, "{reads} reads");
+    for number in 0..KEYS {
+        let expected: &[u8] = if number.is_multiple_of(2) { &[7; 500] } else { b"short" };
+        assert_eq!(sent[&key(number)].1, expected, "{number}");
+    }
+}
+
+/// The same of the log: the records of a chunk are found again at its end, if they are not where they were.
+#[test]
+fn long_records_that_replace_those_of_a_chunk_do_not_take_each_others_read_away() {
+    let mut node = open(long_records(small(Durability::Sync)));
+    (0..40).for_each(|number| put(&mut node, &key(number), Some(&[1; 5_000])));
+    push_out(&mut node);
+    let base = node.engine.progress(RANGE).committed;
+    let (sent, reads) = transfer(&mut node, (base, 64 << 20, 1_000), |node, read| {
+        if read == 90 {
+            (0..40).for_each(|number| put(node, &key(number), Some(&vec![7; LONG_BYTES])));
+            push_out(node);
+        }
+    });
+    assert!((90..400).contains(&reads), "{reads} reads");
+    // The history after the base has all that was replaced.
+    assert!(sent.keys().all(|key| key.starts_with(b"other")), "{:?}", sent.keys());
+}
