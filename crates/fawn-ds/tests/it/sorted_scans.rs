@@ -137,3 +137,24 @@ fn a_scan_finds_keys_whose_sorted_record_is_newer_than_deferred_copies() {
     let found: BTreeMap<_, _> = scan(&mut node, true, |_| {}).into_iter().collect();
     (0..60).for_each(|number| assert_eq!(found.get(&key(number)), Some(&vec![3; 100]), "{number}"));
 }
+
+/// A stretch of the runs is in memory while a record of the log is read, and all is cleared meanwhile.
+#[test]
+fn a_scan_of_runs_returns_no_record_that_was_replaced_before_a_clear() {
+    for at in (0..60).step_by(3) {
+        let mut node = sorted_store();
+        overwrite(&mut node, 0..KEYS);
+        node.engine.hold_runs(true);
+        let mut reads = 0;
+        let found = scan(&mut node, true, |node| {
+            if reads == at {
+                let version = node.next_version();
+                node.engine.clear(RANGE, version).unwrap();
+                node.settle();
+            }
+            reads += 1;
+        });
+        let replaced = found.iter().find(|(_, value)| value.starts_with(b"before"));
+        assert!(replaced.is_none(), "read {at} of {reads}: {replaced:?}");
+    }
+}

@@ -10,8 +10,14 @@ use std::collections::BTreeMap;
 /// More than a record that is assembled from cached pages: each look at such a record is a device read.
 const LONG_BYTES: usize = 100 << 10;
 
-/// The records that were sent, by key.
-pub(crate) type Sent = BTreeMap<Vec<u8>, (Version, Vec<u8>)>;
+/// A record that was sent.
+pub(crate) struct SentRecord {
+    pub(crate) value: Vec<u8>,
+    /// Reads of the transfer before it was sent.
+    pub(crate) reads_before: usize,
+}
+
+pub(crate) type Sent = BTreeMap<Vec<u8>, SentRecord>;
 
 pub(crate) fn key(number: u64) -> Vec<u8> {
     format!("key-{number:06}").into_bytes()
@@ -49,7 +55,7 @@ pub(crate) fn transfer(
         let mut scan = TransferScan::new(RANGE, place, base, bytes_max);
         next = loop {
             let step = node.engine.transfer_step(&mut scan, |record| {
-                sent.insert(record.key.to_vec(), (record.version, record.value.to_vec()));
+                sent.insert(record.key.to_vec(), SentRecord { value: record.value.to_vec(), reads_before: reads });
             });
             match step.unwrap() {
                 TransferStep::Chunk { next, .. } => break next,
@@ -91,7 +97,7 @@ fn sorted_keys_with_long_newer_records_do_not_take_each_others_read_away() {
     let (sent, reads) = transfer(&mut node, (base, 1 << 20, 2_000), |_, _| {});
     println!("{reads} reads");
     assert!(reads < 500, "{reads} reads");
-    (0..KEYS).for_each(|number| assert_eq!(sent[&key(number)].1, vec![7; LONG_BYTES]));
+    (0..KEYS).for_each(|number| assert_eq!(sent[&key(number)].value, vec![7; LONG_BYTES]));
 }
 
 #[test]
@@ -114,7 +120,7 @@ fn the_reads_of_a_chunk_of_runs_do_not_begin_again_with_each_newer_record() {
     assert!(reads < 3 * KEYS as usize, "{reads} reads");
     for number in 0..KEYS {
         let expected: &[u8] = if number.is_multiple_of(2) { &[7; 500] } else { b"short" };
-        assert_eq!(sent[&key(number)].1, expected, "{number}");
+        assert_eq!(sent[&key(number)].value, expected, "{number}");
     }
 }
 
@@ -134,4 +140,42 @@ fn long_records_that_replace_those_of_a_chunk_do_not_take_each_others_read_away(
     assert!((90..400).contains(&reads), "{reads} reads");
     // The history after the base has all that was replaced.
     assert!(sent.keys().all(|key| key.starts_with(b"other")), "{:?}", sent.keys());
+}
+
+/// The range is emptied while the end of a chunk of runs waits for a read.
+#[test]
+fn a_chunk_of_runs_has_no_key_that_was_cleared_before_it_was_sent() {
+    type Empty = fn(&mut TestNode);
+    let clear: Empty = |node| {
+        let version = node.next_version();
+        node.engine.clear(RANGE, version).unwrap();
+        node.settle();
+        assert_eq!(node.engine.progress(RANGE).committed, version);
+    };
+    let begin_again: Empty = |node| {
+        let base = node.engine.progress(RANGE).committed;
+        node.engine.begin_transfer(RANGE, base).unwrap();
+    };
+    for empty in [clear, begin_again] {
+        let prepared = || {
+            let mut node = open(long_records(Options { sort_bytes: 1, ..sorted(Durability::Sync) }));
+            sort_keys(&mut node, 30);
+            (0..12).for_each(|number| put(&mut node, &key(number), Some(&vec![7; LONG_BYTES])));
+            push_out(&mut node);
+            let base = node.engine.progress(RANGE).committed;
+            (node, (base, 1 << 20, 2_000))
+        };
+        let (mut node, bounds) = prepared();
+        let (sent, reads) = transfer(&mut node, bounds, |_, _| {});
+        let is_of_last_chunk = |number: &u64| sent[&key(*number)].reads_before == reads;
+        assert!((12..30).all(|number| is_of_last_chunk(&number)), "the last chunk has the keys of runs");
+        let (mut node, bounds) = prepared();
+        let (sent, _) = transfer(&mut node, bounds, |node, read| {
+            if read == reads - 3 {
+                empty(node);
+            }
+        });
+        let after = sent.iter().find(|(_, sent)| sent.reads_before >= reads - 3);
+        assert!(after.is_none(), "{:?}", after.map(|(key, _)| String::from_utf8_lossy(key)));
+    }
 }

@@ -23,7 +23,7 @@ impl<D: Device> Engine<D> {
     ) -> Result<ScanStep, EngineError> {
         // A cursor says nothing about the time of the scan's start.
         let since = if let ScanExtent::Runs(since) = scan.extent { since } else { Version::ZERO };
-        if scan.stretch.is_outdated(self.sorted.changes) {
+        if scan.stretch.is_outdated(self.runs_state(at)) {
             let (items, kept) = scan.before_stretch;
             scan.items.truncate(items);
             scan.kept.truncate(kept);

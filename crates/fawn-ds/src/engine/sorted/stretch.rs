@@ -3,6 +3,7 @@ use super::super::fetch::{Expected, Hit, Probe, ReadSpan, Rejected};
 use super::super::scan_place::{RingCells, SLICE_BITS, in_tag, next_tag};
 use super::super::{Engine, EngineError};
 use super::engine_error;
+use crate::format::RangeNumber;
 use crate::format::record::RecordKind;
 use crate::format::run::page::RunPage;
 use crate::format::run::{RunRecord, Space, page_offset};
@@ -19,11 +20,20 @@ const CELL_PAGES_MAX: usize = 32;
 /// Pages of such a part.
 const SLICE_PAGES: usize = 16;
 
+/// The state of the runs, for a range: records that were taken from runs count as long as it is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) struct RunsState {
+    /// Changes of the list of runs.
+    changes: u64,
+    number: RangeNumber,
+    cleared: Version,
+}
+
 /// A stretch of ring order.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct RunStretch {
-    /// Changes of the list of runs before it was begun; `None`: it was not begun.
-    changes: Option<u64>,
+    /// The state when it was begun; `None`: it was not begun.
+    state: Option<RunsState>,
     /// Pages by run and number.
     pages: BTreeMap<(u64, u32), Vec<u8>>,
     /// Its keys that were not taken yet; `None` until all its pages are there.
@@ -64,14 +74,14 @@ pub(in crate::engine) enum InLog {
 }
 
 impl RunStretch {
-    /// Whether its runs have been replaced since it was begun: a record of the log may be in a run by now that is newer than
-    /// those of the stretch.
-    pub(in crate::engine) fn is_outdated(&self, changes: u64) -> bool {
-        self.changes.is_some_and(|before| before != changes)
+    /// Whether it was begun in another state: a record of the log may be in a run by now that is newer than those of the
+    /// stretch, or the range was cleared.
+    pub(in crate::engine) fn is_outdated(&self, state: RunsState) -> bool {
+        self.state.is_some_and(|before| before != state)
     }
 
     pub(in crate::engine) const fn is_begun(&self) -> bool {
-        self.changes.is_some()
+        self.state.is_some()
     }
 
     /// Its next key.
@@ -115,6 +125,12 @@ impl StretchBounds {
 }
 
 impl<D: Device> Engine<D> {
+    /// The state of the runs for the range at this place.
+    pub(in crate::engine) fn runs_state(&self, at: usize) -> RunsState {
+        let range = &self.ranges[at];
+        RunsState { changes: self.sorted.changes, number: range.number, cleared: range.cleared.committed }
+    }
+
     /// Loads the stretch that begins at a position, unless it is loaded. `Some`: a page must be read first.
     pub(in crate::engine) fn load_stretch(
         &mut self,
@@ -122,7 +138,7 @@ impl<D: Device> Engine<D> {
         from: u64,
         stretch: &mut RunStretch,
     ) -> Result<Option<ReadSpan>, EngineError> {
-        stretch.changes.get_or_insert(self.sorted.changes);
+        stretch.state.get_or_insert(self.runs_state(at));
         if stretch.keys.is_some() {
             return Ok(None);
         }

@@ -6,7 +6,7 @@
 use super::super::fetch::ReadSpan;
 use super::super::scan_place::ScanPlace;
 use super::super::{Engine, EngineError, LookupPlan, TransferScan, TransferStep};
-use super::stretch::{InLog, RunStretch, StretchKey};
+use super::stretch::{InLog, RunStretch, RunsState, StretchKey};
 use crate::format::record::RecordRef;
 use fawn_flash::Device;
 
@@ -16,9 +16,10 @@ pub(in crate::engine) struct RunsTransfer {
     /// Position of the current stretch; `None` behind the last one.
     position: Option<u64>,
     stretch: RunStretch,
-    /// Its start: it begins again if the runs change.
+    /// Its start: it begins again if the state of the runs changes.
     start: u64,
-    changes: u64,
+    /// That state when the chunk was begun; `None`: it was not begun.
+    state: Option<RunsState>,
     /// A key without a value is not sent.
     held: Vec<StretchKey>,
     held_bytes: usize,
@@ -34,7 +35,7 @@ impl RunsTransfer {
             position: Some(position),
             stretch: RunStretch::default(),
             start: position,
-            changes: 0,
+            state: None,
             held: Vec::new(),
             held_bytes: 0,
             checked: 0,
@@ -52,14 +53,13 @@ impl<D: Device> Engine<D> {
         runs: &mut RunsTransfer,
         visit: &mut impl FnMut(&RecordRef<'_>),
     ) -> Result<TransferStep, EngineError> {
+        let state = self.runs_state(at);
+        if runs.state.is_some_and(|before| before != state) {
+            // A record of the log may be in a run by now that is newer than one that is held, or a held one is cleared.
+            *runs = RunsTransfer::new(runs.start);
+        }
+        runs.state = Some(state);
         self.take_stretch_page(&mut runs.stretch);
-        if runs.held.is_empty() && !runs.stretch.is_begun() {
-            runs.changes = self.sorted.changes;
-        }
-        if runs.changes != self.sorted.changes {
-            // A record of the log may be in a run by now that is newer than one that is held.
-            *runs = RunsTransfer { changes: self.sorted.changes, ..RunsTransfer::new(runs.start) };
-        }
         while let Some(position) = runs.position.filter(|_| runs.held_bytes < scan.bytes_max()) {
             if let Some(span) = self.load_stretch(at, position, &mut runs.stretch)? {
                 return Ok(TransferStep::Read(LookupPlan::of_span(scan.range(), span)));
@@ -83,7 +83,7 @@ impl<D: Device> Engine<D> {
             visit(&record);
             count += 1;
         }
-        runs.held_bytes = 0;
+        (runs.held_bytes, runs.state) = (0, None);
         if let Some(position) = runs.position {
             runs.start = position;
         }
@@ -105,7 +105,7 @@ impl<D: Device> Engine<D> {
                         }
                         // A key with a record in the log is never sent, and not checked again. Up to the base, the log's part
                         // has sent the record: no record moves from runs to the log. Above, the history has it. If the log
-                        // loses it, by a sort, the list of runs changes, and the chunk begins again.
+                        // loses it, by a sort or a clear, the state of the runs changes, and the chunk begins again.
                         InLog::Record(_) => key.value = None,
                         InLog::None => {}
                     }
