@@ -2,7 +2,9 @@
 use crate::sorted_files::{put, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode};
-use fawn_ds::internals::{Options, Scan, ScanStep};
+use crate::transfer_reads::{transfer, try_transfer};
+use fawn_ds::internals::{EngineError, Options, Scan, ScanStep};
+use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 use std::collections::BTreeMap;
@@ -15,9 +17,12 @@ fn key(number: u64) -> Vec<u8> {
 
 /// A store of a chain whose keys are all in runs.
 fn sorted_store() -> TestNode {
-    let disk = SimDisk::new(SimOptions::instant(1));
+    sorted_store_on(&SimDisk::new(SimOptions::instant(1)))
+}
+
+fn sorted_store_on(disk: &SimDisk) -> TestNode {
     let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
-    let mut node = TestNode::open_in_chain(&disk, options, Now::at(1_000)).unwrap();
+    let mut node = TestNode::open_in_chain(disk, options, Now::at(1_000)).unwrap();
     for number in 0..KEYS {
         put(&mut node, &key(number), Some(b"before".repeat(50).as_slice()));
         node.turn();
@@ -44,24 +49,32 @@ fn overwrite(node: &mut TestNode, numbers: impl Iterator<Item = u64>) {
 }
 
 /// Scans the log or the runs to the end, and passes each read to `meanwhile`.
-fn scan(node: &mut TestNode, is_in_runs: bool, mut meanwhile: impl FnMut(&mut TestNode)) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn try_scan(
+    node: &mut TestNode,
+    is_in_runs: bool,
+    mut meanwhile: impl FnMut(&mut TestNode),
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>, EngineError> {
     let since = node.engine.progress(RANGE).committed;
     let (mut cursor, mut found) = (0, Vec::new());
     loop {
         let scan = if is_in_runs { Scan::of_runs(RANGE, cursor, 40, since) } else { Scan::of_log(RANGE, cursor, 40) };
         let mut scan = scan.with_values(4096);
-        while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
+        while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall)? {
             meanwhile(node);
             node.engine.read(plan, 42);
             let plan = node.wait_for_plan();
-            node.engine.absorb_scan(&mut scan, plan).unwrap();
+            node.engine.absorb_scan(&mut scan, plan)?;
         }
         found.extend(scan.items.into_iter().map(|item| (item.key, item.value.unwrap())));
         cursor = scan.cursor;
         if cursor == 0 {
-            return found;
+            return Ok(found);
         }
     }
+}
+
+fn scan(node: &mut TestNode, is_in_runs: bool, meanwhile: impl FnMut(&mut TestNode)) -> Vec<(Vec<u8>, Vec<u8>)> {
+    try_scan(node, is_in_runs, meanwhile).unwrap()
 }
 
 #[test]
@@ -157,4 +170,48 @@ fn a_scan_of_runs_returns_no_record_that_was_replaced_before_a_clear() {
         let replaced = found.iter().find(|(_, value)| value.starts_with(b"before"));
         assert!(replaced.is_none(), "read {at} of {reads}: {replaced:?}");
     }
+}
+
+/// Keys of the log with pending writes, whose segments are sorted: their index entries go before the overlay forgets them.
+#[test]
+fn no_key_is_passed_while_the_entries_of_sorted_segments_are_removed() {
+    let mut states = 0;
+    for steps in 0..6 {
+        let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
+        let mut node = TestNode::open_in_chain(&SimDisk::new(SimOptions::instant(1)), options, Now::at(1_000)).unwrap();
+        node.engine.hold_runs(true);
+        for number in 0..KEYS {
+            put(&mut node, &key(number), Some(b"before".repeat(50).as_slice()));
+            node.turn();
+        }
+        node.settle();
+        let base = node.engine.progress(RANGE).committed;
+        (0..KEYS).step_by(3).for_each(|number| put(&mut node, &key(number), Some(b"pending")));
+        node.engine.hold_runs(false);
+        let next = |node: &mut TestNode| {
+            node.engine.submit(node.now);
+            node.engine.wait(node.now, &mut Vec::new());
+            node.now = node.now.plus_ms(1);
+        };
+        let mut waited = 0;
+        while node.engine.runs() == 0 {
+            next(&mut node);
+            waited += 1;
+            assert!(waited < 10_000, "nothing is sorted: {:?}", node.engine);
+        }
+        assert_eq!(node.engine.progress(RANGE).committed, base, "the writes are pending");
+        (0..steps).for_each(|_| next(&mut node));
+        states += u64::from(node.engine.is_sorting());
+        node.engine.hold_runs(true);
+        let mut found: BTreeMap<_, _> = scan(&mut node, false, |_| {}).into_iter().collect();
+        found.extend(scan(&mut node, true, |_| {}));
+        let (sent, _) = transfer(&mut node, (base, 4 << 10, 5_000), |_, _| {});
+        for number in 0..KEYS {
+            let expected = b"before".repeat(50);
+            assert_eq!(found.get(&key(number)), Some(&expected), "{steps} steps: {number} is not met");
+            let sent = sent.get(&key(number)).map(|sent| &sent.value);
+            assert_eq!(sent, Some(&expected), "{steps} steps: {number} is not sent");
+        }
+    }
+    assert!(states > 1, "{states} states between a sort and its end");
 }

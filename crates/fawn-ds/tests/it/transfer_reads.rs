@@ -2,7 +2,7 @@
 use crate::sorted_files::{put, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, small};
-use fawn_ds::internals::{Options, TransferPlace, TransferScan, TransferStep};
+use fawn_ds::internals::{EngineError, Options, TransferPlace, TransferScan, TransferStep};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
@@ -45,11 +45,11 @@ pub(crate) fn push_out(node: &mut TestNode) {
 ///
 /// # Panics
 /// After `reads_max` reads.
-pub(crate) fn transfer(
+pub(crate) fn try_transfer(
     node: &mut TestNode,
     (base, bytes_max, reads_max): (Version, usize, usize),
     mut at_read: impl FnMut(&mut TestNode, usize),
-) -> (Sent, usize) {
+) -> Result<(Sent, usize), EngineError> {
     let (mut sent, mut next, mut reads) = (Sent::new(), Some(TransferPlace::START), 0);
     while let Some(place) = next {
         let mut scan = TransferScan::new(RANGE, place, base, bytes_max);
@@ -57,7 +57,7 @@ pub(crate) fn transfer(
             let step = node.engine.transfer_step(&mut scan, |record| {
                 sent.insert(record.key.to_vec(), SentRecord { value: record.value.to_vec(), reads_before: reads });
             });
-            match step.unwrap() {
+            match step? {
                 TransferStep::Chunk { next, .. } => break next,
                 TransferStep::Read(plan) => {
                     reads += 1;
@@ -65,12 +65,20 @@ pub(crate) fn transfer(
                     at_read(node, reads);
                     node.engine.read(plan, 42);
                     let plan = node.wait_for_plan();
-                    node.engine.absorb(plan).unwrap();
+                    node.engine.absorb(plan)?;
                 }
             }
         };
     }
-    (sent, reads)
+    Ok((sent, reads))
+}
+
+pub(crate) fn transfer(
+    node: &mut TestNode,
+    bounds: (Version, usize, usize),
+    at_read: impl FnMut(&mut TestNode, usize),
+) -> (Sent, usize) {
+    try_transfer(node, bounds, at_read).unwrap()
 }
 
 /// Sorts keys with short values, then holds the list of runs.

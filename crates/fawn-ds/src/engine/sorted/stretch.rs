@@ -329,8 +329,13 @@ impl<D: Device> Engine<D> {
             Some((Some(committed), _)) if committed.is_put => SmallVec::from_slice(&[committed.pointer]),
             // All that the index has of the key is older.
             Some((Some(_), _)) => SmallVec::new(),
-            Some((None, OverlayBase::At(old))) => SmallVec::from_slice(&[old.pointer]),
-            _ => self.candidates(at, hash).collect(),
+            // The entry of a sorted record goes before the overlay forgets the record. A scan or transfer that passed the log
+            // without it must find the key here.
+            Some((None, base)) => match self.present_base(at, hash, base) {
+                OverlayBase::At(old) => SmallVec::from_slice(&[old.pointer]),
+                OverlayBase::Absent | OverlayBase::Unknown => self.candidates(at, hash).collect(),
+            },
+            None => self.candidates(at, hash).collect(),
         };
         for pointer in candidates {
             match self.probe_once(at, pointer, Expected::Key(&found.key), &mut found.rejected)? {
