@@ -2,14 +2,17 @@
 use crate::sorted_files::{put, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode};
-use crate::transfer_reads::{transfer, try_transfer};
-use fawn_ds::internals::{EngineError, Options, Scan, ScanStep};
+use crate::transfer_reads::{transfer, transfer_in_spite_of_errors};
+use fawn_ds::internals::{Options, Scan, ScanStep};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, Now};
+use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
 
 const KEYS: u64 = 500;
+
+/// Keys and values, in the order of a scan.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn key(number: u64) -> Vec<u8> {
     format!("key-{number:06}").into_bytes()
@@ -49,32 +52,48 @@ fn overwrite(node: &mut TestNode, numbers: impl Iterator<Item = u64>) {
 }
 
 /// Scans the log or the runs to the end, and passes each read to `meanwhile`.
-fn try_scan(
-    node: &mut TestNode,
-    is_in_runs: bool,
-    mut meanwhile: impl FnMut(&mut TestNode),
-) -> Result<Vec<(Vec<u8>, Vec<u8>)>, EngineError> {
+fn scan(node: &mut TestNode, is_in_runs: bool, meanwhile: impl FnMut(&mut TestNode)) -> Pairs {
     let since = node.engine.progress(RANGE).committed;
-    let (mut cursor, mut found) = (0, Vec::new());
+    let (found, errors) = scan_in_spite_of_errors(node, is_in_runs.then_some(since), meanwhile);
+    assert_eq!(errors, 0);
+    found
+}
+
+/// As [`scan`], of the runs after a scan of the log that met what was written up to `since`, if given. Repeats steps that fail,
+/// and returns their number, too.
+fn scan_in_spite_of_errors(
+    node: &mut TestNode,
+    since: Option<Version>,
+    mut meanwhile: impl FnMut(&mut TestNode),
+) -> (Pairs, u64) {
+    let (mut cursor, mut found, mut errors) = (0, Vec::new(), 0);
     loop {
-        let scan = if is_in_runs { Scan::of_runs(RANGE, cursor, 40, since) } else { Scan::of_log(RANGE, cursor, 40) };
+        let scan = match since {
+            Some(since) => Scan::of_runs(RANGE, cursor, 40, since),
+            None => Scan::of_log(RANGE, cursor, 40),
+        };
         let mut scan = scan.with_values(4096);
-        while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall)? {
-            meanwhile(node);
-            node.engine.read(plan, 42);
-            let plan = node.wait_for_plan();
-            node.engine.absorb_scan(&mut scan, plan)?;
+        loop {
+            match node.engine.scan_step(&mut scan, node.now.wall) {
+                Ok(ScanStep::Done) => break,
+                Ok(ScanStep::Read(plan)) => {
+                    meanwhile(node);
+                    node.engine.read(plan, 42);
+                    let plan = node.wait_for_plan();
+                    node.engine.absorb_scan(&mut scan, plan).unwrap();
+                }
+                Err(error) => {
+                    errors += 1;
+                    assert!(errors < 10, "{error}");
+                }
+            }
         }
         found.extend(scan.items.into_iter().map(|item| (item.key, item.value.unwrap())));
         cursor = scan.cursor;
         if cursor == 0 {
-            return Ok(found);
+            return (found, errors);
         }
     }
-}
-
-fn scan(node: &mut TestNode, is_in_runs: bool, meanwhile: impl FnMut(&mut TestNode)) -> Vec<(Vec<u8>, Vec<u8>)> {
-    try_scan(node, is_in_runs, meanwhile).unwrap()
 }
 
 #[test]
@@ -214,4 +233,41 @@ fn no_key_is_passed_while_the_entries_of_sorted_segments_are_removed() {
         }
     }
     assert!(states > 1, "{states} states between a sort and its end");
+}
+
+#[test]
+fn a_misdirected_read_of_a_run_fails_one_step_of_a_scan_or_transfer() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = sorted_store_on(&disk);
+    overwrite(&mut node, (0..KEYS).step_by(7));
+    let now = node.now;
+    // A page cache that holds everything.
+    let options = Options { sort_bytes: 1, memory_bytes: 8 << 20, ..sorted(Durability::Sync) };
+    let (mut failed_scans, mut failed_transfers) = (0, 0);
+    for nth in 1..60 {
+        let open = || {
+            let image = disk.image(Loss::Process, nth);
+            let mut node = TestNode::open_in_chain(&image, options.clone(), now).unwrap();
+            let last = node.engine.progress(RANGE).appended;
+            node.engine.commit(RANGE, last);
+            node.settle();
+            node.engine.hold_runs(true);
+            let elsewhere = DeviceFault::Misdirect { name: None, offset: 4096 * (1 + nth % 5) };
+            image.fail_nth(OpKind::Read, nth, elsewhere);
+            node
+        };
+        // As if all records of the log had been written during the scan.
+        let (found, errors) = scan_in_spite_of_errors(&mut open(), Some(Version::ZERO), |_| {});
+        assert!(errors <= 1, "read {nth}: {errors} errors");
+        failed_scans += errors;
+        let found: BTreeMap<_, _> = found.into_iter().collect();
+        assert!((0..KEYS).all(|number| found.contains_key(&key(number))), "read {nth}");
+        let mut node = open();
+        let base = node.engine.progress(RANGE).committed;
+        let (sent, errors) = transfer_in_spite_of_errors(&mut node, (base, 4 << 10, 5_000), |_, _| {});
+        assert!(errors <= 1, "read {nth}: {errors} errors");
+        failed_transfers += errors;
+        assert!((0..KEYS).all(|number| sent.0.contains_key(&key(number))), "read {nth}");
+    }
+    assert!(failed_scans > 10 && failed_transfers > 10, "{failed_scans} scans, {failed_transfers} transfers");
 }

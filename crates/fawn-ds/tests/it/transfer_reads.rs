@@ -2,7 +2,7 @@
 use crate::sorted_files::{put, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, small};
-use fawn_ds::internals::{EngineError, Options, TransferPlace, TransferScan, TransferStep};
+use fawn_ds::internals::{Options, TransferPlace, TransferScan, TransferStep};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
@@ -41,44 +41,52 @@ pub(crate) fn push_out(node: &mut TestNode) {
     node.settle();
 }
 
-/// Transfers the range in chunks of up to `bytes_max` bytes; passes the number of each read, from 1 on, to `at_read`.
+/// Transfers the range in chunks of up to `bytes_max` bytes; passes the number of each read, from 1 on, to `at_read`. Returns
+/// the number of reads, too.
 ///
 /// # Panics
 /// After `reads_max` reads.
-pub(crate) fn try_transfer(
+pub(crate) fn transfer(
+    node: &mut TestNode,
+    bounds: (Version, usize, usize),
+    at_read: impl FnMut(&mut TestNode, usize),
+) -> (Sent, usize) {
+    let (sent, errors) = transfer_in_spite_of_errors(node, bounds, at_read);
+    assert_eq!(errors, 0);
+    sent
+}
+
+/// As [`transfer`]; repeats steps that fail. Returns their number, too.
+pub(crate) fn transfer_in_spite_of_errors(
     node: &mut TestNode,
     (base, bytes_max, reads_max): (Version, usize, usize),
     mut at_read: impl FnMut(&mut TestNode, usize),
-) -> Result<(Sent, usize), EngineError> {
-    let (mut sent, mut next, mut reads) = (Sent::new(), Some(TransferPlace::START), 0);
+) -> ((Sent, usize), u64) {
+    let (mut sent, mut next, mut reads, mut errors) = (Sent::new(), Some(TransferPlace::START), 0, 0);
     while let Some(place) = next {
         let mut scan = TransferScan::new(RANGE, place, base, bytes_max);
         next = loop {
             let step = node.engine.transfer_step(&mut scan, |record| {
                 sent.insert(record.key.to_vec(), SentRecord { value: record.value.to_vec(), reads_before: reads });
             });
-            match step? {
-                TransferStep::Chunk { next, .. } => break next,
-                TransferStep::Read(plan) => {
+            match step {
+                Ok(TransferStep::Chunk { next, .. }) => break next,
+                Ok(TransferStep::Read(plan)) => {
                     reads += 1;
                     assert!(reads <= reads_max, "the transfer does not end");
                     at_read(node, reads);
                     node.engine.read(plan, 42);
                     let plan = node.wait_for_plan();
-                    node.engine.absorb(plan)?;
+                    node.engine.absorb(plan).unwrap();
+                }
+                Err(error) => {
+                    errors += 1;
+                    assert!(errors < 10, "{error}");
                 }
             }
         };
     }
-    Ok((sent, reads))
-}
-
-pub(crate) fn transfer(
-    node: &mut TestNode,
-    bounds: (Version, usize, usize),
-    at_read: impl FnMut(&mut TestNode, usize),
-) -> (Sent, usize) {
-    try_transfer(node, bounds, at_read).unwrap()
+    ((sent, reads), errors)
 }
 
 /// Sorts keys with short values, then holds the list of runs.

@@ -37,8 +37,11 @@ impl<D: Device> Engine<D> {
                 return Ok(ScanStep::Read(LookupPlan::of_span(scan.range, span)));
             }
             while let Some(mut key) = scan.stretch.pop() {
-                if let Some(span) = self.meet_in_run(at, scan, &mut key, (since, now))? {
+                let met = self.meet_in_run(at, scan, &mut key, (since, now));
+                if !matches!(met, Ok(None)) {
                     scan.stretch.push(key);
+                }
+                if let Some(span) = met? {
                     return Ok(ScanStep::Read(LookupPlan::of_span(scan.range, span)));
                 }
             }

@@ -89,7 +89,7 @@ impl RunStretch {
         self.keys.as_mut()?.pop()
     }
 
-    /// Gives a key back that waits for a read.
+    /// Gives a key back that waits for a read, or whose read was wrong.
     pub(in crate::engine) fn push(&mut self, key: StretchKey) {
         self.keys.get_or_insert_default().push(key);
     }
@@ -131,13 +131,33 @@ impl<D: Device> Engine<D> {
         RunsState { changes: self.sorted.changes, number: range.number, cleared: range.cleared.committed }
     }
 
-    /// Loads the stretch that begins at a position, unless it is loaded. `Some`: a page must be read first.
+    /// Loads the stretch that begins at a position, unless it is loaded. `Some`: a page must be read first. After an error the
+    /// stretch is not begun.
     pub(in crate::engine) fn load_stretch(
         &mut self,
         at: usize,
         from: u64,
         stretch: &mut RunStretch,
     ) -> Result<Option<ReadSpan>, EngineError> {
+        let loaded = self.load_pages(at, from, stretch);
+        if loaded.is_err() {
+            self.forget_pages(core::mem::take(stretch));
+        }
+        loaded
+    }
+
+    /// Drops the pages of a stretch, of which one is corrupt, from all memory: only one read of it may have been wrong.
+    fn forget_pages(&mut self, stretch: RunStretch) {
+        self.set_resume(None);
+        for (id, page) in stretch.pages.into_keys() {
+            if let Some(file) = self.sorted.find(id).map(|listed| listed.file) {
+                let number = (page_offset(page) / PAGE_BYTES as u64) as u32;
+                self.cache.invalidate_pages(file, number..number + 1);
+            }
+        }
+    }
+
+    fn load_pages(&mut self, at: usize, from: u64, stretch: &mut RunStretch) -> Result<Option<ReadSpan>, EngineError> {
         stretch.state.get_or_insert(self.runs_state(at));
         if stretch.keys.is_some() {
             return Ok(None);
@@ -338,7 +358,12 @@ impl<D: Device> Engine<D> {
             None => self.candidates(at, hash).collect(),
         };
         for pointer in candidates {
-            match self.probe_once(at, pointer, Expected::Key(&found.key), &mut found.rejected)? {
+            let probed = self.probe_once(at, pointer, Expected::Key(&found.key), &mut found.rejected);
+            if probed.is_err() {
+                // Only this one read may have been wrong: the corruption is not remembered.
+                found.rejected.pop();
+            }
+            match probed? {
                 Probe::Match(hit) => return Ok(InLog::Record(hit)),
                 Probe::Missing(span) => return Ok(InLog::Read(span)),
                 Probe::Other => {}
