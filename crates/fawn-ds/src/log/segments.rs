@@ -10,7 +10,7 @@ use crate::index::{Pointer, PointerWidth};
 use core::cell::Cell;
 use fawn_flash::FileId;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_types::Version;
+use fawn_types::{MonoMs, Version};
 use smallvec::SmallVec;
 
 /// Longest first read of a lookup, bytes. A longer record costs a second read, which is counted.
@@ -216,6 +216,8 @@ pub(crate) struct Segment {
     pub(crate) is_filing_failed: bool,
     /// The last cleaning left records that the index did not have yet.
     pub(crate) had_unconfirmed: bool,
+    /// Records that the last cleaning left will have expired then.
+    pub(crate) clean_again_at: MonoMs,
     pub(crate) lengths: Lengths,
     /// Copies in it that are too long for a run, of this opening.
     pub(crate) too_long: u32,
@@ -254,6 +256,7 @@ impl Segment {
             is_sorted: false,
             is_filing_failed: false,
             had_unconfirmed: false,
+            clean_again_at: MonoMs(0),
             lengths: Lengths::new(),
             too_long: 0,
             facts: RecordFacts::default(),

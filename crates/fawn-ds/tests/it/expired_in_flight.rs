@@ -1,8 +1,8 @@
-//! Records that expire while their copies are in flight: they go on hiding the older records of their keys.
+//! Records that expired, in flight or under a time that fell since: they continue to hide the older records of their keys.
 use crate::reclaiming::{holders, put, write};
 use crate::support::{RANGE, TestNode, TestWrite, scanned};
-use fawn_ds::internals::{Options, View};
-use fawn_flash::sim::OpKind;
+use fawn_ds::internals::{Options, SortWhen, View};
+use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Now, TimeMs};
@@ -92,4 +92,68 @@ fn the_tombstone_of_an_expired_record_counts_beside_the_record() {
         }
     }
     assert!(beside > 0, "the tombstone is written before the segment goes");
+}
+
+/// A lookup removes expired values by the store's clock. Then the time of a chain counts, by which they have not expired, and
+/// the store begins to sort: a filter or a sort does not rule out that a run has copies of them.
+#[test]
+fn values_removed_by_a_clock_ahead_of_the_chain_hide_their_older_values_in_a_store_with_runs() {
+    const KEYS: u64 = 60;
+    let expires_at_ms = 2_000_000;
+    let options = Options {
+        sort_when: SortWhen::OverBudget,
+        sort_bytes: 192 << 10,
+        memory_bytes: 1 << 20,
+        ..scanned(Durability::Sync)
+    };
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
+    // Values that are too long for runs, so that their segments are never sorted.
+    (0..2 * KEYS).for_each(|key| write(&mut node, &[put(key, 3_000)]));
+    (0..KEYS).for_each(|key| write(&mut node, &[TestWrite { expires_at_ms, ..put(key, 900) }]));
+    (0..80).for_each(|_| write(&mut node, &[put(OTHERS.start, 900)]));
+    node.settle();
+    node.now = node.now.plus_ms(expires_at_ms);
+    node.turn();
+    for key in 0..KEYS {
+        assert_eq!(node.get(&put(key, 0).key, View::Committed).unwrap(), None);
+    }
+    assert_eq!(node.engine.stats().expired, KEYS);
+    node.engine.set_chain_time(RANGE, TimeMs(expires_at_ms - 1_000));
+    // In the middle of a sort, their segment is the first one that is worth cleaning.
+    let mut since_cleaned = 0;
+    for number in 0..90_000 {
+        write_small(&mut node, number);
+        since_cleaned += u64::from(node.engine.stats().segments_cleaned > 0);
+        if since_cleaned > 200 {
+            break;
+        }
+    }
+    assert!(since_cleaned > 200 && node.engine.runs() > 0, "{:?}", node.engine);
+    let is_visible = |node: &mut TestNode, key| node.get(&put(key, 0).key, View::Committed).unwrap().is_some();
+    let image = disk.image(Loss::Process, 1);
+    let mut opened = TestNode::open(&image, options.clone(), node.now).unwrap();
+    let visible: Vec<u64> = (0..KEYS).filter(|&key| is_visible(&mut opened, key)).collect();
+    assert_eq!(visible, [], "older values");
+    // Their segment is not cleaned again and again.
+    (0..2_000).for_each(|number| write_small(&mut node, number));
+    let cleaned = node.engine.stats().segments_cleaned;
+    assert!(cleaned <= 3, "{cleaned} segments cleaned");
+    // The wait ends: by then they have expired.
+    node.engine.set_chain_time(RANGE, TimeMs(expires_at_ms + 1_000));
+    for number in 0..20_000 {
+        write_small(&mut node, number);
+        node.now = node.now.plus_ms(1);
+    }
+    node.settle();
+    assert!((0..KEYS).all(|key| holders(&disk, key).is_empty()), "their segments are cleaned");
+}
+
+fn write_small(node: &mut TestNode, number: u64) {
+    let write =
+        TestWrite { key: format!("small-{number:06}").into_bytes(), value: Some(vec![7; 20]), expires_at_ms: 0 };
+    node.append(&[write]).unwrap();
+    if number.is_multiple_of(64) {
+        node.turn();
+    }
 }

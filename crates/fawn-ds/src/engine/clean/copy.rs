@@ -22,6 +22,8 @@ pub(in crate::engine) enum Cleaned {
     Removed(Version),
     /// The record must stay where it is, and its segment with it.
     Stays,
+    /// The record must stay for so long, ms: until it has expired.
+    StaysFor(u64),
 }
 
 impl<D: Device> Engine<D> {
@@ -159,6 +161,13 @@ impl<D: Device> Engine<D> {
     /// Whether lookups take the record for expired.
     pub(in crate::engine) fn is_due(&self, at: usize, record: &RecordRef<'_>) -> bool {
         record.expires_at_ms != 0 && self.time_of(at).0 >= record.expires_at_ms
+    }
+
+    /// Time until lookups take the record for expired, ms, if it is so short that they may have done so before: the range's
+    /// time may have fallen since, but by less than the margin.
+    pub(in crate::engine) fn expires_within_margin(&self, at: usize, record: &RecordRef<'_>) -> Option<u64> {
+        let left_ms = record.expires_at_ms.saturating_sub(self.time_of(at).0);
+        (record.expires_at_ms != 0 && left_ms <= self.options.expiry_margin_ms).then_some(left_ms)
     }
 
     /// Time by which lookups of the range compare expiry times.

@@ -211,7 +211,8 @@ impl<D: Device> Engine<D> {
     fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom) -> bool {
         let tombstone_bytes = self.kept_tombstone_bytes(segment);
         let is_worthwhile = segment.dead_bytes(tombstone_bytes) >= dead_bytes_min;
-        if !segment.sealed || segment.is_cleaned || !is_worthwhile {
+        let is_waiting = self.now.mono < segment.clean_again_at;
+        if !segment.sealed || segment.is_cleaned || is_waiting || !is_worthwhile {
             return false;
         }
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.

@@ -1,4 +1,5 @@
 //! The victim: the segment being cleaned, read in chunks and walked record by record.
+use super::super::segments::RETRY_MS;
 use super::super::sorted::{CleanGoal, SortJobId};
 use super::super::{Engine, InFlight};
 use super::WRITE_BYTES;
@@ -41,6 +42,8 @@ pub(super) struct Victim {
     is_reading: bool,
     /// Records that had to stay.
     stays: u64,
+    /// The longest time for which one of them has to stay, ms, if that is known.
+    stays_ms: u64,
     removed: RemovedPuts,
     /// The rest of it is left where it is: cleaning ends once the copies so far are moved to.
     pub(super) is_given_up: bool,
@@ -49,8 +52,20 @@ pub(super) struct Victim {
 impl Victim {
     pub(super) fn new(slot: u32, end: u32, purpose: VictimPurpose) -> Self {
         let at = FRAMES_OFFSET;
-        let (chunk, is_reading, stays, removed, is_given_up) = (None, false, 0, RemovedPuts::default(), false);
-        Self { purpose, slot, at, records_end: at, frame_end: at, end, chunk, is_reading, stays, removed, is_given_up }
+        Self {
+            purpose,
+            slot,
+            at,
+            records_end: at,
+            frame_end: at,
+            end,
+            chunk: None,
+            is_reading: false,
+            stays: 0,
+            stays_ms: 0,
+            removed: RemovedPuts::default(),
+            is_given_up: false,
+        }
     }
 
     pub(super) const fn is_filed(&self) -> bool {
@@ -173,6 +188,9 @@ impl<D: Device> Engine<D> {
                 match cleaned {
                     Cleaned::Gone => {}
                     Cleaned::Stays => victim.stays += 1,
+                    Cleaned::StaysFor(ms) => {
+                        (victim.stays, victim.stays_ms) = (victim.stays + 1, victim.stays_ms.max(ms));
+                    }
                     Cleaned::Removed(committed) => victim.removed.push(victim.at, &stored, committed),
                 }
             }
@@ -263,6 +281,10 @@ impl<D: Device> Engine<D> {
                 segment.end_cleaning(end);
             }
             segment.had_unconfirmed = victim.stays > 0;
+            if victim.stays_ms > 0 {
+                // Not earlier: with hardly a live record it would be the best victim again and again.
+                segment.clean_again_at = self.now.mono.plus_ms(victim.stays_ms.max(RETRY_MS));
+            }
             self.stats.segments_cleaned += 1;
         }
         self.release_victim(&victim);

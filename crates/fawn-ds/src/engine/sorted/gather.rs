@@ -274,11 +274,13 @@ impl<D: Device> Engine<D> {
             // the delete hides, and both would be copied again and again.
             RecordKind::Tombstone => Ok(Cleaned::Removed(Version::ZERO)),
             RecordKind::Put if !self.may_be_removed(at, slot, hash, record) => Ok(Cleaned::Gone),
-            // A tombstone of the same version would hide the copy that a run may have.
+            // A tombstone of the same version would hide the copy that a run may have. But without a copy, if a lookup removed
+            // the put by a later time than the present one, the put hides older ones. It stays until a tombstone hides nothing
+            // else: that time is less than the margin ahead.
             RecordKind::Put
                 if self.sorted.may_have(&RingKey::of(&self.secret, record.key)) && !self.is_due(at, record) =>
             {
-                Ok(Cleaned::Gone)
+                Ok(self.expires_within_margin(at, record).map_or(Cleaned::Gone, Cleaned::StaysFor))
             }
             // If it was deleted instead, a loss may undo that.
             _ if self.ranges[at].durably_committed() < self.ranges[at].progress.committed => {
