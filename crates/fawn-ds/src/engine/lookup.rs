@@ -388,7 +388,7 @@ impl<D: Device> Engine<D> {
 
     fn submit_run_span(&mut self, run: u64, span: &ReadSpan, class: IoClass, in_flight: InFlight) {
         let Some(file) = self.pin_run(run) else {
-            // The run was merged since the plan was made: the lookup goes on in the others.
+            // The run was merged since the plan was made: the lookup continues in the others.
             self.stale.push_back(in_flight);
             return;
         };

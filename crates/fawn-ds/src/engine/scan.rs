@@ -1,6 +1,6 @@
 //! Scans: iteration over whole cells of the index in hash order, with keys read from their records.
 use super::fetch::{Expected, Hit, Probe};
-use super::scan_place::ScanPlace;
+use super::scan_position::ScanPosition;
 use super::sorted::RunStretch;
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
@@ -90,7 +90,7 @@ pub struct Scan {
     pub cursor: u64,
     pub(super) extent: ScanExtent,
     /// `None` before the first call.
-    pub(super) place: Option<ScanPlace>,
+    pub(super) position: Option<ScanPosition>,
     /// Keys that were found, of whole cells.
     pub items: Vec<ScanItem>,
     /// Expired keys of the same cells whose newest record is pending and a put: it may be one that keeps the key.
@@ -122,7 +122,7 @@ impl Scan {
             value_bytes_max: None,
             cursor,
             extent: ScanExtent::Whole { is_known: false },
-            place: None,
+            position: None,
             items: Vec::new(),
             kept: Vec::new(),
             is_unsettled: false,
@@ -153,8 +153,8 @@ impl Scan {
 
     /// The hash that the current cell begins with.
     const fn hash(&self) -> u64 {
-        match self.place {
-            Some(ScanPlace::Log(hash)) => hash,
+        match self.position {
+            Some(ScanPosition::Log(hash)) => hash,
             _ => 0,
         }
     }
@@ -170,7 +170,7 @@ impl Scan {
 
     /// Whether it is in runs now.
     pub(super) const fn is_in_runs(&self) -> bool {
-        matches!(self.place, Some(ScanPlace::Runs(_)))
+        matches!(self.position, Some(ScanPosition::Runs(_)))
     }
 
     /// Returns values of up to `bytes_max` bytes with their keys.
@@ -182,25 +182,25 @@ impl Scan {
 }
 
 impl<D: Device> Engine<D> {
-    /// Goes on with a scan. Every key that is there throughout the scan is met at least once, and none that was deleted
+    /// Continues a scan. Every key that is there throughout the scan is met at least once, and none that was deleted
     /// before it began. A corrupt record ends nothing: it is noted in [`Scan::corrupt`].
     ///
     /// # Errors
     /// [`EngineError::UnknownRange`].
     pub fn scan_step(&mut self, scan: &mut Scan, now: TimeMs) -> Result<ScanStep, EngineError> {
         let at = self.range_at(scan.range)?;
-        let place = match scan.place {
-            Some(place) => place,
+        let position = match scan.position {
+            Some(position) => position,
             None => self.begin_scan(at, scan),
         };
-        if let ScanPlace::Log(from) = place {
+        if let ScanPosition::Log(from) = position {
             match self.scan_log(at, scan, from, now) {
-                ScanStep::Done if scan.place == Some(ScanPlace::START) => {}
+                ScanStep::Done if scan.position == Some(ScanPosition::START) => {}
                 step => return Ok(step),
             }
             // The log was passed.
             let has_runs = matches!(scan.extent, ScanExtent::Whole { .. }) && self.runs() > 0;
-            scan.place = has_runs.then_some(ScanPlace::Runs(0));
+            scan.position = has_runs.then_some(ScanPosition::Runs(0));
             if !has_runs || scan.items.len() + scan.corrupt.len() >= scan.count {
                 self.end_scan_step(at, scan);
                 return Ok(ScanStep::Done);
@@ -209,33 +209,33 @@ impl<D: Device> Engine<D> {
         self.scan_runs(at, scan, now)
     }
 
-    /// The place of a scan's cursor.
-    fn begin_scan(&self, at: usize, scan: &mut Scan) -> ScanPlace {
-        let place = match &mut scan.extent {
+    /// The position of a scan's cursor.
+    fn begin_scan(&self, at: usize, scan: &mut Scan) -> ScanPosition {
+        let position = match &mut scan.extent {
             ScanExtent::Whole { is_known } => {
-                let (place, names_source) = ScanPlace::of_cursor(scan.cursor, self.source_of(at));
-                *is_known = names_source;
-                place
+                let (position, has_content_id) = ScanPosition::of_cursor(scan.cursor, self.content_id(at));
+                *is_known = has_content_id;
+                position
             }
-            ScanExtent::Log => ScanPlace::Log(scan.cursor),
-            ScanExtent::Runs(_) => ScanPlace::Runs(scan.cursor),
+            ScanExtent::Log => ScanPosition::Log(scan.cursor),
+            ScanExtent::Runs(_) => ScanPosition::Runs(scan.cursor),
         };
-        *scan.place.insert(place)
+        *scan.position.insert(position)
     }
 
-    /// Sets the cursor to the scan's place; none: the end.
+    /// Sets the cursor to the scan's position; none: the end.
     pub(super) fn end_scan_step(&self, at: usize, scan: &mut Scan) {
-        scan.cursor = match (scan.extent, scan.place) {
+        scan.cursor = match (scan.extent, scan.position) {
             (_, None) => 0,
-            (ScanExtent::Whole { is_known }, Some(place)) => {
-                let source = (is_known || self.runs() > 0).then(|| self.source_of(at));
-                place.to_cursor(source)
+            (ScanExtent::Whole { is_known }, Some(position)) => {
+                let content_id = (is_known || self.runs() > 0).then(|| self.content_id(at));
+                position.to_cursor(content_id)
             }
-            (_, Some(ScanPlace::Log(position) | ScanPlace::Runs(position))) => position,
+            (_, Some(ScanPosition::Log(position) | ScanPosition::Runs(position))) => position,
         };
     }
 
-    /// Visits cells of the log from this hash on. At the log's end the scan's place is the start.
+    /// Visits cells of the log from this hash on. At the log's end the scan's position is the start.
     fn scan_log(&mut self, at: usize, scan: &mut Scan, mut from: u64, now: TimeMs) -> ScanStep {
         loop {
             if scan.cell.is_none() {
@@ -248,7 +248,7 @@ impl<D: Device> Engine<D> {
             let next = scan.cell.take().flatten();
             assert!(next.is_none_or(|next| next > from), "a scan continues in hash order");
             from = next.unwrap_or(0);
-            scan.place = Some(ScanPlace::Log(from));
+            scan.position = Some(ScanPosition::Log(from));
             if next.is_none() {
                 return ScanStep::Done;
             }
@@ -284,7 +284,7 @@ impl<D: Device> Engine<D> {
     /// Takes in what a scan's read brought, for its next step. A record that could not be read is noted as corrupt.
     ///
     /// # Errors
-    /// A failure that may pass, as a lack of descriptors: the scan has not gone on.
+    /// A failure that may pass, as a lack of descriptors: the scan has not advanced.
     pub fn absorb_scan(&mut self, scan: &mut Scan, plan: LookupPlan) -> Result<(), EngineError> {
         let is_of_runs = scan.is_in_runs();
         match self.absorb(plan) {

@@ -4,7 +4,7 @@
 //! A chunk may need several device reads. It is handed over in one call, and every record in it is then still its key's
 //! newest. Newer versions are in the history after the base, which the receiver gets separately.
 use super::fetch::{Expected, Hit, Probe, Rejected};
-use super::scan_place::{ScanPlace, TransferPlace};
+use super::scan_position::{ScanPosition, TransferPlace};
 use super::sorted::RunsTransfer;
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
@@ -71,7 +71,7 @@ pub struct TransferScan {
     /// Its start, until the first step.
     start: Option<TransferPlace>,
     pass: u64,
-    names_source: bool,
+    has_content_id: bool,
     /// The hash from which it continues in the log.
     cursor: Option<u64>,
     /// The part in runs, once that is reached.
@@ -93,7 +93,7 @@ impl TransferScan {
             range,
             start: Some(start),
             pass: 0,
-            names_source: false,
+            has_content_id: false,
             cursor: None,
             runs: None,
             base,
@@ -118,8 +118,8 @@ impl TransferScan {
     }
 
     /// A place of its pass.
-    pub(super) const fn place_of(&self, place: ScanPlace, source: Option<u64>) -> TransferPlace {
-        TransferPlace::new(self.pass, place, source)
+    pub(super) const fn place_of(&self, position: ScanPosition, content_id: Option<u64>) -> TransferPlace {
+        TransferPlace::new(self.pass, position, content_id)
     }
 }
 
@@ -132,7 +132,7 @@ impl<D: Device> Engine<D> {
     ///
     /// # Errors
     /// [`EngineError::Corrupt`] at a corrupt record: unlike a scan, a copy never passes one. A receiver that missed it
-    /// would hold for whole what is not; it needs another source. [`EngineError::UnknownRange`].
+    /// would hold for whole what is not; it needs another sender. [`EngineError::UnknownRange`].
     pub fn transfer_step(
         &mut self,
         scan: &mut TransferScan,
@@ -165,7 +165,7 @@ impl<D: Device> Engine<D> {
                 scan.cell = Some(cell);
                 break;
             }
-            assert!(cell.next.is_none_or(|next| next > cursor), "a copy goes on in hash order");
+            assert!(cell.next.is_none_or(|next| next > cursor), "a transfer continues in hash order");
             scan.cursor = cell.next;
         }
         scan.is_gathered = true;
@@ -176,23 +176,23 @@ impl<D: Device> Engine<D> {
         let count = self.hand_over(at, scan, &mut visit);
         let has_runs = self.runs() > 0;
         let next = match scan.cursor {
-            Some(hash) => Some(ScanPlace::Log(hash)),
+            Some(hash) => Some(ScanPosition::Log(hash)),
             None if has_runs => {
                 scan.runs = Some(Box::new(RunsTransfer::new(0)));
-                Some(ScanPlace::Runs(0))
+                Some(ScanPosition::Runs(0))
             }
             None => None,
         };
-        let source = (has_runs || scan.names_source).then(|| self.source_of(at));
-        Ok(TransferStep::Chunk { next: next.map(|place| scan.place_of(place, source)), count })
+        let content_id = (has_runs || scan.has_content_id).then(|| self.content_id(at));
+        Ok(TransferStep::Chunk { next: next.map(|position| scan.place_of(position, content_id)), count })
     }
 
     fn begin_transfer_scan(&self, at: usize, scan: &mut TransferScan, start: TransferPlace) {
-        let (pass, place) = start.resume_at(self.source_of(at));
-        (scan.pass, scan.names_source) = (pass, start.pass == pass && start.names_source());
-        match place {
-            ScanPlace::Log(hash) => scan.cursor = Some(hash),
-            ScanPlace::Runs(position) => scan.runs = Some(Box::new(RunsTransfer::new(position))),
+        let (pass, position) = start.resume_at(self.content_id(at));
+        (scan.pass, scan.has_content_id) = (pass, start.pass == pass && start.has_content_id());
+        match position {
+            ScanPosition::Log(hash) => scan.cursor = Some(hash),
+            ScanPosition::Runs(position) => scan.runs = Some(Box::new(RunsTransfer::new(position))),
         }
     }
 

@@ -17,6 +17,27 @@ fn whole(options: Options, is_sole: bool) -> RangeHarness {
     harness
 }
 
+/// A store with these keys in one range of a chain, which cleans as soon as anything is dead.
+fn filled_to_clean(disk: SimDisk, keys: &[Vec<u8>]) -> RangeHarness {
+    let options =
+        Options { checkpoint_log_bytes_min: u64::MAX, space_amplification_max_percent: 0, ..cached(Durability::Sync) };
+    let mut harness = RangeHarness::new(disk, options, false);
+    harness.add(1, KeyRange::ALL);
+    for key in keys {
+        harness.write(key, Some(&[1; 300]));
+    }
+    harness.settle();
+    // The pages are cached: no verification reads.
+    harness.check(keys, "filled");
+    harness.check(keys, "cached");
+    harness
+}
+
+/// Device reads of a store whose verifications are all that reads besides cleaning.
+fn cleaning_reads(harness: &RangeHarness) -> u64 {
+    harness.disk.counted(OpKind::Read) - harness.engine.stats().verification_reads
+}
+
 /// Polls until all segments are filed.
 fn file(harness: &mut RangeHarness) {
     while harness.engine.segments_to_file() > 0 {
@@ -29,17 +50,8 @@ fn file(harness: &mut RangeHarness) {
 /// replace the copy.
 #[test]
 fn an_heirs_record_replaces_a_copy_that_was_in_flight_at_the_split() {
-    let options =
-        Options { checkpoint_log_bytes_min: u64::MAX, space_amplification_max_percent: 0, ..cached(Durability::Sync) };
-    let mut harness = whole(options, false);
     let keys = keys(600);
-    for key in &keys {
-        harness.write(key, Some(&[1; 300]));
-    }
-    harness.settle();
-    // The pages are cached: no verification reads.
-    harness.check(&keys, "filled");
-    harness.check(&keys, "cached");
+    let mut harness = filled_to_clean(SimDisk::new(SimOptions::instant(1)), &keys);
     let mut rng = Rng::new(1);
     let mut overwrite = |harness: &mut RangeHarness| {
         harness.write(&keys[300 + rng.below(300) as usize], Some(&[2; 300]));
@@ -50,8 +62,6 @@ fn an_heirs_record_replaces_a_copy_that_was_in_flight_at_the_split() {
     while harness.engine.stats().segments_cleaned == 0 {
         overwrite(&mut harness);
     }
-    let cleaning_reads =
-        |harness: &RangeHarness| harness.disk.counted(OpKind::Read) - harness.engine.stats().verification_reads;
     let reads = cleaning_reads(&harness);
     while cleaning_reads(&harness) == reads {
         overwrite(&mut harness);
@@ -85,29 +95,16 @@ fn an_heirs_record_replaces_a_copy_that_was_in_flight_at_the_split() {
 fn copies_under_an_heirs_number_wait_for_the_manifest() {
     let mut images = 0;
     for seed in 0..24 {
-        let options = Options {
-            checkpoint_log_bytes_min: u64::MAX,
-            space_amplification_max_percent: 0,
-            ..cached(Durability::Sync)
-        };
         let disk = SimDisk::new(SimOptions { latency_ticks: 0..=8, ..SimOptions { seed, ..SimOptions::default() } });
-        let mut harness = RangeHarness::new(disk, options, false);
-        harness.add(1, KeyRange::ALL);
         let keys = keys(600);
-        for key in &keys {
-            harness.write(key, Some(&[1; 300]));
-        }
-        harness.settle();
-        // The pages are cached: no verification reads.
-        harness.check(&keys, "filled");
-        harness.check(&keys, "cached");
+        let mut harness = filled_to_clean(disk, &keys);
         let mut rng = Rng::new(seed);
         // A read of a victim is in flight, and nothing else.
         let is_split = (0..10_000).any(|_| {
             harness.write(&keys[300 + rng.below(300) as usize], Some(&[2; 300]));
-            let reads = harness.disk.counted(OpKind::Read) - harness.engine.stats().verification_reads;
+            let reads = cleaning_reads(&harness);
             harness.settle();
-            let begun = harness.disk.counted(OpKind::Read) - harness.engine.stats().verification_reads > reads;
+            let begun = cleaning_reads(&harness) > reads;
             harness.disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
             let is_split =
                 begun && harness.engine.stats().segments_cleaned > 0 && harness.try_split(1, ring_at(0x80), 2, 3);

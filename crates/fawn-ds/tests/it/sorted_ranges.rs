@@ -60,6 +60,21 @@ fn filled(seed: u64, options: Options, rng: &mut Rng) -> RangeHarness {
     harness
 }
 
+/// A store with most keys in runs, and one with the same content, nearly all in the log; or all of it.
+fn two_stores(seed: u64, rng: &mut Rng) -> [RangeHarness; 2] {
+    let first = filled(seed, sorted(Durability::Sync), rng);
+    let options = if seed.is_multiple_of(2) {
+        Options { sort_bytes: 150 << 10, ..sorted(Durability::Sync) }
+    } else {
+        small(Durability::Sync)
+    };
+    let mut second = harness(seed + 100, options);
+    let content = first.models.values().flat_map(|model| &model.content);
+    content.for_each(|(key, value)| second.write(key, Some(value)));
+    settle(&mut second);
+    [first, second]
+}
+
 /// Lets sorts and merges go on for a while.
 pub(crate) fn settle(harness: &mut RangeHarness) {
     harness.settle();
@@ -239,17 +254,7 @@ fn a_scan_passes_no_key_while_records_are_written_sorted_and_merged() {
 fn a_scan_that_continues_at_another_store_passes_no_key() {
     for seed in 30..36 {
         let rng = &mut Rng::new(seed);
-        let mut first = filled(seed, sorted(Durability::Sync), rng);
-        // The same content, nearly all in the log; or all of it.
-        let options = if seed % 2 == 0 {
-            Options { sort_bytes: 150 << 10, ..sorted(Durability::Sync) }
-        } else {
-            small(Durability::Sync)
-        };
-        let mut second = harness(seed + 100, options);
-        let content: Content = first.models.values().flat_map(|model| model.content.clone()).collect();
-        content.iter().for_each(|(key, value)| second.write(key, Some(value)));
-        settle(&mut second);
+        let [mut first, mut second] = two_stores(seed, rng);
         for id in (1..=RANGES).map(RangeId) {
             for (from, to) in [(0, 1), (1, 0)] {
                 for switch_after in 1..30 {
@@ -387,16 +392,7 @@ fn a_transfer_sends_what_lookups_give_while_records_are_written_sorted_and_merge
 fn a_transfer_that_continues_at_another_store_sends_every_key() {
     for seed in 80..86 {
         let rng = &mut Rng::new(seed);
-        let mut first = filled(seed, sorted(Durability::Sync), rng);
-        let options = if seed % 2 == 0 {
-            Options { sort_bytes: 150 << 10, ..sorted(Durability::Sync) }
-        } else {
-            small(Durability::Sync)
-        };
-        let mut second = harness(seed + 100, options);
-        let content: Content = first.models.values().flat_map(|model| model.content.clone()).collect();
-        content.iter().for_each(|(key, value)| second.write(key, Some(value)));
-        settle(&mut second);
+        let [mut first, mut second] = two_stores(seed, rng);
         for id in (1..=RANGES).map(RangeId) {
             let base = [&first, &second].map(|store| store.engine.progress(id).committed).into_iter().max().unwrap();
             let switches: BTreeSet<usize> = (0..3).map(|_| rng.below(40) as usize).collect();

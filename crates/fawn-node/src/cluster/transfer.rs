@@ -131,7 +131,7 @@ impl<D: Device> MemberHost<D> {
             TransferCursor::Results { session, seq } => {
                 return self.send_results(at, (to, base), (session, seq), links);
             }
-            TransferCursor::Keys { pass, place } => TransferPlace { pass, at: place },
+            TransferCursor::Keys { pass, place } => TransferPlace { pass, position: place },
             TransferCursor::End => return,
         };
         let mut is_in_flight = false;
@@ -158,8 +158,10 @@ impl<D: Device> MemberHost<D> {
             }
             Err(error) => return tracing::error!(?job, %error, "a transfer could not read the range"),
         };
-        let next =
-            next.map_or(TransferCursor::End, |TransferPlace { pass, at }| TransferCursor::Keys { pass, place: at });
+        let next = next.map_or(TransferCursor::End, |TransferPlace { pass, position }| TransferCursor::Keys {
+            pass,
+            place: position,
+        });
         self.send_chunk((range, job.to, job.base), (job.cursor, next), links);
     }
 

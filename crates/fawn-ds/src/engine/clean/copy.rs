@@ -18,8 +18,10 @@ use fawn_types::{KeyHash, TimeMs, Version};
 pub(in crate::engine) enum Cleaned {
     /// The victim's record is not needed any more, or not once its copy is durable.
     Gone,
+    /// A delete that stays one, if it hides anything once the index entries have moved to the victim's copies.
+    TombstoneOnceMoved,
     /// The record was removed, and becomes a tombstone once this version of its range is durably committed.
-    Removed(Version),
+    TombstoneOnceDurable(Version),
     /// The record must stay where it is, and its segment with it.
     Stays,
     /// The record must stay for so long, ms: until it has expired.
@@ -113,7 +115,7 @@ impl<D: Device> Engine<D> {
             let may_return =
                 self.time_of(at).0 < record.expires_at_ms && self.ranges[at].durably_committed() < committed;
             if may_return && self.hides_elsewhere(at, self.segments.expect(slot).sequence, record.version) {
-                return Ok(Cleaned::Removed(committed));
+                return Ok(Cleaned::TombstoneOnceDurable(committed));
             }
             // The record may hide older puts of its key, as a tombstone of its version does.
             let cleaned = self.copy_tombstone(at, slot, record.version, record.key)?;
@@ -159,7 +161,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether lookups take the record for expired.
-    pub(in crate::engine) fn is_due(&self, at: usize, record: &RecordRef<'_>) -> bool {
+    pub(in crate::engine) fn is_expired_for_lookups(&self, at: usize, record: &RecordRef<'_>) -> bool {
         record.expires_at_ms != 0 && self.time_of(at).0 >= record.expires_at_ms
     }
 

@@ -7,9 +7,9 @@
 //! Survivors are durably committed and keep their versions. They lie in no order of versions, so recovery merges them by
 //! version.
 mod copy;
+mod deferred_tombstones;
 mod file;
 mod pace;
-mod removed;
 mod victim;
 
 use super::Engine;

@@ -4,7 +4,7 @@ use super::super::sorted::{CleanGoal, SortJobId};
 use super::super::{Engine, InFlight};
 use super::WRITE_BYTES;
 use super::copy::Cleaned;
-use super::removed::RemovedPuts;
+use super::deferred_tombstones::DeferredTombstones;
 use crate::format::record::{self, PEEK_BYTES, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
@@ -44,7 +44,7 @@ pub(super) struct Victim {
     stays: u64,
     /// The longest time for which one of them has to stay, ms, if that is known.
     stays_ms: u64,
-    removed: RemovedPuts,
+    deferred: DeferredTombstones,
     /// The rest of it is left where it is: cleaning ends once the copies so far are moved to.
     pub(super) is_given_up: bool,
 }
@@ -63,7 +63,7 @@ impl Victim {
             is_reading: false,
             stays: 0,
             stays_ms: 0,
-            removed: RemovedPuts::default(),
+            deferred: DeferredTombstones::default(),
             is_given_up: false,
         }
     }
@@ -120,9 +120,9 @@ impl<D: Device> Engine<D> {
         let chunk = victim.chunk.take();
         let pause = loop {
             let is_at_end = victim.at >= victim.records_end && victim.frame_end >= victim.end;
-            if (is_at_end || victim.removed.is_full())
+            if (is_at_end || victim.deferred.is_full())
                 && !victim.is_given_up
-                && let Err(pause) = self.copy_removed(victim.slot, &mut victim.removed)
+                && let Err(pause) = self.copy_deferred(victim.slot, &mut victim.deferred)
             {
                 break pause;
             }
@@ -191,7 +191,10 @@ impl<D: Device> Engine<D> {
                     Cleaned::StaysFor(ms) => {
                         (victim.stays, victim.stays_ms) = (victim.stays + 1, victim.stays_ms.max(ms));
                     }
-                    Cleaned::Removed(committed) => victim.removed.push(victim.at, &stored, committed),
+                    Cleaned::TombstoneOnceMoved => victim.deferred.push(victim.at, &stored, None),
+                    Cleaned::TombstoneOnceDurable(committed) => {
+                        victim.deferred.push(victim.at, &stored, Some(committed))
+                    }
                 }
             }
             VictimPurpose::File(counts) => self.file_and_count((victim.slot, victim.at), &stored, counts),

@@ -272,19 +272,20 @@ impl<D: Device> Engine<D> {
         match record.kind {
             // The decision waits until the index entries have moved to the victim's copies. Until then these count as puts that
             // the delete hides, and both would be copied again and again.
-            RecordKind::Tombstone => Ok(Cleaned::Removed(Version::ZERO)),
+            RecordKind::Tombstone => Ok(Cleaned::TombstoneOnceMoved),
             RecordKind::Put if !self.may_be_removed(at, slot, hash, record) => Ok(Cleaned::Gone),
             // A tombstone of the same version would hide the copy that a run may have. But without a copy, if a lookup removed
             // the put by a later time than the present one, the put hides older ones. It stays until a tombstone hides nothing
             // else: that time is less than the margin ahead.
             RecordKind::Put
-                if self.sorted.may_have(&RingKey::of(&self.secret, record.key)) && !self.is_due(at, record) =>
+                if self.sorted.may_have(&RingKey::of(&self.secret, record.key))
+                    && !self.is_expired_for_lookups(at, record) =>
             {
                 Ok(self.expires_within_margin(at, record).map_or(Cleaned::Gone, Cleaned::StaysFor))
             }
             // If it was deleted instead, a loss may undo that.
             _ if self.ranges[at].durably_committed() < self.ranges[at].progress.committed => {
-                Ok(Cleaned::Removed(self.ranges[at].progress.committed))
+                Ok(Cleaned::TombstoneOnceDurable(self.ranges[at].progress.committed))
             }
             _ => self.copy_tombstone(at, slot, record.version, record.key),
         }

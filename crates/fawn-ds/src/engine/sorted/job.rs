@@ -44,8 +44,8 @@ pub(super) enum SortStep {
 pub(super) struct Gathered {
     pub(super) slot: u32,
     pub(super) uuid: SegmentUuid,
-    /// The records that replaced, removed or copied its own lie before here: only once these are synced may its own count
-    /// no more.
+    /// End of the records that replaced, removed or copied its own: only once the log is synced up to here may its own
+    /// count no more.
     pub(super) until: PerStream<LogPosition>,
     /// Per range, with its number: newest version whose commit replaced or removed one of them.
     pub(super) died_by: SmallVec<[(usize, RangeNumber, Version); 1]>,

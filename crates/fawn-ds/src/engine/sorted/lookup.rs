@@ -11,7 +11,7 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{RingKey, Version};
 use smallvec::SmallVec;
 
-/// The runs that a lookup has searched: it does not search them again when it goes on after a read.
+/// The runs that a lookup has searched: it does not search them again when it continues after a read.
 #[derive(Debug, Default)]
 pub(crate) struct RunsPassed {
     /// Runs without a record of the key that counts.

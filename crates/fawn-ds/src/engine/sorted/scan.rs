@@ -1,10 +1,10 @@
 //! Scans of runs, stretch by stretch.
 //!
 //! A scan passes the log first. A record of a run counts if the log has no record of the key, or only one that was
-//! written since the scan began: the log's part may have passed its place before. So a key that is there throughout is met
+//! written since the scan began: the log's part may have passed its hash before. So a key that is there throughout is met
 //! at least once; one that is written or sorted meanwhile may be met twice.
 use super::super::scan::{ScanExtent, ScanStep};
-use super::super::scan_place::ScanPlace;
+use super::super::scan_position::ScanPosition;
 use super::super::{Engine, EngineError, LookupPlan};
 use super::stretch::{InLog, RunStretch, StretchKey};
 use crate::engine::fetch::ReadSpan;
@@ -29,7 +29,7 @@ impl<D: Device> Engine<D> {
             scan.kept.truncate(kept);
             scan.stretch = RunStretch::default();
         }
-        while let Some(ScanPlace::Runs(position)) = scan.place {
+        while let Some(ScanPosition::Runs(position)) = scan.position {
             if !scan.stretch.is_begun() {
                 scan.before_stretch = (scan.items.len(), scan.kept.len());
             }
@@ -45,7 +45,7 @@ impl<D: Device> Engine<D> {
                     return Ok(ScanStep::Read(LookupPlan::of_span(scan.range, span)));
                 }
             }
-            scan.place = scan.stretch.next().map(ScanPlace::Runs);
+            scan.position = scan.stretch.next().map(ScanPosition::Runs);
             scan.stretch = RunStretch::default();
             if scan.items.len() >= scan.count {
                 break;

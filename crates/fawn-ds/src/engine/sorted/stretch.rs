@@ -1,6 +1,6 @@
 //! Stretches of runs: the newest records of a few keys that follow each other in all runs, for scans and transfers.
 use super::super::fetch::{Expected, Hit, Probe, ReadSpan, Rejected};
-use super::super::scan_place::{RingCells, SLICE_BITS, in_tag, next_tag};
+use super::super::scan_position::{RingCells, SLICE_BITS, in_tag, next_tag};
 use super::super::{Engine, EngineError};
 use super::engine_error;
 use crate::format::RangeNumber;

@@ -70,7 +70,7 @@ impl ListedRun {
 }
 
 impl SortedTier {
-    /// A part is listed: the sweep goes on behind it, or has ended.
+    /// A part is listed: the sweep continues behind it, or has ended.
     pub(super) fn end_part(&mut self, part: SweepPart) {
         self.sweep = self.sweep.take().and_then(|sweep| Some(RunSweep { from: part.to?, ..sweep }));
     }

@@ -4,7 +4,7 @@
 //! older. So only a key without a record in the log is sent. A key that was sorted meanwhile is sent twice, which changes
 //! nothing at the receiver.
 use super::super::fetch::ReadSpan;
-use super::super::scan_place::ScanPlace;
+use super::super::scan_position::ScanPosition;
 use super::super::{Engine, EngineError, LookupPlan, TransferScan, TransferStep};
 use super::stretch::{InLog, RunStretch, RunsState, StretchKey};
 use crate::format::record::RecordRef;
@@ -87,7 +87,7 @@ impl<D: Device> Engine<D> {
         if let Some(position) = runs.position {
             runs.start = position;
         }
-        let next = runs.position.map(|position| scan.place_of(ScanPlace::Runs(position), Some(self.source_of(at))));
+        let next = runs.position.map(|position| scan.place_of(ScanPosition::Runs(position), Some(self.content_id(at))));
         Ok(TransferStep::Chunk { next, count })
     }
 

@@ -1,5 +1,6 @@
-//! Removed puts with an expiry time: cleaning replaces one by a tombstone once no crash can undo its removal.
+//! Deferred tombstones: those that cleaning copies only at the end of a victim, or once no crash can undo what they stand for.
 //!
+//! A put with an expiry time that was removed becomes a tombstone once no crash can undo the removal.
 //! The log does not say whether a lookup removed such a put when it expired, or a newer record of its key did. In the
 //! first case the put hides older ones of its key, so a tombstone of its version must take its place. In the second case a
 //! crash may undo the newer record, and the tombstone would hide the put that is then current again.
@@ -12,32 +13,33 @@ use crate::format::record::Stored;
 use fawn_flash::Device;
 use fawn_types::Version;
 
-/// Memory of the puts that wait, from which the walk over the victim waits too, bytes.
+/// Memory of the tombstones that wait, from which the walk over the victim waits too, bytes.
 const WAITING_BYTES_MAX: usize = 256 << 10;
 
-/// A put of the victim that waits until its removal is durable, or a delete.
+/// A removed put of the victim, or a delete.
 #[derive(Debug)]
-struct RemovedPut {
+struct DeferredTombstone {
     number: RangeNumber,
     version: Version,
     offset: u32,
     key: Box<[u8]>,
-    /// Its removal is durable once this version of the range is durably committed.
-    committed: Version,
+    /// It waits until this version of the range is durably committed. `None`: only until index entries have moved.
+    committed: Option<Version>,
 }
 
-/// The victim's puts and deletes that wait.
+/// Tombstones that a victim's removed puts and deletes become.
 #[derive(Debug, Default)]
-pub(super) struct RemovedPuts {
-    puts: Vec<RemovedPut>,
+pub(super) struct DeferredTombstones {
+    waiting: Vec<DeferredTombstone>,
     bytes: usize,
 }
 
-impl RemovedPuts {
-    pub(super) fn push(&mut self, offset: u32, stored: &Stored<'_>, committed: Version) {
+impl DeferredTombstones {
+    pub(super) fn push(&mut self, offset: u32, stored: &Stored<'_>, committed: Option<Version>) {
         let (record, number) = (&stored.record, stored.envelope.number);
-        self.bytes += size_of::<RemovedPut>() + record.key.len();
-        self.puts.push(RemovedPut { number, version: record.version, offset, key: record.key.into(), committed });
+        self.bytes += size_of::<DeferredTombstone>() + record.key.len();
+        let (version, key) = (record.version, record.key.into());
+        self.waiting.push(DeferredTombstone { number, version, offset, key, committed });
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -46,31 +48,34 @@ impl RemovedPuts {
 }
 
 impl<D: Device> Engine<D> {
-    /// Copies the tombstones of the victim's removed puts.
+    /// Copies the tombstones of the victim that were deferred.
     ///
     /// # Errors
     /// A pause: index entries have not moved to the victim's copies, removals that a crash could undo are left, or the
     /// survivors' stream has no room.
-    pub(super) fn copy_removed(&mut self, slot: u32, removed: &mut RemovedPuts) -> Result<(), Pause> {
-        if !removed.puts.is_empty() && !self.cleaner.moves.is_empty() {
+    pub(super) fn copy_deferred(&mut self, slot: u32, deferred: &mut DeferredTombstones) -> Result<(), Pause> {
+        if !deferred.waiting.is_empty() && !self.cleaner.moves.is_empty() {
             self.write_survivors();
             return Err(Pause::Unmoved);
         }
-        while let Some(put) = removed.puts.last() {
+        while let Some(tombstone) = deferred.waiting.last() {
             // The range may have been split, merged or dropped since.
-            if let Some((at, cleared)) = self.owner_of(put.number, &put.key) {
-                if self.ranges[at].durably_committed() < put.committed {
-                    self.want_durable(at, put.committed);
+            if let Some((at, cleared)) = self.owner_of(tombstone.number, &tombstone.key) {
+                if let Some(committed) =
+                    tombstone.committed.filter(|&version| self.ranges[at].durably_committed() < version)
+                {
+                    self.want_durable(at, committed);
                     return Err(Pause::Undurable);
                 }
-                let is_needed = put.version > cleared && !self.is_void((slot, put.offset), put.number, put.version);
+                let is_needed = tombstone.version > cleared
+                    && !self.is_void((slot, tombstone.offset), tombstone.number, tombstone.version);
                 if is_needed {
-                    self.copy_tombstone(at, slot, put.version, &put.key).map_err(|_| Pause::NoRoom)?;
+                    self.copy_tombstone(at, slot, tombstone.version, &tombstone.key).map_err(|_| Pause::NoRoom)?;
                 }
             }
-            removed.puts.pop();
+            deferred.waiting.pop();
         }
-        removed.bytes = 0;
+        deferred.bytes = 0;
         Ok(())
     }
 

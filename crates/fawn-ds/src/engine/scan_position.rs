@@ -1,21 +1,22 @@
-//! Places of scans and transfers: first the log in the order of key hashes, then the runs in ring order.
+//! Positions of scans and transfers: first the log in the order of key hashes, then the runs in ring order.
 //!
 //! Each store sorts on its own: a record may be in the log of one member and in a run of another, or of the same member
-//! after a resync. So the place of a store with runs is valid only there. It names its *source*, and a
-//! scan or transfer that comes from another source begins again. A place of a store without runs is valid everywhere: all
-//! keys before it were visited.
+//! after a resync. So the position of a store with runs is valid only there. It contains the *content ID* of the range, and
+//! a scan or transfer that began with another content begins again. A position of a store without runs is valid everywhere:
+//! all keys before it were visited.
 use super::Engine;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, KeyRange, RingKey};
 
 /// Low bits of a scan's cursor that are always 0: the cluster's front-ends put a range's index there.
 const FREE_BITS: u32 = 12;
-/// Bits of a position in a cursor that names its source.
+/// Bits of a position in a cursor with a content ID.
 const POSITION_BITS: u32 = CELL_BITS + SLICE_BITS;
-const SOURCE_BITS: u32 = KIND_SHIFT - POSITION_BITS - FREE_BITS;
-/// Bits of a transfer's pass that name its source; the others count restarts.
-const PASS_SOURCE_BITS: u32 = 48;
-/// The two highest bits: the kind of place.
+/// Bits of a cursor for the content ID, of which 13 are random: the lowest is set.
+const CONTENT_BITS: u32 = KIND_SHIFT - POSITION_BITS - FREE_BITS;
+/// Bits of a transfer's pass for the content ID, of which 47 are random: the lowest is set. The others count restarts.
+const PASS_CONTENT_BITS: u32 = 48;
+/// The two highest bits: the kind of position.
 const KIND_SHIFT: u32 = 62;
 const KIND_LOG: u64 = 1;
 const KIND_RUNS: u64 = 2;
@@ -25,43 +26,43 @@ const CELL_BITS: u32 = 27;
 /// Bits of the key hash that divide a ring cell.
 pub(super) const SLICE_BITS: u32 = 9;
 
-/// A place in the content of a range.
+/// A position in the content of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ScanPlace {
+pub(super) enum ScanPosition {
     /// The log, from this hash on, then all of the runs.
     Log(u64),
     /// The runs, from this position of their [`RingCells`] on.
     Runs(u64),
 }
 
-impl ScanPlace {
+impl ScanPosition {
     pub(super) const START: Self = Self::Log(0);
 
-    /// The place as a client's cursor; `source`: that of a store with runs. 0 is the start.
-    pub(super) const fn to_cursor(self, source: Option<u64>) -> u64 {
-        let (kind, position) = match (self, source) {
+    /// The position as a client's cursor; `content_id`: that of a store with runs. 0 is the start.
+    pub(super) const fn to_cursor(self, content_id: Option<u64>) -> u64 {
+        let (kind, position) = match (self, content_id) {
             (Self::Log(hash), None) => return hash >> (u64::BITS - KIND_SHIFT),
             (Self::Log(hash), Some(_)) => (KIND_LOG, hash >> (u64::BITS - POSITION_BITS)),
             (Self::Runs(position), _) => (KIND_RUNS, position),
         };
-        let source = match source {
-            Some(source) => source & ((1 << SOURCE_BITS) - 1),
+        let content_id = match content_id {
+            Some(content_id) => content_id & ((1 << CONTENT_BITS) - 1),
             None => 0,
         };
-        kind << KIND_SHIFT | source << (POSITION_BITS + FREE_BITS) | position << FREE_BITS
+        kind << KIND_SHIFT | content_id << (POSITION_BITS + FREE_BITS) | position << FREE_BITS
     }
 
-    /// The place of a cursor that a store with this source received. A cursor of another store with runs is the start.
-    /// Returns whether the cursor names the source.
-    pub(super) const fn of_cursor(cursor: u64, source: u64) -> (Self, bool) {
+    /// The position of a cursor that a store with this content received. A cursor of another content in runs is the start.
+    /// Returns whether the cursor has the content's ID.
+    pub(super) const fn of_cursor(cursor: u64, content_id: u64) -> (Self, bool) {
         let kind = cursor >> KIND_SHIFT;
         if kind == 0 {
             return (Self::Log(cursor << (u64::BITS - KIND_SHIFT)), false);
         }
-        let named = (cursor >> (POSITION_BITS + FREE_BITS)) & ((1 << SOURCE_BITS) - 1);
+        let named = (cursor >> (POSITION_BITS + FREE_BITS)) & ((1 << CONTENT_BITS) - 1);
         let position = (cursor >> FREE_BITS) & ((1 << POSITION_BITS) - 1);
         match kind {
-            _ if named != source & ((1 << SOURCE_BITS) - 1) => (Self::START, false),
+            _ if named != content_id & ((1 << CONTENT_BITS) - 1) => (Self::START, false),
             KIND_LOG => (Self::Log(position << (u64::BITS - POSITION_BITS)), true),
             KIND_RUNS => (Self::Runs(position), true),
             _ => (Self::START, false),
@@ -72,53 +73,56 @@ impl ScanPlace {
 /// A place in a transfer. It is ordered: later chunks have higher ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct TransferPlace {
-    /// The source, if that has runs, and how often the transfer began again behind another one.
+    /// The content's ID, if the store has runs, and how often the transfer began again with another content.
     pub pass: u64,
-    /// The place in the pass.
-    pub at: u64,
+    /// The position in the pass.
+    pub position: u64,
 }
 
 impl TransferPlace {
     /// The start of a transfer.
-    pub const START: Self = Self { pass: 0, at: 0 };
+    pub const START: Self = Self { pass: 0, position: 0 };
 
     /// Hash bits that a place does not have: keys that differ only there stay in one chunk.
     pub(super) const HASH_SHIFT: u32 = u64::BITS - KIND_SHIFT;
 
-    const fn source(self) -> u64 {
-        self.pass & ((1 << PASS_SOURCE_BITS) - 1)
+    const fn content_id(self) -> u64 {
+        self.pass & ((1 << PASS_CONTENT_BITS) - 1)
     }
 
-    pub(super) const fn names_source(self) -> bool {
-        self.source() != 0
+    pub(super) const fn has_content_id(self) -> bool {
+        self.content_id() != 0
     }
 
-    /// The pass and place from which a store with this source continues.
-    pub(super) const fn resume_at(self, source: u64) -> (u64, ScanPlace) {
-        let source = source & ((1 << PASS_SOURCE_BITS) - 1);
-        let is_known = if self.names_source() { self.source() == source } else { self.at >> KIND_SHIFT == 0 };
+    /// The pass and position from which a store with this content continues.
+    pub(super) const fn resume_at(self, content_id: u64) -> (u64, ScanPosition) {
+        let content_id = content_id & ((1 << PASS_CONTENT_BITS) - 1);
+        let is_known =
+            if self.has_content_id() { self.content_id() == content_id } else { self.position >> KIND_SHIFT == 0 };
         if !is_known {
-            let restarts = (self.pass >> PASS_SOURCE_BITS).wrapping_add(1);
-            return (restarts << PASS_SOURCE_BITS, ScanPlace::START);
+            let restarts = (self.pass >> PASS_CONTENT_BITS).wrapping_add(1);
+            return (restarts << PASS_CONTENT_BITS, ScanPosition::START);
         }
-        let position = self.at & ((1 << KIND_SHIFT) - 1);
-        match self.at >> KIND_SHIFT {
-            0 | KIND_LOG => (self.pass, ScanPlace::Log(position << Self::HASH_SHIFT)),
-            _ => (self.pass, ScanPlace::Runs(position)),
+        let position = self.position & ((1 << KIND_SHIFT) - 1);
+        match self.position >> KIND_SHIFT {
+            0 | KIND_LOG => (self.pass, ScanPosition::Log(position << Self::HASH_SHIFT)),
+            _ => (self.pass, ScanPosition::Runs(position)),
         }
     }
 
-    /// A place of the pass; `source`: that of a store with runs.
-    pub(super) const fn new(pass: u64, place: ScanPlace, source: Option<u64>) -> Self {
-        let pass = match source {
-            Some(source) => pass >> PASS_SOURCE_BITS << PASS_SOURCE_BITS | source & ((1 << PASS_SOURCE_BITS) - 1),
+    /// A place of the pass; `content_id`: that of a store with runs.
+    pub(super) const fn new(pass: u64, position: ScanPosition, content_id: Option<u64>) -> Self {
+        let pass = match content_id {
+            Some(content_id) => {
+                pass >> PASS_CONTENT_BITS << PASS_CONTENT_BITS | content_id & ((1 << PASS_CONTENT_BITS) - 1)
+            }
             None => pass,
         };
-        let at = match place {
-            ScanPlace::Log(hash) => hash >> Self::HASH_SHIFT,
-            ScanPlace::Runs(position) => KIND_RUNS << KIND_SHIFT | position,
+        let position = match position {
+            ScanPosition::Log(hash) => hash >> Self::HASH_SHIFT,
+            ScanPosition::Runs(position) => KIND_RUNS << KIND_SHIFT | position,
         };
-        Self { pass, at }
+        Self { pass, position }
     }
 }
 
@@ -192,7 +196,7 @@ pub(super) fn next_tag(key: &RingKey) -> Option<RingKey> {
 
 impl<D: Device> Engine<D> {
     /// A number of the content that the range has had since it was split, merged, or filled by a transfer.
-    pub(super) fn source_of(&self, at: usize) -> u64 {
+    pub(super) fn content_id(&self, at: usize) -> u64 {
         let mut name = [0; 20];
         name[..16].copy_from_slice(&self.store.0);
         name[16..].copy_from_slice(&self.ranges[at].number.0.to_le_bytes());
@@ -206,40 +210,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_continues_at_its_place_and_begins_again_elsewhere() {
-        let source = Some(0x1234_5679);
-        for place in [ScanPlace::Log(0), ScanPlace::Log(5 << 40), ScanPlace::Runs(0), ScanPlace::Runs((1 << 36) - 1)] {
-            let cursor = place.to_cursor(source);
-            assert_eq!(cursor & 0xFFF, 0, "{place:?}: the bits of front-ends are free");
-            assert_eq!(ScanPlace::of_cursor(cursor, 0x1234_5679), (place, true));
-            assert_eq!(ScanPlace::of_cursor(cursor, 0x1234_567B), (ScanPlace::START, false), "{place:?}");
+    fn a_cursor_continues_at_its_position_and_begins_again_elsewhere() {
+        let content_id = Some(0x1234_5679);
+        for position in
+            [ScanPosition::Log(0), ScanPosition::Log(5 << 40), ScanPosition::Runs(0), ScanPosition::Runs((1 << 36) - 1)]
+        {
+            let cursor = position.to_cursor(content_id);
+            assert_eq!(cursor & 0xFFF, 0, "{position:?}: the bits of front-ends are free");
+            assert_eq!(ScanPosition::of_cursor(cursor, 0x1234_5679), (position, true));
+            assert_eq!(ScanPosition::of_cursor(cursor, 0x1234_567B), (ScanPosition::START, false), "{position:?}");
         }
-        let without_runs = ScanPlace::Log(5 << 40).to_cursor(None);
-        assert_eq!(ScanPlace::of_cursor(without_runs, 99), (ScanPlace::Log(5 << 40), false));
-        assert_eq!(ScanPlace::of_cursor(0, 99), (ScanPlace::START, false));
-        assert_eq!(ScanPlace::of_cursor(3 << KIND_SHIFT, 0), (ScanPlace::START, false), "no such kind");
+        let without_runs = ScanPosition::Log(5 << 40).to_cursor(None);
+        assert_eq!(ScanPosition::of_cursor(without_runs, 99), (ScanPosition::Log(5 << 40), false));
+        assert_eq!(ScanPosition::of_cursor(0, 99), (ScanPosition::START, false));
+        assert_eq!(ScanPosition::of_cursor(3 << KIND_SHIFT, 0), (ScanPosition::START, false), "no such kind");
     }
 
     #[test]
-    fn places_of_a_transfer_grow_through_its_parts_and_its_sources() {
+    fn places_of_a_transfer_grow_through_its_parts_and_with_each_content() {
         let (first, second) = (77, 99);
         let places = [
             TransferPlace::START,
-            TransferPlace::new(0, ScanPlace::Log(1 << 60), None),
-            TransferPlace::new(0, ScanPlace::Log(1 << 60), Some(first)),
-            TransferPlace::new(0, ScanPlace::Runs(0), Some(first)),
-            TransferPlace::new(0, ScanPlace::Runs(8), Some(first)),
+            TransferPlace::new(0, ScanPosition::Log(1 << 60), None),
+            TransferPlace::new(0, ScanPosition::Log(1 << 60), Some(first)),
+            TransferPlace::new(0, ScanPosition::Runs(0), Some(first)),
+            TransferPlace::new(0, ScanPosition::Runs(8), Some(first)),
         ];
         assert!(places.is_sorted() && places.windows(2).all(|two| two[0] != two[1]));
-        assert_eq!(places[1].resume_at(second), (0, ScanPlace::Log(1 << 60)), "all before it was sent");
-        assert_eq!(places[4].resume_at(first), (first, ScanPlace::Runs(8)));
-        let (pass, place) = places[4].resume_at(second);
-        assert_eq!((pass, place), (1 << PASS_SOURCE_BITS, ScanPlace::START));
+        assert_eq!(places[1].resume_at(second), (0, ScanPosition::Log(1 << 60)), "all before it was sent");
+        assert_eq!(places[4].resume_at(first), (first, ScanPosition::Runs(8)));
+        let (pass, position) = places[4].resume_at(second);
+        assert_eq!((pass, position), (1 << PASS_CONTENT_BITS, ScanPosition::START));
         assert!(
-            TransferPlace::new(pass, place, None) > places[4] && !TransferPlace::new(pass, place, None).names_source()
+            TransferPlace::new(pass, position, None) > places[4]
+                && !TransferPlace::new(pass, position, None).has_content_id()
         );
-        let malformed = TransferPlace { pass: 0, at: 2 << KIND_SHIFT };
-        assert_eq!(malformed.resume_at(first).1, ScanPlace::START);
+        let malformed = TransferPlace { pass: 0, position: 2 << KIND_SHIFT };
+        assert_eq!(malformed.resume_at(first).1, ScanPosition::START);
     }
 
     #[test]
