@@ -3,7 +3,7 @@ use crate::sorted_files::{put, runs, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::{TestNode, TestWrite};
 use fawn_ds::internals::{EngineError, Options, View};
-use fawn_flash::sim::{DeviceFault, Loss, OpKind};
+use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -201,16 +201,21 @@ fn a_job_in_a_chain_asks_for_the_marks_of_what_it_leaves_out_and_waits_for_them(
     (0..10).for_each(|_| poll(&mut node));
     disk.release_hung();
     disk.clear_faults();
-    let (mut turns, mut pending) = (0, 0);
-    while node.engine.stats().runs_listed == 0 {
+    // After each operation of the device, until the run is listed and a little longer.
+    disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed: 1 });
+    let (mut turns, mut after) = (0, 0);
+    while after < 3 {
         node.turn();
         turns += 1;
         assert!(turns < 200, "no mark is asked for: {:?}", node.engine);
-        let image = disk.image(Loss::Power, turns);
-        let mut opened = TestNode::open_in_chain(&image, options.clone(), Now::at(1_000)).unwrap();
+        after += u32::from(node.engine.stats().runs_listed > 0);
+    }
+    let mut pending = 0;
+    for image in disk.take_images() {
+        let mut opened = TestNode::open_in_chain(&image.disk, options.clone(), Now::at(1_000)).unwrap();
         let found = opened.get(&number_key(1), View::Committed).unwrap().map(|entry| entry.value);
         pending += u32::from(found.as_deref() == Some(b"before".repeat(40).as_slice()));
-        assert!(found.is_some(), "turn {turns}: the record before is lost");
+        assert!(found.is_some(), "operation {}: the record before is lost", image.op);
     }
     assert!(pending > 0, "a power loss makes the newer record pending");
 }

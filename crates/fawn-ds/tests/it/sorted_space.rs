@@ -6,6 +6,21 @@ use fawn_ds::internals::{Options, SortWhen, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
+/// Writes segments of long records. Each has one short record besides, or two, which are overwritten later. In large frames, so
+/// that nothing else is dead.
+fn fill_long(node: &mut TestNode) {
+    for number in 0..100 {
+        put(node, format!("long-{number}").as_bytes(), Some(&[1; 3_000]));
+        if number % 10 == 0 {
+            put(node, format!("short-{number}").as_bytes(), Some(&[1; 100]));
+        }
+    }
+    node.settle();
+    for number in (0..100).step_by(10) {
+        put(node, format!("short-{number}").as_bytes(), Some(&[2; 100]));
+    }
+}
+
 /// A segment of long records is not sorted, and too few of them are dead to clean it. But sorted segments hide the dead ones,
 /// and stay as long as these: without room for more of them, they must be cleaned.
 #[test]
@@ -13,17 +28,7 @@ fn a_few_dead_records_do_not_fill_a_store_with_the_sorted_segments_that_hide_the
     let options = Options { capacity_bytes: Some(40 << 16), sort_bytes: 1, ..sorted(Durability::Sync) };
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
-    // Each segment has one short record besides, or two. In large frames, so that nothing else of it is dead.
-    for number in 0..100 {
-        put(&mut node, format!("long-{number}").as_bytes(), Some(&[1; 3_000]));
-        if number % 10 == 0 {
-            put(&mut node, format!("short-{number}").as_bytes(), Some(&[1; 100]));
-        }
-    }
-    node.settle();
-    for number in (0..100).step_by(10) {
-        put(&mut node, format!("short-{number}").as_bytes(), Some(&[2; 100]));
-    }
+    fill_long(&mut node);
     // Some of them for the fourth time: 10 times what the store holds.
     for number in 0..80_000 {
         let key = format!("key-{}", number % 1_000).into_bytes();
