@@ -1,13 +1,15 @@
 //! Runs of which no record counts: dropped without being read, but not before the manifest says so.
-use crate::range_harness::{RangeHarness, ring_at};
+use crate::range_harness::{RangeHarness, RangeModel, ring_at};
 use crate::sorted_ranges::settle as settle_and_sort;
 use crate::sorted_tier::sorted;
 use crate::splits::{fill, keys, whole};
 use crate::support::SECRET;
 use fawn_ds::internals::{Engine, Options};
-use fawn_flash::SimDevice;
 use fawn_flash::sim::Loss;
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, KeyRange, RangeId, RingKey};
+
+const ID: RangeId = RangeId(1);
 
 /// Sorts each segment once it is sealed.
 fn each_segment(durability: Durability) -> Options {
@@ -26,12 +28,37 @@ fn fill_runs(harness: &mut RangeHarness, keys: &[Vec<u8>]) {
     assert!(harness.engine.runs() > 0, "{:?}", harness.engine);
 }
 
+/// Whether the range's last record is committed, and a power loss may undo it.
+fn is_undoable(harness: &RangeHarness, id: RangeId) -> bool {
+    let progress = harness.engine.progress(id);
+    progress.committed == progress.appended && progress.synced < progress.committed
+}
+
+/// After a power loss that undoes the range's last record, its content is as it was before.
+fn check_undone(harness: &RangeHarness, id: RangeId, before: &RangeModel, keys: &[Vec<u8>], context: &str) {
+    let mut undone = 0;
+    for seed in 0..8 {
+        let disk = harness.disk.image(Loss::Power, seed);
+        let (options, now, is_sole) = (harness.options.clone(), harness.now, true);
+        let (mut engine, _) = Engine::open(SimDevice::attach(&disk), options.clone(), now).unwrap();
+        let end = engine.progress(id).appended;
+        engine.commit(id, end);
+        if end < harness.engine.progress(id).appended {
+            undone += 1;
+            let models = [(id, before.clone())].into_iter().collect();
+            let mut crashed = RangeHarness { disk, engine, options, models, now, is_sole };
+            crashed.check(keys, &format!("{context}, seed {seed}"));
+        }
+    }
+    assert!(undone > 0, "{context}: no power loss undoes the clear");
+}
+
 /// A clear is committed, but a power loss may still undo it. The drop of another range makes the engine look for void runs.
 #[test]
 fn a_run_stays_while_a_crash_can_undo_the_clear_that_makes_it_void() {
     for is_split in [false, true] {
         let keys = keys(400);
-        let disk = fawn_flash::SimDisk::new(fawn_flash::SimOptions::instant(1));
+        let disk = SimDisk::new(SimOptions::instant(1));
         let mut harness = RangeHarness::new(disk, each_segment(Durability::EverySecond), true);
         let (low, high) = (2, 3);
         if is_split {
@@ -46,33 +73,13 @@ fn a_run_stays_while_a_crash_can_undo_the_clear_that_makes_it_void() {
         }
         let before = harness.models[&RangeId(high)].clone();
         harness.clear(high);
-        let is_committed = |harness: &RangeHarness| {
-            let progress = harness.engine.progress(RangeId(high));
-            progress.committed == progress.appended && progress.synced < progress.committed
-        };
-        while !is_committed(&harness) {
+        while !is_undoable(&harness, RangeId(high)) {
             harness.turn();
         }
         harness.drop_range(low);
         (0..5).for_each(|_| harness.turn());
-        assert!(is_committed(&harness), "a second has passed");
-        let mut undone = 0;
-        for seed in 0..8 {
-            let image = harness.disk.image(Loss::Power, seed);
-            let (mut engine, _) =
-                Engine::open(SimDevice::attach(&image), harness.options.clone(), harness.now).unwrap();
-            let end = engine.progress(RangeId(high)).appended;
-            engine.commit(RangeId(high), end);
-            if end >= harness.engine.progress(RangeId(high)).appended {
-                continue;
-            }
-            undone += 1;
-            let (options, now, is_sole) = (harness.options.clone(), harness.now, true);
-            let models = [(RangeId(high), before.clone())].into_iter().collect();
-            let mut crashed = RangeHarness { disk: image, engine, options, models, now, is_sole };
-            crashed.check(&keys, &format!("split: {is_split}, seed {seed}, the clear undone"));
-        }
-        assert!(undone > 0, "no power loss undoes the clear");
+        assert!(is_undoable(&harness, RangeId(high)), "a second has passed");
+        check_undone(&harness, RangeId(high), &before, &keys, &format!("split: {is_split}"));
         settle_and_sort(&mut harness);
         (0..200).for_each(|_| {
             harness.now = harness.now.plus_ms(100);
@@ -80,6 +87,34 @@ fn a_run_stays_while_a_crash_can_undo_the_clear_that_makes_it_void() {
         });
         assert_eq!(harness.engine.runs(), 0, "split: {is_split}, the clear is listed");
     }
+}
+
+/// A run leaves out what a clear has removed. Until the manifest lists that, no run is listed: a power loss may undo the clear.
+#[test]
+fn no_run_is_listed_while_a_crash_can_undo_a_clear() {
+    let keys = keys(150);
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut harness = RangeHarness::new(disk, each_segment(Durability::EverySecond), true);
+    harness.add(1, KeyRange::ALL);
+    fill(&mut harness, &keys, 1);
+    // The segment is gathered, and nothing is written yet.
+    harness.engine.hold_runs(true);
+    for round in 0..80u8 {
+        harness.write(b"another", Some(&[round; 900]));
+        harness.turn();
+    }
+    harness.settle();
+    (0..100).for_each(|_| harness.turn());
+    assert!(harness.engine.is_sorting() && harness.engine.runs() == 0, "{:?}", harness.engine);
+    let before = harness.models[&ID].clone();
+    harness.clear(ID.0);
+    while !is_undoable(&harness, ID) {
+        harness.turn();
+    }
+    harness.engine.hold_runs(false);
+    (0..20).for_each(|_| harness.turn());
+    assert!(is_undoable(&harness, ID), "a second has passed");
+    check_undone(&harness, ID, &before, &keys, "gathered before the clear");
 }
 
 /// All records of the runs are in one half of a range. That half is dropped after the split, and the other one has their number
