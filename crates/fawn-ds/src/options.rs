@@ -23,16 +23,17 @@ const SCRUB_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
 /// Minimum memory for records between append and commit, in any budget, bytes.
 const PENDING_BYTES_MIN: usize = 64 << 10;
 
-/// When segments are sorted into runs.
+/// Whether segments are sorted into runs: files of records in key order, of which only fences and filters are in memory, about
+/// a byte per key. Updates of sorted keys write more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SortWhen {
-    /// Never in this opening.
+pub enum Layout {
+    /// Not in this opening. Runs that are there stay.
     #[default]
-    Never,
+    Log,
     /// While the indexes take more than half of the budget, until they take less than two fifths.
-    OverBudget,
+    Auto,
     /// As soon as there is enough for a run.
-    Always,
+    Sorted,
 }
 
 /// Options for opening a store.
@@ -77,8 +78,9 @@ pub struct Options {
     /// Length of a new store's pointers: it bounds the store's log, and an index takes a byte more per key with the
     /// longer ones. `None`: as short as the capacity allows.
     pub pointers_if_new: Option<PointerWidth>,
-    /// When segments are sorted into runs.
-    pub sort_when: SortWhen,
+    /// Whether segments are sorted into runs: files of records in key order, of which only fences and filters are in memory, about
+    /// a byte per key. Updates of sorted keys write more.
+    pub layout: Layout,
     /// Records of the log that are sorted into a run at a time, bytes; 0: a sixteenth of the budget, 256 MiB at most.
     pub sort_bytes: u64,
     /// Longest run, bytes; 0: a 128th of the capacity, from 1 MiB to 256 MiB.
@@ -109,7 +111,7 @@ impl Default for Options {
             retained_records_max: 1 << 16,
             index: IndexOptions::default(),
             pointers_if_new: None,
-            sort_when: SortWhen::Never,
+            layout: Layout::Log,
             sort_bytes: 0,
             run_bytes_max: 0,
             progress: None,

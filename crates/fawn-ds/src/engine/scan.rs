@@ -108,8 +108,10 @@ pub struct Scan {
     cell_damaged: usize,
     cell: Option<Option<u64>>,
     pub(super) stretch: RunStretch,
-    /// Items, and entries of `kept`, before the stretch.
-    pub(super) before_stretch: (usize, usize),
+    /// Items, and entries of `kept` and `corrupt`, before the stretch.
+    pub(super) before_stretch: (usize, usize, usize),
+    /// Places, by file and offset, that a read of the stretch found corrupt once.
+    pub(super) suspects: Vec<(String, u32)>,
 }
 
 impl Scan {
@@ -134,7 +136,8 @@ impl Scan {
             cell_damaged: 0,
             cell: None,
             stretch: RunStretch::default(),
-            before_stretch: (0, 0),
+            before_stretch: (0, 0, 0),
+            suspects: Vec::new(),
         }
     }
 
@@ -201,6 +204,7 @@ impl<D: Device> Engine<D> {
             // The log was passed.
             let has_runs = matches!(scan.extent, ScanExtent::Whole { .. }) && self.runs() > 0;
             scan.position = has_runs.then_some(ScanPosition::Runs(0));
+            scan.before_stretch.2 = scan.corrupt.len();
             if !has_runs || scan.items.len() + scan.corrupt.len() >= scan.count {
                 self.end_scan_step(at, scan);
                 return Ok(ScanStep::Done);
@@ -286,13 +290,17 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// A failure that may pass, as a lack of descriptors: the scan has not advanced.
     pub fn absorb_scan(&mut self, scan: &mut Scan, plan: LookupPlan) -> Result<(), EngineError> {
-        let is_of_runs = scan.is_in_runs();
+        let (is_of_runs, span) = (scan.is_in_runs(), plan.0.span);
         match self.absorb(plan) {
             Ok(()) if is_of_runs => {
                 self.take_stretch_page(&mut scan.stretch);
                 Ok(())
             }
-            Err(EngineError::Device(error)) if !error.is_retryable() && !is_of_runs => {
+            Err(EngineError::Device(error)) if !error.is_retryable() && is_of_runs => {
+                self.pass_unread(scan, &span, &error);
+                Ok(())
+            }
+            Err(EngineError::Device(error)) if !error.is_retryable() => {
                 let Ok(at) = self.range_at(scan.range) else { return Ok(()) };
                 if let Some(&(pointer, sequence)) = scan.todo.last() {
                     let (slot, offset) = self.segments.slot_and_offset(pointer);

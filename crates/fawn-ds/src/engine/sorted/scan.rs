@@ -8,9 +8,11 @@ use super::super::scan_position::ScanPosition;
 use super::super::{Engine, EngineError, LookupPlan};
 use super::stretch::{InLog, RunStretch, StretchKey};
 use crate::engine::fetch::ReadSpan;
-use crate::engine::{Scan, ScanItem};
+use crate::engine::{CorruptRecord, Scan, ScanItem};
 use crate::format::record::RecordKind;
-use fawn_flash::Device;
+use crate::format::run;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{Device, DeviceError};
 use fawn_types::{KeyHash, TimeMs, Version};
 
 impl<D: Device> Engine<D> {
@@ -24,35 +26,92 @@ impl<D: Device> Engine<D> {
         // A cursor says nothing about the time of the scan's start.
         let since = if let ScanExtent::Runs(since) = scan.extent { since } else { Version::ZERO };
         if scan.stretch.is_outdated(self.runs_state(at)) {
-            let (items, kept) = scan.before_stretch;
+            let (items, kept, corrupt) = scan.before_stretch;
             scan.items.truncate(items);
             scan.kept.truncate(kept);
+            scan.corrupt.truncate(corrupt);
             scan.stretch = RunStretch::default();
         }
         while let Some(ScanPosition::Runs(position)) = scan.position {
             if !scan.stretch.is_begun() {
-                scan.before_stretch = (scan.items.len(), scan.kept.len());
+                scan.before_stretch = (scan.items.len(), scan.kept.len(), scan.before_stretch.2);
             }
-            if let Some(span) = self.load_stretch(at, position, &mut scan.stretch)? {
-                return Ok(ScanStep::Read(LookupPlan::of_span(scan.range, span)));
+            match self.load_stretch(at, position, &mut scan.stretch) {
+                Ok(None) => {}
+                Ok(Some(span)) => return Ok(ScanStep::Read(LookupPlan::of_span(scan.range, span))),
+                Err(error) => {
+                    let Some((id, page)) = self.page_of_error(&error) else { return Err(error) };
+                    if self.is_corrupt_again(scan, error)? {
+                        scan.stretch.lose_page(id, page);
+                    }
+                    continue;
+                }
             }
             while let Some(mut key) = scan.stretch.pop() {
-                let met = self.meet_in_run(at, scan, &mut key, (since, now));
-                if !matches!(met, Ok(None)) {
+                let is_passed = match self.meet_in_run(at, scan, &mut key, (since, now)) {
+                    Ok(None) => continue,
+                    Ok(Some(span)) => {
+                        scan.stretch.push(key);
+                        return Ok(ScanStep::Read(LookupPlan::of_span(scan.range, span)));
+                    }
+                    Err(error) => self.is_corrupt_again(scan, error),
+                };
+                // A corrupt record of the log may be the key's newest one.
+                if !matches!(is_passed, Ok(true)) {
                     scan.stretch.push(key);
                 }
-                if let Some(span) = met? {
-                    return Ok(ScanStep::Read(LookupPlan::of_span(scan.range, span)));
-                }
+                is_passed?;
             }
             scan.position = scan.stretch.next().map(ScanPosition::Runs);
             scan.stretch = RunStretch::default();
-            if scan.items.len() >= scan.count {
+            scan.suspects.clear();
+            scan.before_stretch.2 = scan.corrupt.len();
+            if scan.items.len() + scan.corrupt.len() >= scan.count {
                 break;
             }
         }
         self.end_scan_step(at, scan);
         Ok(ScanStep::Done)
+    }
+
+    /// Notes a corrupt page or record whose second read is corrupt, too: only one read may have been wrong. Returns whether
+    /// it is.
+    fn is_corrupt_again(&mut self, scan: &mut Scan, error: EngineError) -> Result<bool, EngineError> {
+        let EngineError::Corrupt { file, offset_bytes, detail } = error else { return Err(error) };
+        let place = (file, offset_bytes);
+        if !scan.suspects.contains(&place) {
+            scan.suspects.push(place);
+            return Ok(false);
+        }
+        self.stats.corrupt_passed += 1;
+        scan.corrupt.push(CorruptRecord { file: place.0, offset_bytes, detail, is_lost: true });
+        Ok(true)
+    }
+
+    /// The run and page that an error names.
+    fn page_of_error(&self, error: &EngineError) -> Option<(u64, u32)> {
+        let EngineError::Corrupt { file, offset_bytes, .. } = error else { return None };
+        let listed = self.sorted.runs.iter().find(|listed| run::file_name(listed.run.header().uuid) == *file)?;
+        Some((listed.id, (offset_bytes / PAGE_BYTES as u32).checked_sub(1)?))
+    }
+
+    /// Passes the page, or the key with the record, that a scan of runs could not read.
+    pub(in crate::engine) fn pass_unread(&mut self, scan: &mut Scan, span: &ReadSpan, error: &DeviceError) {
+        let file = match span.run() {
+            Some(id) => {
+                let Some(listed) = self.sorted.find(id) else { return };
+                scan.stretch.lose_page(id, (span.from / PAGE_BYTES as u32).saturating_sub(1));
+                run::file_name(listed.run.header().uuid)
+            }
+            None => {
+                // If its segment is gone, the next step looks again.
+                let segment = self.segments.get(span.slot).filter(|segment| segment.sequence == span.sequence);
+                let Some(segment) = segment else { return };
+                scan.stretch.pop();
+                segment.name.clone()
+            }
+        };
+        scan.corrupt.push(CorruptRecord { file, offset_bytes: span.from, detail: error.to_string(), is_lost: false });
     }
 
     /// Returns a key of a run if it counts; `Some`: a record of the log must be read first.

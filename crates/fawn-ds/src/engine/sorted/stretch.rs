@@ -40,6 +40,8 @@ pub(in crate::engine) struct RunStretch {
     keys: Option<Vec<StretchKey>>,
     /// Position of the next stretch.
     next: Option<u64>,
+    /// Corrupt and unreadable pages, which are passed.
+    lost: Vec<(u64, u32)>,
 }
 
 /// The newest record of a key in the runs.
@@ -94,6 +96,13 @@ impl RunStretch {
         self.keys.get_or_insert_default().push(key);
     }
 
+    /// Passes a page of a run from now on, as if it had no records. The stretch begins again.
+    pub(in crate::engine) fn lose_page(&mut self, id: u64, page: u32) {
+        let mut lost = core::mem::take(&mut self.lost);
+        lost.push((id, page));
+        *self = Self { lost, ..Self::default() };
+    }
+
     /// Position of the next stretch; `None` behind the last one.
     pub(in crate::engine) const fn next(&self) -> Option<u64> {
         self.next
@@ -141,15 +150,17 @@ impl<D: Device> Engine<D> {
     ) -> Result<Option<ReadSpan>, EngineError> {
         let loaded = self.load_pages(at, from, stretch);
         if loaded.is_err() {
-            self.forget_pages(core::mem::take(stretch));
+            self.forget_pages(stretch);
         }
         loaded
     }
 
     /// Drops the pages of a stretch, of which one is corrupt, from all memory: only one read of it may have been wrong.
-    fn forget_pages(&mut self, stretch: RunStretch) {
+    fn forget_pages(&mut self, stretch: &mut RunStretch) {
         self.set_resume(None);
-        for (id, page) in stretch.pages.into_keys() {
+        let lost = core::mem::take(&mut stretch.lost);
+        let forgotten = core::mem::replace(stretch, RunStretch { lost, ..RunStretch::default() });
+        for (id, page) in forgotten.pages.into_keys() {
             if let Some(file) = self.sorted.find(id).map(|listed| listed.file) {
                 let number = (page_offset(page) / PAGE_BYTES as u64) as u32;
                 self.cache.invalidate_pages(file, number..number + 1);
@@ -221,7 +232,7 @@ impl<D: Device> Engine<D> {
                 let last = self.with_stretch_page(stretch, id, page, |content| {
                     content.ends().map(|(_, last)| RingKey::of(&self.secret, last.key))
                 })?;
-                let last = last.filter(|last| *last >= rest.start).map(|last| cell_of(&last));
+                let last = last.flatten().filter(|last| *last >= rest.start).map(|last| cell_of(&last));
                 if let Some(last) = last.filter(|last| *last > first) {
                     break Some(last).filter(|_| pages.next().is_some());
                 }
@@ -246,10 +257,11 @@ impl<D: Device> Engine<D> {
                     if let Some(span) = self.load_stretch_page(stretch, id, page) {
                         return Ok(Loaded::Read(span));
                     }
-                    found = self.with_stretch_page(stretch, id, page, |content| {
+                    let in_page = self.with_stretch_page(stretch, id, page, |content| {
                         let mut keys = content.records().map(|record| RingKey::of(&self.secret, record.key));
                         keys.find(|key| *key >= part.start)
                     })?;
+                    found = in_page.flatten();
                     if found.is_some() {
                         break;
                     }
@@ -304,7 +316,7 @@ impl<D: Device> Engine<D> {
 
     /// Takes the page from the cache, or returns the read that is needed.
     fn load_stretch_page(&mut self, stretch: &mut RunStretch, id: u64, page: u32) -> Option<ReadSpan> {
-        if stretch.pages.contains_key(&(id, page)) {
+        if stretch.pages.contains_key(&(id, page)) || stretch.lost.contains(&(id, page)) {
             return None;
         }
         let file = self.sorted.find(id)?.file;
@@ -327,18 +339,22 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Looks at a page; `None`: it is lost.
     fn with_stretch_page<T>(
         &self,
         stretch: &RunStretch,
         id: u64,
         page: u32,
         look: impl FnOnce(&RunPage<'_>) -> T,
-    ) -> Result<T, EngineError> {
+    ) -> Result<Option<T>, EngineError> {
+        if stretch.lost.contains(&(id, page)) {
+            return Ok(None);
+        }
         let (Some(bytes), Some(listed)) = (stretch.pages.get(&(id, page)), self.sorted.find(id)) else {
             unreachable!("a stretch begins again when the runs change")
         };
         let content = RunPage::decode(bytes, listed.run.header().uuid, page);
-        content.map(|content| look(&content)).map_err(|error| engine_error(listed.run.corrupt(page, error)))
+        content.map(|content| Some(look(&content))).map_err(|error| engine_error(listed.run.corrupt(page, error)))
     }
 
     /// The newest committed record of a key of a run in the log. The overlay's trace of a sorted record is none.
