@@ -49,6 +49,7 @@ pub(super) struct DeferredList {
 
 impl DeferredList {
     pub(super) fn new(mut records: Vec<DeferredRecord>) -> Self {
+        records.shrink_to_fit();
         // In place: there may be no memory for a second list.
         records.sort_unstable_by_key(DeferredRecord::place);
         Self { left: records.len(), records }
