@@ -97,7 +97,7 @@ pub mod internals {
     pub use crate::format::record::{RecordKind, RecordRef};
     pub use crate::index::Pointer;
     pub use crate::log::LogPosition;
-    pub use crate::options::{Layout, Options};
+    pub use crate::options::{Options, RecordLayout};
     pub use crate::range::RangeProgress;
     pub use crate::record_cache::{CacheSplit, RecordCache};
     pub use crate::recovery::{Damage, OpenProgress, OpenReport, RangeReport, SalvageReport, open_for_salvage};

@@ -26,7 +26,7 @@ const PENDING_BYTES_MIN: usize = 64 << 10;
 /// Whether segments are sorted into runs: files of records in key order, of which only fences and filters are in memory, about
 /// a byte per key. Updates of sorted keys write more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Layout {
+pub enum RecordLayout {
     /// Not in this opening. Runs that are there stay.
     #[default]
     Log,
@@ -80,7 +80,7 @@ pub struct Options {
     pub pointers_if_new: Option<PointerWidth>,
     /// Whether segments are sorted into runs: files of records in key order, of which only fences and filters are in memory, about
     /// a byte per key. Updates of sorted keys write more.
-    pub layout: Layout,
+    pub layout: RecordLayout,
     /// Records of the log that are sorted into a run at a time, bytes; 0: a sixteenth of the budget, 256 MiB at most.
     pub sort_bytes: u64,
     /// Longest run, bytes; 0: a 128th of the capacity, from 1 MiB to 256 MiB.
@@ -111,7 +111,7 @@ impl Default for Options {
             retained_records_max: 1 << 16,
             index: IndexOptions::default(),
             pointers_if_new: None,
-            layout: Layout::Log,
+            layout: RecordLayout::Log,
             sort_bytes: 0,
             run_bytes_max: 0,
             progress: None,

@@ -2,7 +2,7 @@
 use crate::model::{FaultedRange, ModelValue};
 use crate::tally::FaultTally;
 use fawn_ds::internals::index::{IndexOptions, PointerWidth};
-use fawn_ds::internals::{Engine, Event, Layout, LookupPlan, Options, View};
+use fawn_ds::internals::{Engine, Event, LookupPlan, Options, RecordLayout, View};
 use fawn_ds::sim::{Loss, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, HashSecret, KeyRange, MonoMs, Now, RangeId, RingKey, TimeMs};
@@ -76,7 +76,7 @@ fn random_options(rng: &mut SplitMix64) -> Options {
         scrub_period_ms: if rng.chance(1, 4) { 0 } else { 5_000 << rng.below(5) },
         pointers_if_new: rng.chance(1, 3).then_some(PointerWidth::Bits40),
         index: IndexOptions { entries_min: 64, page_entries: 8, ..IndexOptions::default() },
-        layout: if rng.chance(1, 3) { Layout::Sorted } else { Layout::Log },
+        layout: if rng.chance(1, 3) { RecordLayout::Sorted } else { RecordLayout::Log },
         sort_bytes: 1 << (12 + rng.below(8)),
         run_bytes_max: 16 << (10 + rng.below(4)),
         ..Options::default()

@@ -2,7 +2,7 @@
 use crate::driver::{FaultDriver, HeldLookup, ITERATIONS_MAX, SECRET, key_name};
 use crate::model::{FaultedRange, ModelContent, ModelValue, allows};
 use fawn_ds::internals::check::check;
-use fawn_ds::internals::{EngineError, Layout, Lookup, LookupPlan, Scan, ScanStep, View};
+use fawn_ds::internals::{EngineError, Lookup, LookupPlan, RecordLayout, Scan, ScanStep, View};
 use fawn_ds::sim::{Loss, SimDevice};
 use fawn_types::{KeyHash, RangeId, TimeMs};
 use std::collections::BTreeSet;
@@ -244,7 +244,7 @@ impl FaultDriver {
             assert!(distinct.contains(key) || may_miss, "a scan misses {:?}", String::from_utf8_lossy(key));
         }
         // A key that was written after it was sorted may be met in the log and in its run.
-        let may_repeat = meanwhile || self.options.layout != Layout::Log;
+        let may_repeat = meanwhile || self.options.layout != RecordLayout::Log;
         assert!(distinct.len() == met.len() || may_repeat, "a scan returned a key twice");
         true
     }

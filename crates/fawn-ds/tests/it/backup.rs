@@ -3,7 +3,7 @@ use crate::crash::{CrashImageCounts, CrashRun, cold_keys_in};
 use crate::sorted_tier::sorted;
 use crate::support::{TestNode, TestWrite, frames, small};
 use fawn_ds::internals::backup::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
-use fawn_ds::internals::{Layout, Options, check};
+use fawn_ds::internals::{Options, RecordLayout, check};
 use fawn_flash::sim::Image;
 use fawn_flash::{Completion, Device, DeviceError, FileId, IoRequest, IoStats, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -128,7 +128,7 @@ fn copies_with(
     (steps_max, burst_every, restart_every): (u64, u64, u64),
 ) -> u32 {
     let context = format!("seed {seed} (cargo test -p fawn-ds --test it backup::)");
-    let is_sorting = options.layout != Layout::Log;
+    let is_sorting = options.layout != RecordLayout::Log;
     let mut run = cold_keys_in(seed, options);
     let mut rng = Rng::new(seed);
     let (mut classes, mut attempts) = (CrashImageCounts::default(), 0);

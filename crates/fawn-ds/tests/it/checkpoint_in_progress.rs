@@ -2,7 +2,7 @@
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, small};
 use fawn_ds::internals::format::checkpoint;
-use fawn_ds::internals::{Engine, Layout, Lookup, Options, RecordRef, View};
+use fawn_ds::internals::{Engine, Lookup, Options, RecordLayout, RecordRef, View};
 use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -240,7 +240,7 @@ fn no_segment_is_filed_again_while_a_checkpoint_is_copied() {
 #[test]
 fn no_segment_of_a_sort_is_filed_while_a_checkpoint_is_copied() {
     let (mut harness, keys) = filled(true);
-    (harness.options.layout, harness.options.sort_bytes) = (Layout::Sorted, 1 << 20);
+    (harness.options.layout, harness.options.sort_bytes) = (RecordLayout::Sorted, 1 << 20);
     harness.reopen(1, false);
     harness.settle();
     // The runs are not listed before the end.

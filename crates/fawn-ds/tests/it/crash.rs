@@ -3,7 +3,7 @@
 //! For each image the store must open and contain every acknowledged (and so every observed) write. Its content must be
 //! a prefix of the appended writes, without a gap, and batches must be atomic.
 use crate::support::{RANGE, TestNode, TestWrite, pointers_of, small};
-use fawn_ds::internals::{EngineError, Layout, Options, View};
+use fawn_ds::internals::{EngineError, Options, RecordLayout, View};
 use fawn_flash::sim::{Capture, DeviceFault, Image, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -129,7 +129,7 @@ impl CrashRun {
         let elsewhere = TestNode::open(&SimDisk::new(SimOptions::default()), small(Durability::Sync), now).unwrap();
         end(std::mem::replace(&mut self.node, elsewhere), &self.disk, seed);
         if self.toggles_sorting {
-            self.options.layout = [Layout::Log, Layout::Sorted][seed as usize % 2];
+            self.options.layout = [RecordLayout::Log, RecordLayout::Sorted][seed as usize % 2];
         }
         self.node = TestNode::open(&self.disk, self.options.clone(), now).unwrap();
         self.node.settle();

@@ -1,7 +1,7 @@
 //! Records that expired, in flight or under a time that fell since: they continue to hide the older records of their keys.
 use crate::reclaiming::{holders, put, write};
 use crate::support::{RANGE, TestNode, TestWrite, scanned};
-use fawn_ds::internals::{Layout, Options, View};
+use fawn_ds::internals::{Options, RecordLayout, View};
 use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
@@ -100,8 +100,12 @@ fn the_tombstone_of_an_expired_record_counts_beside_the_record() {
 fn values_removed_by_a_clock_ahead_of_the_chain_hide_their_older_values_in_a_store_with_runs() {
     const KEYS: u64 = 60;
     let expires_at_ms = 2_000_000;
-    let options =
-        Options { layout: Layout::Auto, sort_bytes: 192 << 10, memory_bytes: 1 << 20, ..scanned(Durability::Sync) };
+    let options = Options {
+        layout: RecordLayout::Auto,
+        sort_bytes: 192 << 10,
+        memory_bytes: 1 << 20,
+        ..scanned(Durability::Sync)
+    };
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
     // Values that are too long for runs, so that their segments are never sorted.

@@ -3,7 +3,7 @@ use crate::range_harness::{RangeHarness, ring_at};
 use crate::sorted_tier::sorted;
 use crate::splits::{file, whole};
 use crate::support::{SECRET, small};
-use fawn_ds::internals::{KeepReason, Layout, Options};
+use fawn_ds::internals::{KeepReason, Options, RecordLayout};
 use fawn_types::{Durability, RingKey};
 
 /// Nothing is sorted, but deletes have index entries. Every opening reads the whole log.
@@ -84,7 +84,7 @@ fn deletes_of_a_filed_segment_hide_none_of_its_dead_puts() {
 #[test]
 fn records_that_were_filed_before_are_not_counted_again() {
     let options = Options {
-        layout: Layout::Log,
+        layout: RecordLayout::Log,
         space_amplification_max_percent: 10_000,
         checkpoint_log_bytes_min: u64::MAX,
         ..small(Durability::Sync)

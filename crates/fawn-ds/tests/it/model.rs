@@ -1,6 +1,6 @@
 //! Model test: seeded operations on the engine and on the model store, compared at every step.
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{Layout, Options, View};
+use fawn_ds::internals::{Options, RecordLayout, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::model::ModelStore;
 use fawn_types::operation::ValueCow;
@@ -109,7 +109,7 @@ impl Pair {
         }
         if self.options.sort_bytes > 0 {
             // Part of the time nothing is sorted, or only part of what there is.
-            self.options.layout = [Layout::Log, Layout::Sorted][self.disk.ops() as usize % 2];
+            self.options.layout = [RecordLayout::Log, RecordLayout::Sorted][self.disk.ops() as usize % 2];
         }
         self.node = TestNode::open(&self.disk, self.options.clone(), self.node.now).unwrap();
     }

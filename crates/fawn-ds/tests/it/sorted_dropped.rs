@@ -6,7 +6,7 @@ use crate::sorted_ranges::settle as settle_and_sort;
 use crate::sorted_tier::sorted;
 use crate::splits::{file, whole};
 use crate::support::TestNode;
-use fawn_ds::internals::{KeepReason, Layout, Options};
+use fawn_ds::internals::{KeepReason, Options, RecordLayout};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
@@ -21,7 +21,7 @@ fn fill(node: &mut TestNode, name: &str) {
 /// A store without runs whose cleaning has copied records of many segments to each of the survivors', in no order of versions.
 /// All of these have dead records.
 fn mixed(disk: &SimDisk, options: &Options) -> TestNode {
-    let options = Options { layout: Layout::Log, space_amplification_max_percent: 0, ..options.clone() };
+    let options = Options { layout: RecordLayout::Log, space_amplification_max_percent: 0, ..options.clone() };
     let mut node = TestNode::open(disk, options, Now::at(1_000)).unwrap();
     let mut rng = Rng::new(1);
     for _ in 0..12_000 {
@@ -78,7 +78,7 @@ fn sorted_segments_keep_none_of_each_other_while_a_record_is_unreadable() {
 #[test]
 fn sorted_segments_that_are_filed_keep_none_of_each_other() {
     let later = Options { capacity_bytes: Some(52 << 16), ..each_segment() };
-    let first = Options { layout: Layout::Log, space_amplification_max_percent: 0, ..later.clone() };
+    let first = Options { layout: RecordLayout::Log, space_amplification_max_percent: 0, ..later.clone() };
     let mut harness = whole(1, first, true);
     let mut rng = Rng::new(1);
     for _ in 0..12_000 {

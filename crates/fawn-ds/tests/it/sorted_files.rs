@@ -3,7 +3,7 @@ use crate::sorted_tier::sorted;
 use crate::support::{TestNode, TestWrite};
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::run;
-use fawn_ds::internals::{EngineError, Layout, Options, View, open_for_salvage};
+use fawn_ds::internals::{EngineError, Options, RecordLayout, View, open_for_salvage};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{Device, IoClass, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -200,8 +200,12 @@ fn a_sorted_store_takes_little_memory_and_one_read_a_hit() {
 #[test]
 fn sorting_begins_over_half_of_the_budget_and_ends_below_two_fifths() {
     let disk = SimDisk::new(SimOptions::default());
-    let options =
-        Options { layout: Layout::Auto, memory_bytes: 1 << 20, sort_bytes: 192 << 10, ..sorted(Durability::Memory) };
+    let options = Options {
+        layout: RecordLayout::Auto,
+        memory_bytes: 1 << 20,
+        sort_bytes: 192 << 10,
+        ..sorted(Durability::Memory)
+    };
     let mut node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
     let mut began_at = None;
     for i in 0..120_000u64 {

@@ -4,7 +4,7 @@ use crate::sorted_jobs::poll;
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, TestWrite};
 use fawn_ds::internals::format::{checkpoint, segment};
-use fawn_ds::internals::{Layout, Lookup, Options, View};
+use fawn_ds::internals::{Lookup, Options, RecordLayout, View};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -83,7 +83,7 @@ fn run(seed: u64) {
     };
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
     let space_amplification_max_percent = first_amplification;
-    let options = Options { layout: Layout::Log, space_amplification_max_percent, ..later.clone() };
+    let options = Options { layout: RecordLayout::Log, space_amplification_max_percent, ..later.clone() };
     let node = TestNode::open(&disk, options.clone(), Now::at(1_000)).unwrap();
     let mut store = LateStore { disk, options, node, content: BTreeMap::new() };
     let first = 200 + rng.below(400);
@@ -146,7 +146,7 @@ fn a_tombstone_from_a_time_without_runs_stays_hidden_by_a_put_that_was_sorted() 
     for (has_checkpoint, is_whole) in [(false, true), (true, true), (true, false)] {
         let later = Options { sort_bytes: 1, ..scanned_and_sorted() };
         let checkpoint_log_bytes_min = if has_checkpoint { 16 << 10 } else { u64::MAX };
-        let first = Options { layout: Layout::Log, checkpoint_log_bytes_min, ..later.clone() };
+        let first = Options { layout: RecordLayout::Log, checkpoint_log_bytes_min, ..later.clone() };
         let disk = SimDisk::new(SimOptions::instant(1));
         let mut node = TestNode::open(&disk, first, Now::at(1_000)).unwrap();
         late_put(&mut node, "deleted", "first");
@@ -206,7 +206,7 @@ fn scanned_and_sorted() -> Options {
 #[test]
 fn a_segment_that_was_sorted_after_the_checkpoint_is_dropped_after_an_opening() {
     let later = Options { sort_bytes: 1, ..scanned_and_sorted() };
-    let first = Options { layout: Layout::Log, ..sorted(Durability::Sync) };
+    let first = Options { layout: RecordLayout::Log, ..sorted(Durability::Sync) };
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = TestNode::open(&disk, first, Now::at(1_000)).unwrap();
     (0..4).for_each(|number| fill_segment(&mut node, &format!("name {number}")));
@@ -246,7 +246,7 @@ fn a_segment_that_was_sorted_after_the_checkpoint_is_dropped_after_an_opening() 
 #[test]
 fn nothing_is_sorted_before_deletes_without_entries_are_committed() {
     let later = Options { sort_bytes: 1, ..scanned_and_sorted() };
-    let first = Options { layout: Layout::Log, ..later.clone() };
+    let first = Options { layout: RecordLayout::Log, ..later.clone() };
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = TestNode::open_in_chain(&disk, first, Now::at(1_000)).unwrap();
     fill_segment(&mut node, "name");
@@ -276,7 +276,7 @@ fn a_tombstone_without_an_entry_is_copied_and_hides_only_older_records() {
     for is_written_again in [false, true] {
         let lazy = Options { sort_bytes: 1 << 30, space_amplification_max_percent: 10_000, ..scanned_and_sorted() };
         let disk = SimDisk::new(SimOptions::instant(1));
-        let first = Options { layout: Layout::Log, ..lazy.clone() };
+        let first = Options { layout: RecordLayout::Log, ..lazy.clone() };
         let mut node = TestNode::open(&disk, first, Now::at(1_000)).unwrap();
         late_put(&mut node, "deleted", "first");
         fill_segment(&mut node, "older");
@@ -322,7 +322,7 @@ fn a_tombstone_without_an_entry_is_copied_and_hides_only_older_records() {
 #[test]
 fn an_expiring_put_that_was_copied_becomes_no_tombstone() {
     let options = Options { sort_bytes: 1, capacity_bytes: Some(24 * (64 << 10)), ..scanned_and_sorted() };
-    let first = Options { layout: Layout::Log, ..options.clone() };
+    let first = Options { layout: RecordLayout::Log, ..options.clone() };
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = TestNode::open(&disk, first, Now::at(1_000)).unwrap();
     let mut rng = Rng::new(1);

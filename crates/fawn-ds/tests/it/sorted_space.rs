@@ -2,7 +2,7 @@
 use crate::sorted_files::put;
 use crate::sorted_tier::sorted;
 use crate::support::{TestNode, TestWrite};
-use fawn_ds::internals::{Layout, Options, View};
+use fawn_ds::internals::{Options, RecordLayout, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -56,7 +56,7 @@ fn a_delete_is_not_copied_because_of_the_copies_of_its_own_segment() {
         ..sorted(Durability::Sync)
     };
     let disk = SimDisk::new(SimOptions::instant(1));
-    let first = Options { layout: Layout::Log, checkpoint_log_bytes_min: 16 << 10, ..lazy.clone() };
+    let first = Options { layout: RecordLayout::Log, checkpoint_log_bytes_min: 16 << 10, ..lazy.clone() };
     let mut node = TestNode::open(&disk, first, Now::at(1_000)).unwrap();
     (0..60).for_each(|number| put(&mut node, format!("live-{number}").as_bytes(), Some(&[1; 300])));
     put(&mut node, b"absent", None);

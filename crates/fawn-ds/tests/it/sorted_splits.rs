@@ -4,7 +4,7 @@ use crate::sorted_ranges::settle as settle_and_sort;
 use crate::sorted_tier::{sorted, swept};
 use crate::splits::{file, fill, history, keys, modelled, scan_all, whole};
 use crate::support::SECRET;
-use fawn_ds::internals::{Engine, Layout, Options, RecordRef};
+use fawn_ds::internals::{Engine, Options, RecordLayout, RecordRef};
 use fawn_flash::SimDevice;
 use fawn_flash::sim::{Capture, Loss};
 use fawn_types::{Durability, KeyHash, KeyRange, RangeId};
@@ -227,7 +227,7 @@ fn a_crash_at_any_point_leaves_the_ranges_of_runs_with_everything() {
         stages.push(harness.models.clone());
         sort(&mut harness);
         jobs += harness.engine.stats().runs_listed - listed;
-        let options = Options { layout: Layout::Log, ..harness.options.clone() };
+        let options = Options { layout: RecordLayout::Log, ..harness.options.clone() };
         for image in harness.disk.take_images() {
             let context = format!("seed {seed}, operation {} (… --test it sorted_splits::)", image.op);
             let (mut engine, _) = Engine::open(SimDevice::attach(&image.disk), options.clone(), harness.now).unwrap();

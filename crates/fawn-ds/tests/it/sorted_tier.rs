@@ -2,7 +2,7 @@
 use crate::crash::{CrashImageCounts, cold_keys_in, run_workload, workload};
 use crate::model;
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{EngineError, Layout, Options, View};
+use fawn_ds::internals::{EngineError, Options, RecordLayout, View};
 use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 const KEYS: u64 = 600;
 
 pub(crate) fn sorted(durability: Durability) -> Options {
-    Options { layout: Layout::Sorted, sort_bytes: 40 << 10, memory_bytes: 2 << 20, ..small(durability) }
+    Options { layout: RecordLayout::Sorted, sort_bytes: 40 << 10, memory_bytes: 2 << 20, ..small(durability) }
 }
 
 /// [`sorted`] with runs so short that a merge with the oldest ones takes several parts.
@@ -261,7 +261,7 @@ fn behaves_like_the_model_with_runs() {
     for seed in 500..560 {
         let durability = [Durability::Sync, Durability::EverySecond, Durability::Memory][seed as usize % 3];
         let record_cache_bytes = (seed % 2 == 0).then_some(256 << 10);
-        let layout = if seed % 4 < 2 { Layout::Sorted } else { Layout::Log };
+        let layout = if seed % 4 < 2 { RecordLayout::Sorted } else { RecordLayout::Log };
         model::run(seed, Options { layout, sort_bytes: 1, record_cache_bytes, ..sorted(durability) }, 1500);
     }
 }

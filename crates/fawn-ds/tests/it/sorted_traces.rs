@@ -5,7 +5,7 @@ use crate::sorted_files::{put, sort_out};
 use crate::sorted_ranges::settle as settle_and_sort;
 use crate::sorted_tier::sorted;
 use crate::support::TestNode;
-use fawn_ds::internals::{Layout, Options, View};
+use fawn_ds::internals::{Options, RecordLayout, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, KeyRange, Now, RangeId};
 
@@ -47,7 +47,7 @@ fn fill_survivors(node: &mut TestNode, name: &str, long_bytes: usize) {
 #[test]
 fn the_copy_of_a_long_put_wins_against_the_trace_of_its_original() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let first = Options { layout: Layout::Log, checkpoint_log_bytes_min: 16 << 10, ..each_segment() };
+    let first = Options { layout: RecordLayout::Log, checkpoint_log_bytes_min: 16 << 10, ..each_segment() };
     let mut node = TestNode::open(&disk, first, Now::at(1_000)).unwrap();
     // Its segment has only long records, and is not sorted.
     put(&mut node, b"key", Some(&[1; LONG_BYTES]));

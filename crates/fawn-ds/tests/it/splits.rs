@@ -1,7 +1,7 @@
 //! Splits and merges: the new ranges serve at once with the old records, and filing makes their indexes and counts their own.
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, cached, scanned, small};
-use fawn_ds::internals::{Engine, EngineError, Layout, Options, RecordRef, Scan, ScanStep};
+use fawn_ds::internals::{Engine, EngineError, Options, RecordLayout, RecordRef, Scan, ScanStep};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -243,7 +243,7 @@ pub(crate) fn history(seed: u64, options: &Options, is_sole: bool) -> u64 {
     harness.settle();
     file(&mut harness);
     harness.check(&keys, &format!("seed {seed}, at the end"));
-    if options.layout == Layout::Log {
+    if options.layout == RecordLayout::Log {
         harness.check_len(&format!("seed {seed}, at the end"));
     }
     assert!(splits > 5 && merges > 1, "seed {seed}: {splits} splits, {merges} merges");

@@ -10,7 +10,7 @@ pub use mixed::record_bytes_of;
 use super::mix::Mix;
 use super::{Contender, DataShape, FillEnd, Gets, LoadParts, OwnDir, PartUnit, Puts, SpaceLimit};
 use crate::{BenchError, Row};
-use fawn_ds::internals::{Layout, Options};
+use fawn_ds::internals::{Options, RecordLayout};
 use fawn_flash::{Device, FileDevice};
 use fawn_types::Durability;
 use session::{BenchSession, PATIENCE};
@@ -130,7 +130,7 @@ impl<D: Device> Contender for FawnDs<D> {
         let segment_bytes = u64::from(options.segment_bytes);
         options.capacity_bytes = space.capacity_bytes.map(|bytes| bytes.next_multiple_of(segment_bytes));
         if space.sorts {
-            options.layout = Layout::Sorted;
+            options.layout = RecordLayout::Sorted;
         }
         if !space.cleans {
             (options.capacity_bytes, options.space_amplification_max_percent) = (None, u64::from(u32::MAX));

@@ -8,7 +8,7 @@ use crate::format::run::RunRecord;
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, RangeNumber};
 use crate::log::segments::{RangeShare, Segment};
-use crate::options::Layout;
+use crate::options::RecordLayout;
 use crate::overlay::ReplacedRecord;
 use crate::range::RangeState;
 use fawn_flash::Device;
@@ -72,9 +72,9 @@ impl<D: Device> Engine<D> {
 
     fn is_sort_due(&mut self) -> bool {
         match self.options.layout {
-            Layout::Log => false,
-            Layout::Sorted => true,
-            Layout::Auto => {
+            RecordLayout::Log => false,
+            RecordLayout::Sorted => true,
+            RecordLayout::Auto => {
                 let index_bytes: u64 = self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum();
                 let of_budget = |percent: u64| index_bytes * 100 > self.options.memory_bytes * percent;
                 let is_over = if self.sorted.is_over_budget { of_budget(40) } else { of_budget(50) };

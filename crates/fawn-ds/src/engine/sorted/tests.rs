@@ -2,7 +2,7 @@
 use super::*;
 use crate::engine::{Event, Lookup, View};
 use crate::format::record::RecordRef;
-use crate::options::{Layout, Options};
+use crate::options::{Options, RecordLayout};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs};
 
@@ -15,7 +15,7 @@ fn open(disk: &SimDisk) -> Engine<SimDevice> {
         memory_bytes: 8 << 20,
         durability: Durability::Sync,
         secret: Some(SECRET),
-        layout: Layout::Sorted,
+        layout: RecordLayout::Sorted,
         sort_bytes: 1,
         ..Options::default()
     };
