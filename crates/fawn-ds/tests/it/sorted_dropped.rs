@@ -39,11 +39,16 @@ fn each_segment() -> Options {
     Options { sort_bytes: 1, space_amplification_max_percent: 10_000, capacity_bytes, ..sorted(Durability::Sync) }
 }
 
+/// [`each_segment`] without checkpoints: an opening counts the records of all segments.
+fn each_segment_counted() -> Options {
+    Options { checkpoint_log_bytes_min: 1 << 30, ..each_segment() }
+}
+
 #[test]
 fn sorted_segments_keep_none_of_each_other() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    mixed(&disk, &each_segment()).engine.close().unwrap();
-    let mut node = TestNode::open(&disk, each_segment(), Now::at(2_000)).unwrap();
+    mixed(&disk, &each_segment_counted()).engine.close().unwrap();
+    let mut node = TestNode::open(&disk, each_segment_counted(), Now::at(2_000)).unwrap();
     fill(&mut node, "last");
     sort_out(&mut node);
     let report = node.engine.log_report();
@@ -54,11 +59,11 @@ fn sorted_segments_keep_none_of_each_other() {
 #[test]
 fn sorted_segments_keep_none_of_each_other_while_a_record_is_unreadable() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = mixed(&disk, &each_segment());
+    let mut node = mixed(&disk, &each_segment_counted());
     fill(&mut node, "unreadable");
     node.settle();
     node.engine.close().unwrap();
-    let mut node = TestNode::open(&disk, each_segment(), Now::at(2_000)).unwrap();
+    let mut node = TestNode::open(&disk, each_segment_counted(), Now::at(2_000)).unwrap();
     let names = segments_with(&disk, "unreadable-200");
     assert_eq!(names.len(), 1);
     names.iter().for_each(|name| disk.make_unreadable(name, 4096..64 << 10));
