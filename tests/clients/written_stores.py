@@ -16,7 +16,7 @@ from store_compared import certain_bytes, compare, flip_bits, report_of, stores_
 from store_files import fold, hash64, mix, u32
 from store_pieces import PIECE_BYTES, PIECE_HEADER_BYTES
 
-STORES = 11
+STORES = 13
 FLIPS = 2  # per kind of file or part
 RESEALED = 40  # per part of a run
 # Parts of the format that the files must have, counted over all stores.
