@@ -79,6 +79,14 @@ pub(super) enum ScanExtent {
     Runs(Version),
 }
 
+/// Lengths of a scan's lists.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ScanLens {
+    pub(super) items: usize,
+    pub(super) kept: usize,
+    pub(super) corrupt: usize,
+}
+
 /// One step of a scan: from a cursor to at least `count` items.
 #[derive(Debug)]
 pub struct Scan {
@@ -108,8 +116,8 @@ pub struct Scan {
     cell_damaged: usize,
     cell: Option<Option<u64>>,
     pub(super) stretch: RunStretch,
-    /// Items, and entries of `kept` and `corrupt`, before the stretch.
-    pub(super) before_stretch: (usize, usize, usize),
+    /// Its lists before the stretch.
+    pub(super) before_stretch: ScanLens,
     /// Places, by file and offset, that a read of the stretch found corrupt once.
     pub(super) suspects: Vec<(String, u32)>,
 }
@@ -136,7 +144,7 @@ impl Scan {
             cell_damaged: 0,
             cell: None,
             stretch: RunStretch::default(),
-            before_stretch: (0, 0, 0),
+            before_stretch: ScanLens::default(),
             suspects: Vec::new(),
         }
     }
@@ -204,7 +212,7 @@ impl<D: Device> Engine<D> {
             // The log was passed.
             let has_runs = matches!(scan.extent, ScanExtent::Whole { .. }) && self.runs() > 0;
             scan.position = has_runs.then_some(ScanPosition::Runs(0));
-            scan.before_stretch.2 = scan.corrupt.len();
+            scan.before_stretch.corrupt = scan.corrupt.len();
             if !has_runs || scan.items.len() + scan.corrupt.len() >= scan.count {
                 self.end_scan_step(at, scan);
                 return Ok(ScanStep::Done);

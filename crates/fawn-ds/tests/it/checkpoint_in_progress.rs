@@ -177,21 +177,26 @@ fn a_checkpoint_counts_entries_that_move_while_it_is_copied() {
     assert_right(&harness);
 }
 
+/// Splits the range. The disk cannot be read meanwhile, so that filing is put off.
+fn split_unfiled(harness: &mut RangeHarness) {
+    for name in harness.disk.names().iter().filter(|name| name.starts_with("segment-")) {
+        harness.disk.make_unreadable(name, 4096..64 << 10);
+    }
+    harness.split(ID.0, ring_at(0x80), 2, 3);
+    let to_file = harness.engine.segments_to_file() as u64;
+    while harness.engine.stats().filing_failed < to_file {
+        harness.turn();
+    }
+    harness.disk.heal();
+}
+
 /// After a split whose filing is put off, cleaning moves entries to the heirs' indexes: not while a checkpoint is copied.
 #[test]
 fn nothing_moves_between_indexes_while_a_checkpoint_is_copied() {
     let (mut rng, mut unfiled) = (Rng::new(1), 0);
     for overwritten in [200, 300, 500, 700] {
         let (mut harness, keys) = filled(true);
-        for name in harness.disk.names().iter().filter(|name| name.starts_with("segment-")) {
-            harness.disk.make_unreadable(name, 4096..64 << 10);
-        }
-        harness.split(ID.0, ring_at(0x80), 2, 3);
-        let to_file = harness.engine.segments_to_file() as u64;
-        while harness.engine.stats().filing_failed < to_file {
-            harness.turn();
-        }
-        harness.disk.heal();
+        split_unfiled(&mut harness);
         let mut overwrite = |harness: &mut RangeHarness| {
             for _ in 0..overwritten {
                 harness.write(&keys[rng.below(KEYS as u64) as usize], Some(&[2; 8]));
@@ -211,15 +216,7 @@ fn nothing_moves_between_indexes_while_a_checkpoint_is_copied() {
 #[test]
 fn no_segment_is_filed_again_while_a_checkpoint_is_copied() {
     let (mut harness, keys) = filled(true);
-    for name in harness.disk.names().iter().filter(|name| name.starts_with("segment-")) {
-        harness.disk.make_unreadable(name, 4096..64 << 10);
-    }
-    harness.split(ID.0, ring_at(0x80), 2, 3);
-    let to_file = harness.engine.segments_to_file() as u64;
-    while harness.engine.stats().filing_failed < to_file {
-        harness.turn();
-    }
-    harness.disk.heal();
+    split_unfiled(&mut harness);
     let filed = begin_with(&mut harness, 8, |_| {});
     for _ in 0..50 {
         harness.now = harness.now.plus_ms(1_000);

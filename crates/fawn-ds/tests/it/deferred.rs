@@ -186,6 +186,34 @@ fn a_checkpoint_is_due_when_more_keys_were_overwritten_than_an_opening_defers() 
     assert!(node.report.checkpoint_entries.is_some() && reads < 1000, "{reads} reads");
 }
 
+/// An image of 20,000 keys has 120 KB: a thousand records are less than that, and more than a sixteenth; a hundred are fewer.
+#[test]
+fn a_close_writes_a_checkpoint_unless_little_is_behind_the_last_one() {
+    const MANY: usize = 20_000;
+    let disk = SimDisk::new(SimOptions::default());
+    let options = Options { segment_bytes: 1 << 20, checkpoint_log_bytes_min: 1, ..small(Durability::EverySecond) };
+    let open = |disk: &SimDisk| TestNode::open(disk, options.clone(), Now::at(1_000_000)).unwrap();
+    let checkpoints = || disk.names().into_iter().filter(|name| name.starts_with("checkpoint-")).collect::<Vec<_>>();
+    let mut before = Vec::new();
+    for (overwritten, is_written) in [(MANY, true), (1_000, true), (100, false)] {
+        let mut node = open(&disk);
+        for i in 0..overwritten {
+            let (key, value) = (format!("k{i}").into_bytes(), Some(vec![1; 20]));
+            node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
+            if i % 64 == 0 {
+                node.turn();
+            }
+        }
+        node.settle();
+        while node.engine.log_report().verifications_queued > 0 {
+            node.turn();
+        }
+        node.engine.close().unwrap();
+        assert_eq!(checkpoints() != before, is_written, "{overwritten} records: {:?}", checkpoints());
+        before = checkpoints();
+    }
+}
+
 #[test]
 fn deferred_keys_take_at_most_three_eighths_of_the_budget() {
     let disk = killed_store(4);

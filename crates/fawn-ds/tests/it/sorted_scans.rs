@@ -227,6 +227,16 @@ fn no_key_is_passed_while_the_entries_of_sorted_segments_are_removed() {
     assert!(states > 1, "{states} states between a sort and its end");
 }
 
+/// Opens a store of a chain, commits all that it has, and holds its runs.
+fn open_held(disk: &SimDisk, options: &Options, now: Now) -> TestNode {
+    let mut node = TestNode::open_in_chain(disk, options.clone(), now).unwrap();
+    let last = node.engine.progress(RANGE).appended;
+    node.engine.commit(RANGE, last);
+    node.settle();
+    node.engine.hold_runs(true);
+    node
+}
+
 #[test]
 fn a_misdirected_read_of_a_run_fails_no_scan_and_one_step_of_a_transfer() {
     let disk = SimDisk::new(SimOptions::instant(1));
@@ -239,11 +249,7 @@ fn a_misdirected_read_of_a_run_fails_no_scan_and_one_step_of_a_transfer() {
     for nth in 1..60 {
         let open = || {
             let image = disk.image(Loss::Process, nth);
-            let mut node = TestNode::open_in_chain(&image, options.clone(), now).unwrap();
-            let last = node.engine.progress(RANGE).appended;
-            node.engine.commit(RANGE, last);
-            node.settle();
-            node.engine.hold_runs(true);
+            let node = open_held(&image, &options, now);
             let elsewhere = DeviceFault::Misdirect { name: None, offset: 4096 * (1 + nth % 5) };
             image.fail_nth(OpKind::Read, nth, elsewhere);
             node
@@ -277,14 +283,7 @@ fn a_scan_of_runs_passes_what_is_corrupt() {
     node.settle();
     let now = node.now;
     let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
-    let open = |disk: &SimDisk| {
-        let mut node = TestNode::open_in_chain(disk, options.clone(), now).unwrap();
-        let last = node.engine.progress(RANGE).appended;
-        node.engine.commit(RANGE, last);
-        node.settle();
-        node.engine.hold_runs(true);
-        node
-    };
+    let open = |disk: &SimDisk| open_held(disk, &options, now);
     let missing = |found: Pairs| {
         let found: BTreeMap<_, _> = found.into_iter().collect();
         (0..KEYS).filter(|number| !found.contains_key(&key(*number))).collect::<Vec<_>>()

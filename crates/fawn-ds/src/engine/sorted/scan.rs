@@ -26,15 +26,15 @@ impl<D: Device> Engine<D> {
         // A cursor says nothing about the time of the scan's start.
         let since = if let ScanExtent::Runs(since) = scan.extent { since } else { Version::ZERO };
         if scan.stretch.is_outdated(self.runs_state(at)) {
-            let (items, kept, corrupt) = scan.before_stretch;
-            scan.items.truncate(items);
-            scan.kept.truncate(kept);
-            scan.corrupt.truncate(corrupt);
+            let before = scan.before_stretch;
+            scan.items.truncate(before.items);
+            scan.kept.truncate(before.kept);
+            scan.corrupt.truncate(before.corrupt);
             scan.stretch = RunStretch::default();
         }
         while let Some(ScanPosition::Runs(position)) = scan.position {
             if !scan.stretch.is_begun() {
-                scan.before_stretch = (scan.items.len(), scan.kept.len(), scan.before_stretch.2);
+                (scan.before_stretch.items, scan.before_stretch.kept) = (scan.items.len(), scan.kept.len());
             }
             match self.load_stretch(at, position, &mut scan.stretch) {
                 Ok(None) => {}
@@ -65,7 +65,7 @@ impl<D: Device> Engine<D> {
             scan.position = scan.stretch.next().map(ScanPosition::Runs);
             scan.stretch = RunStretch::default();
             scan.suspects.clear();
-            scan.before_stretch.2 = scan.corrupt.len();
+            scan.before_stretch.corrupt = scan.corrupt.len();
             if scan.items.len() + scan.corrupt.len() >= scan.count {
                 break;
             }
@@ -137,7 +137,7 @@ impl<D: Device> Engine<D> {
             let hash = KeyHash::of(&self.secret, &found.key);
             let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, &found.key).ident);
             let pending = entry.and_then(|entry| entry.newest_pending().copied());
-            scan.note_expired(&found.key, pending, scan.before_stretch.1);
+            scan.note_expired(&found.key, pending, scan.before_stretch.kept);
             return Ok(None);
         }
         let value_bytes = value.len() as u32;
