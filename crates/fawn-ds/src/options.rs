@@ -143,7 +143,7 @@ impl Options {
         ((self.memory_bytes / 8 * 3) as usize).max(PENDING_BYTES_MIN) / DEFERRED_BYTES
     }
 
-    /// The same beside indexes of so many bytes: three quarters of the rest.
+    /// The same if indexes take so many bytes of the budget: three quarters of the rest.
     pub(crate) fn deferred_keys_max_beside(&self, index_bytes: u64) -> usize {
         let left_bytes = self.memory_bytes.saturating_sub(index_bytes);
         ((left_bytes / 4 * 3) as usize).max(PENDING_BYTES_MIN) / DEFERRED_BYTES

@@ -3,8 +3,8 @@
 //! A commit moves the index only once the key's old version is confirmed to be its own. Until then the overlay answers
 //! lookups of the key. Keys are identified by 128 bits of keyed hash, so that entries need not store them.
 //!
-//! An opening *defers* that confirmation: it leaves the newest record of each overwritten key here, in a third of an entry's
-//! memory, and the engine confirms these records while it serves.
+//! An opening *defers* that confirmation: it leaves the newest record of each overwritten key here, in a list instead
+//! of entries, and the engine confirms these records while it serves.
 mod deferred;
 
 use crate::index::Pointer;

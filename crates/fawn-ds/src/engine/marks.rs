@@ -2,8 +2,8 @@
 //!
 //! A range in a sole epoch has none: all that an opening finds of that is committed. Any other range has at most one
 //! mark a second while it commits, one at the start of each segment, and one when a segment could be dropped if it were
-//! durable that its records died. A segment never has a record of a range before a mark of it: recovery takes what lies
-//! before the first mark for committed.
+//! durable that its records died. A segment never has a record of a range before a mark of it: recovery takes the
+//! records before the first mark for committed.
 use super::Engine;
 use super::append::Reserve;
 use crate::error::EngineError;

@@ -192,7 +192,7 @@ pub struct Engine<D: Device> {
     /// Reads whose segment was dropped before submission.
     pub(crate) stale: VecDeque<InFlight>,
     pub(crate) completions: VecDeque<Completion>,
-    /// A read-only open skipped a corrupt part of the log: an absent key cannot be told from a lost one.
+    /// A read-only open skipped a corrupt part of the log: an absent key cannot be distinguished from a lost one.
     pub(crate) missing: Option<EngineError>,
     pub(crate) poisoned: Option<String>,
     pub(crate) poison_reported: bool,

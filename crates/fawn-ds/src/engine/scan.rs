@@ -341,7 +341,7 @@ impl<D: Device> Engine<D> {
                 };
                 self.failed_reads.retain(is_there);
                 match self.failed_reads.last() {
-                    // So many failures are one of the device: the last one remembered stands for all others.
+                    // So many failures are one of the device: the last one remembered counts for all others.
                     Some(last) if self.failed_reads.len() >= FAILED_READS_MAX => last.since,
                     _ => {
                         self.failed_reads.push(FailedRead { pointer, sequence, since: now });

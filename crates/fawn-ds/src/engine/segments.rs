@@ -128,8 +128,8 @@ impl<D: Device> Engine<D> {
 
     /// Creates a segment's file with all its space; nothing is durable yet.
     ///
-    /// Deletes may use the space reserved for cleaning: they free more than they take. Its last segment only if cleaning
-    /// can go on without it.
+    /// Deletes may use the space reserved for cleaning: they free more than they take. They may use its last segment
+    /// only if cleaning can continue without it.
     pub(crate) fn create_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         self.measure_device();

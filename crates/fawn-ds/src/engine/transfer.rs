@@ -1,7 +1,7 @@
 //! Receiving a state transfer: empties a range, then fills it with records up to the base of its new history.
 //!
 //! A transfer cut off by a crash leaves nothing: the manifest records the local number under which the range's records
-//! count, and whether the transfer is complete. Only the version tells these records apart: up to the base they were
+//! count, and whether the transfer is complete. Only the version distinguishes these records: up to the base they were
 //! transferred, above it they belong to the range's own history, which continues during the transfer.
 use super::append::Reserve;
 use super::fetch::{Expected, Probe, Rejected};

@@ -16,7 +16,7 @@ use fawn_types::{KeyHash, MonoMs, Version};
 use smallvec::SmallVec;
 
 const IN_FLIGHT_MAX: usize = 64;
-/// Verifications in flight at most of those that an opening deferred, beside any number of others: a store that is always
+/// Verifications in flight at most of those that an opening deferred, next to any number of others: a store that is always
 /// busy confirms them too, and writes checkpoints again. Lookups wait little for so few.
 const DEFERRED_IN_FLIGHT_MAX: usize = 4;
 /// Deferred verifications begun per poll: most need no read if a page has many of the keys.

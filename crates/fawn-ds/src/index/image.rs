@@ -1,7 +1,7 @@
 //! Image of an index: its cells in hash order, copied one by one while the index changes, and loaded into a new one.
 //!
 //! Splits between two copies leave cells of different depths in the image. The loaded index gets the page table that
-//! the first one had when the copy began, so each of these cells lies within one page: no cell was shallower then.
+//! the first one had when the copy began, so each of these cells is within one page: no cell was shallower then.
 use super::slab::PAGE_ENTRIES_MAX;
 use super::table::CellTable;
 use super::{Index, IndexOptions, Pointer, fragment};

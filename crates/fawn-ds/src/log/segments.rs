@@ -200,8 +200,8 @@ pub(crate) struct Segment {
     /// Ranges whose newest durable commit mark is in this segment.
     pub(crate) newest_marks: u32,
     pub(crate) shares: SmallVec<[RangeShare; 1]>,
-    /// Ends of the streams when a record of this segment last died. The record that replaced, removed or copied it lies
-    /// before, and must be synced before a drop.
+    /// Ends of the streams when a record of this segment last died. The record that replaced, removed or copied it is
+    /// before them, and must be synced before a drop.
     pub(crate) died_at: PerStream<LogPosition>,
     voids: Vec<VoidRecords>,
     /// Tombstones that cleaning may have to copy, bytes.
@@ -338,7 +338,7 @@ impl Segment {
         self.count_death(range, bytes, Version::ZERO)
     }
 
-    /// The record that one of its own died by lies in this stream, before `log_end`.
+    /// The record that one of its own died by is in this stream, before `log_end`.
     pub(crate) fn note_death(&mut self, stream: StreamKind, log_end: LogPosition) {
         self.died_at[stream] = self.died_at[stream].max(log_end);
     }

@@ -120,7 +120,7 @@ pub(super) struct CheckpointImage {
     indexes: Vec<IndexImage>,
     ranges: Vec<RangeImage>,
     segments: Vec<SegmentImage>,
-    /// The segment in which the survivors' position lies, with its live records before it.
+    /// The segment in which the survivors' position is, with its live records before it.
     partial: Vec<SegmentImage>,
 }
 

@@ -1,6 +1,6 @@
 //! Deferred records of an opening: the newest record of each key that the index may have an older version of.
 //!
-//! Only a read of that version tells whether it is the key's own, and there may be millions of them. The opening leaves these
+//! Only a read of that version shows whether it is the key's own, and there may be millions of them. The opening leaves these
 //! reads to the engine, which makes them while it serves. Lookups find a deferred record meanwhile, so it must be newer than
 //! what the index has of its key.
 use crate::engine::Engine;

@@ -63,7 +63,7 @@ pub(super) struct Tentative {
     records: VecDeque<ScannedEntry>,
     /// Committed at least up to here, by a checkpoint.
     pub(super) committed: Version,
-    /// Records up to here are void, whichever order they are read in.
+    /// Records up to here are invalidated, whichever order they are read in.
     pub(super) cleared: Version,
     beginning: Option<RangeBeginning>,
     /// No survivor in the checkpoint is newer.
@@ -519,7 +519,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// The log is read: what still waits for a mark stays pending.
     pub(super) fn finish(mut self) -> Result<Vec<Stray>, OpenError> {
         for at in 0..self.engine.ranges.len() {
-            // Only now: a rollback in the log may have voided records of lower versions.
+            // Only now: a rollback in the log may have invalidated records of lower versions.
             // A range that was split or merged had nothing pending.
             let is_retired = self.engine.ranges[at].id.is_none();
             let committed = if is_retired { Version::from_u64(u64::MAX) } else { self.tentative[at].committed };

@@ -31,7 +31,7 @@ struct RunPlanParams {
     /// Pages that are still candidates.
     span: PageSpan,
     page: u32,
-    /// Whether the page before the first candidate was read, and lies below the key.
+    /// Whether the page before the first candidate was read, and is below the key.
     is_lower_read: bool,
 }
 

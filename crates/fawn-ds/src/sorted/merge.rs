@@ -188,7 +188,7 @@ impl RunMerge {
     /// Passes at most `records_max` records of the sources to the writer.
     ///
     /// # Errors
-    /// See [`MergeError`]; the merge cannot go on.
+    /// See [`MergeError`]; the merge cannot continue.
     pub fn step(
         &mut self,
         writer: &mut RunWriter,

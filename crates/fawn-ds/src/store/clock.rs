@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Two times: one for expiry, one for timers.
 pub trait Clock: Send + Sync {
     /// The time of day. It may step in both directions: values expire by a time that runs with the monotonic clock and
-    /// follows a step forward only once it has stood for a minute.
+    /// follows a step forward only once it has lasted for a minute.
     fn wall(&self) -> SystemTime;
 
     /// Time since any fixed moment; it never falls.
     fn monotonic(&self) -> Duration;
 }
 
-/// A clock that stands still until it is moved. Clones are the same clock.
+/// A clock that changes only when it is moved. Clones are the same clock.
 ///
 /// ```
 /// use fawn_ds::{ManualClock, PutOptions, Store};

@@ -1,4 +1,4 @@
-//! Writing checkpoints: an image of the indexes, copied cell by cell while writes go on, and of the segments' facts.
+//! Writing checkpoints: an image of the indexes, copied cell by cell while writes continue, and of the segments' facts.
 //!
 //! A checkpoint begins at a position of each stream. All records before it are settled: the index has them or has replaced
 //! them. An opening loads the image without the entries that point behind the position, or into segments that are gone,
@@ -78,7 +78,7 @@ struct CheckpointWriter {
     allocated: u64,
     in_flight: u32,
     died_since: DiedSince,
-    /// The survivors' segment in which their position lies.
+    /// The survivors' segment in which their position is.
     partial: Option<PartialSegment>,
     /// Ends of the streams when the last content was encoded.
     ends: PerStream<LogPosition>,
@@ -474,7 +474,7 @@ impl<D: Device> Engine<D> {
     fn list_checkpoint(&mut self) {
         let Some(writer) = &self.checkpoints.writer else { return };
         let is_synced = StreamKind::ALL.into_iter().all(|kind| self.streams[kind].flush.synced >= writer.ends[kind]);
-        // Every segment that lies before it is sealed, and is listed as such when no seal is left to list.
+        // Every segment before it is sealed, and is listed as such when no seal is left to list.
         if !is_synced || self.has_unlisted {
             return;
         }

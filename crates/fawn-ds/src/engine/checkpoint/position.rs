@@ -9,7 +9,7 @@ use fawn_flash::Device;
 use fawn_types::Version;
 
 impl<D: Device> Engine<D> {
-    /// The segment in which the survivors' position lies, and its live records: all of them lie before it, since an entry
+    /// The segment in which the survivors' position is, and its live records: all of them are before it, since an entry
     /// moves to a copy when that is flushed.
     pub(super) fn partial_segment(&self, from: Watermark) -> Option<PartialSegment> {
         let Watermark { sequence, offset } = from;

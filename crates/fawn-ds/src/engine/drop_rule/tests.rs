@@ -105,7 +105,7 @@ impl ModelRange {
         self.sole.is_some_and(|sole| !sole.is_over)
     }
 
-    /// Enters a committed put that lies in this segment, unless a newer record of the key is known.
+    /// Enters a committed put that is in this segment, unless a newer record of the key is known.
     fn enter(&mut self, key: usize, version: u64, place: u64) {
         if version > self.tombstones[key] && self.index[key].is_none_or(|found| found <= version) {
             (self.index[key], self.places[key]) = (Some(version), place);

@@ -41,7 +41,7 @@ const FINDINGS_MAX: usize = 16;
 pub struct ScrubFinding {
     /// The segment's file.
     pub file: String,
-    /// The damaged bytes, as far as they could be told from others.
+    /// The corrupt bytes, as far as they can be distinguished from others.
     pub bytes: Range<u64>,
     /// Records lost there, at least.
     pub records: u64,
@@ -293,7 +293,7 @@ impl<D: Device> Engine<D> {
         if len > PAGE_BYTES as u32 {
             reading.pages_to = reading.at + len;
         } else {
-            // Its records count as lost, and those around it are told apart.
+            // Its records count as lost; those around it are still found.
             reading.pass.push(&[0; PAGE_BYTES], reading.at);
             reading.at += len;
         }

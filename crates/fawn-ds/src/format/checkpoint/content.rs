@@ -3,7 +3,7 @@
 //! ```text
 //! content: count of ranges u32 | per range: number u32 | pages u32 | cells | then per range: its end
 //!          count of segments that lie before the position u32 | per segment: its part
-//!          count of segments in which it lies u32, 0 or 1 | its part: slot, sequence, live records, died by, hides below
+//!          count of segments in which it is u32, 0 or 1 | its part: slot, sequence, live records, died by, hides below
 //! cell:    entries in bits 0–9 and depth in bits 10–15 of a u16 | per entry: fragment u16, pointer u32 or u40
 //! ```
 //! A range's cells are in hash order, without gaps: each begins where the one before ends, so their depths tell when

@@ -194,7 +194,7 @@ pub enum ManifestEdit {
     IndexDeletes,
     /// A run is complete and synced: its records count from now on. Tag 23.
     AddRun(RunEntry),
-    /// A run's records are in others, or count for nobody; its file may be unlinked once this edit is synced. Tag 24.
+    /// A run's records are in others, or count for no range; its file may be unlinked once this edit is synced. Tag 24.
     DropRun {
         /// UUID of the run.
         uuid: SegmentUuid,

@@ -28,7 +28,7 @@ pub struct ManifestRange {
 /// records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SoleEpochs {
-    /// The first of them. No other epoch of the range lies between it and the last.
+    /// The first of them. No other epoch of the range is between it and the last.
     pub first: Epoch,
     /// The last of them.
     pub epoch: Epoch,
