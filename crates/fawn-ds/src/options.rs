@@ -23,8 +23,8 @@ const SCRUB_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
 /// Minimum memory for records between append and commit, in any budget, bytes.
 const PENDING_BYTES_MIN: usize = 64 << 10;
 
-/// Whether segments are sorted into runs: files of records in key order, of which only fences and filters are in memory, about
-/// a byte per key. Updates of sorted keys write more.
+/// Whether segments are sorted into runs: files of records in ring order, of which only fences and filters are in memory,
+/// about five bits per key. Updates of sorted keys write more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RecordLayout {
     /// Not in this opening. Runs that are there stay.
