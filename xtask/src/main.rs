@@ -33,7 +33,7 @@ enum XtaskCommand {
         #[arg(long)]
         only: Option<String>,
     },
-    /// The part of the gate to run while working: lint rules, format, lints, unit and model tests.
+    /// The part of the gate to run while working: lint rules, format, lints, all tests of the crates.
     Quick,
     /// Formats, and regenerates pages that derive from code.
     Fix,

@@ -3,7 +3,7 @@ use crate::server::TestServer;
 use crate::steps::{self, Step, Steps};
 use crate::{clients, peers, server, tidy};
 
-/// Runs the steps that a change needs most often: lint rules, format, lints, unit and model tests.
+/// Runs the steps that a change needs most often: lint rules, format, lints, all tests of the crates.
 pub(crate) fn quick() -> Result<(), String> {
     let mut gate = Steps::new(None);
     lints(&mut gate)?;
