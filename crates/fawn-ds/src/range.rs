@@ -186,6 +186,8 @@ pub(crate) struct RangeState {
     pub(crate) lowest_puts: LowestPuts,
     /// The same of segments with puts that are not live.
     pub(crate) lowest_dead_puts: LowestPuts,
+    /// The same of tombstones without index entries.
+    pub(crate) lowest_tombstones: LowestPuts,
     /// Segments without live records that this range keeps: slots by reason and sequence number.
     pub(crate) held: BTreeMap<(KeepReason, u64), u32>,
     /// One of those reasons may have ended.
@@ -223,6 +225,7 @@ impl RangeState {
             segments: BTreeMap::new(),
             lowest_puts: LowestPuts::default(),
             lowest_dead_puts: LowestPuts::default(),
+            lowest_tombstones: LowestPuts::default(),
             held: BTreeMap::new(),
             is_released: false,
             shows_hidden: false,
@@ -335,6 +338,7 @@ impl RangeState {
         self.segments.clear();
         self.lowest_puts.clear();
         self.lowest_dead_puts.clear();
+        self.lowest_tombstones.clear();
         self.held.clear();
         self.inherited.clear();
         self.cleared = Clears::default();

@@ -88,8 +88,12 @@ pub struct LogReport {
     pub segments: u64,
     /// Bytes that segments take on the device.
     pub segment_bytes: u64,
-    /// Bytes of records that are current.
+    /// Bytes of records that are current in segments.
     pub live_bytes: u64,
+    /// Runs of sorted records.
+    pub runs: u64,
+    /// Bytes that runs take on the device.
+    pub run_bytes: u64,
     /// Segments beyond the target of cleaning, at its last search for a victim.
     pub cleaning_debt_segments: u64,
     /// Segments visited by walks over all segments since the open. Writes and idle polls must not add to it: their cost

@@ -119,7 +119,8 @@ impl<D: Device> Engine<D> {
         let (slot, pointer) = self.encode(at, record, len, continues);
         let is_put = self.is_indexed(record.kind);
         let (len_bytes, kind) = (len as u32, if is_put { RecordKind::Put } else { record.kind });
-        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, kind });
+        let is_tombstone = record.kind == RecordKind::Tombstone;
+        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, kind, is_tombstone });
         let written = Written { version, pointer, len_bytes, is_put };
         let kind = match known {
             Some((name, base)) => {

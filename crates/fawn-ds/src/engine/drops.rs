@@ -71,26 +71,28 @@ impl<D: Device> Engine<D> {
     #[inline(always)]
     pub(crate) fn enter_appended(&mut self, at: usize, slot: u32, record: &AppendedRecord) {
         let segment = self.segments.expect_mut(slot);
-        if let Some(lowest_put) = segment.enter_appended(at, record) {
-            let sequence = segment.sequence;
-            self.note_lowest_put(at, slot, sequence, lowest_put);
+        if segment.enter_appended(at, record) {
+            self.note_lowest(at, slot);
         }
     }
 
     /// Counts a record of the range in the segment, not as live.
     pub(crate) fn enter_segment(&mut self, at: usize, slot: u32, version: Version, kind: RecordKind) {
         let segment = self.segments.expect_mut(slot);
-        if let Some(lowest_put) = segment.enter(at, version, kind) {
-            let sequence = segment.sequence;
-            self.note_lowest_put(at, slot, sequence, lowest_put);
+        if segment.enter(at, version, kind) {
+            self.note_lowest(at, slot);
         }
     }
 
+    /// The range has records in the segment, and the lowest version of its puts or tombstones there may have changed.
     #[cold]
-    pub(in crate::engine) fn note_lowest_put(&mut self, at: usize, slot: u32, sequence: u64, lowest_put: Version) {
+    pub(in crate::engine) fn note_lowest(&mut self, at: usize, slot: u32) {
+        let segment = self.segments.expect(slot);
+        let share = segment.share(at).copied().unwrap_or(RangeShare::none(at));
         let range = &mut self.ranges[at];
-        range.segments.insert(sequence, slot);
-        range.lowest_puts.set(sequence, lowest_put);
+        range.segments.insert(segment.sequence, slot);
+        range.lowest_puts.set(segment.sequence, share.lowest_put);
+        range.lowest_tombstones.set(segment.sequence, share.lowest_tombstone);
         self.note_dead_puts(at, slot);
     }
 
@@ -117,7 +119,17 @@ impl<D: Device> Engine<D> {
             let puts = if has_unconfirmed { &range.lowest_puts } else { &range.lowest_dead_puts };
             puts.has_elsewhere(sequence, version)
         };
-        may_hide(at) || (self.is_of_family(at) && self.family(at).into_iter().any(may_hide))
+        self.is_any_of_family(at, may_hide)
+    }
+
+    /// As [`Engine::hides_elsewhere`], with tombstones, for a record of a sorted segment.
+    pub(crate) fn sorted_hides_elsewhere(&self, at: usize, sequence: u64, version: Version) -> bool {
+        self.hides_elsewhere(at, sequence, version)
+            || self.is_any_of_family(at, |at| self.ranges[at].lowest_tombstones.has_elsewhere(sequence, version))
+    }
+
+    fn is_any_of_family(&self, at: usize, mut is_it: impl FnMut(usize) -> bool) -> bool {
+        is_it(at) || (self.is_of_family(at) && self.family(at).into_iter().any(is_it))
     }
 
     /// Whether records of other ranges in segments may be of the same keys.
@@ -264,11 +276,12 @@ impl<D: Device> Engine<D> {
         let proves_commit = |base| share.newest > base && share.newest >= range.progress.synced;
         let unlisted_clear = share.clears.max(range.cleared.listed) > range.cleared.listed;
         let hides_below = if unlisted_clear { share.hides_below.max(share.clears) } else { share.hides_below };
+        let hides_elsewhere = if segment.is_sorted { Self::sorted_hides_elsewhere } else { Self::hides_elsewhere };
         let facts = RangeFacts {
             live_records: share.live_records,
             newest: share.newest,
             died_by: share.died_by,
-            hides_puts: hides_below > Version::ZERO && self.hides_elsewhere(share.range, sequence, hides_below),
+            hides_puts: hides_below > Version::ZERO && hides_elsewhere(self, share.range, sequence, hides_below),
             hides_rolled_back: share.rolls_back && self.has_foreground_before(share.range, sequence),
             // The heirs of a retired range have parts of their own in the segments of what they keep.
             keeps_results: range.keeps_results_in(sequence),
@@ -302,6 +315,7 @@ impl<D: Device> Engine<D> {
             range.segments.remove(&segment.sequence);
             range.lowest_puts.remove(segment.sequence);
             range.lowest_dead_puts.remove(segment.sequence);
+            range.lowest_tombstones.remove(segment.sequence);
             range.shows_hidden = true;
             self.release_held(share.range);
             if self.is_of_family(share.range) {
@@ -334,6 +348,7 @@ impl<D: Device> Engine<D> {
             }
             self.stats.segments_dropped += 1;
             self.cleaner.note_change();
+            self.sorted.note_space();
             // Space was freed: a full device is tried again at once.
             self.retry_at = MonoMs(0);
         }

@@ -30,10 +30,10 @@ impl<D: Device> Engine<D> {
         if self.poisoned.is_some() || self.options.read_only || !self.streams[kind].is_at_rest() {
             return;
         }
-        let Some(slot) = self.streams[kind].window.active().map(|chunk| chunk.slot) else { return };
-        let segment = self.segments.expect(slot);
-        let end = Watermark { sequence: segment.sequence, offset: segment.end };
-        // A segment without frames has a sealed predecessor, and that seal carries the same information.
+        let active = self.streams[kind].window.active().map(|chunk| self.segments.expect(chunk.slot));
+        let end = active
+            .map_or(Watermark::default(), |segment| Watermark { sequence: segment.sequence, offset: segment.end });
+        // Without an active segment, or frames in it, the last one with frames is sealed, and its seal says the same.
         if end.offset > FRAMES_OFFSET && end > self.manifest.state().ends_of_log[kind] {
             match self.manifest.reserve(&mut self.device, RECORD_BYTES_MAX) {
                 Ok(()) => {}

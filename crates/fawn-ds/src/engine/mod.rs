@@ -278,6 +278,8 @@ impl<D: Device> Engine<D> {
             segments: self.segments.len() as u64,
             segment_bytes: self.segments.len() as u64 * u64::from(self.options.segment_bytes),
             live_bytes: self.segments.iter().map(Segment::live_bytes).sum(),
+            runs: self.runs() as u64,
+            run_bytes: self.sorted.file_bytes(),
             overlay_keys: (self.overlay.len() + self.overlay.deferred()) as u64,
             verifications_queued: (self.verify_queue.len() + self.verify_in_flight + self.overlay.deferred()) as u64,
             keys_apart: self.overlay.apart() as u64,

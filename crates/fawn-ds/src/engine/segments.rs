@@ -1,6 +1,6 @@
 //! Segment lifecycle: prepared ahead of need, switched to, sealed in the manifest, dropped when dead.
 use super::append::Reserve;
-use super::clean::{only_reserve_left, reserved_segments};
+use super::clean::only_reserve_left;
 use super::{Engine, Event, InFlight};
 use crate::error::EngineError;
 use crate::format::manifest::ManifestEdit;
@@ -122,8 +122,7 @@ impl<D: Device> Engine<D> {
 
     /// Whether deletes have taken space that is reserved for cleaning.
     fn is_in_reserve(&self) -> bool {
-        let capacity = self.capacity_segments();
-        self.taken_segments() > capacity - reserved_segments(capacity)
+        self.taken_segments() + self.reserved_segments() > self.capacity_segments()
     }
 
     /// Creates a segment's file with all its space; nothing is durable yet.
@@ -135,11 +134,10 @@ impl<D: Device> Engine<D> {
         self.measure_device();
         self.sorted.note_space();
         let capacity = self.capacity_segments();
-        let reserved = reserved_segments(capacity);
         let kept_back = match (kind, reserve) {
-            (StreamKind::Foreground, Reserve::Puts) => reserved,
+            (StreamKind::Foreground, Reserve::Puts) => self.reserved_segments(),
             (StreamKind::Foreground, _) if self.can_clean_without_another() => 0,
-            (StreamKind::Foreground, _) => reserved.min(1),
+            (StreamKind::Foreground, _) => self.reserved_segments().min(1),
             (StreamKind::Survivors, _) => 0,
         };
         if self.taken_segments() + kept_back >= capacity {
@@ -281,6 +279,18 @@ impl<D: Device> Engine<D> {
             StreamKind::Foreground => (0..self.ranges.len()).try_for_each(|at| self.append_mark(at)),
             StreamKind::Survivors => Ok(()),
         }
+    }
+
+    /// Seals the active segment of a flushed stream where it ends. The stream continues in its next one, once it has that:
+    /// a full store may have space for it only because of this seal.
+    pub(crate) fn seal_flushed(&mut self, kind: StreamKind) {
+        let stream = &mut self.streams[kind];
+        assert!(stream.flush.is_flushed(), "a frame of the segment is not written");
+        let Some(slot) = stream.window.active().map(|chunk| chunk.slot) else { return };
+        stream.window.clear(&mut self.pool);
+        self.segments.expect_mut(slot).sealed = true;
+        self.has_unlisted = true;
+        self.cleaner.note_change();
     }
 
     pub(crate) fn begin_segment(&mut self, segment: Segment, chunk_bytes: usize) {

@@ -173,7 +173,9 @@ impl<D: Device> Engine<D> {
         let (slot, pointer) = self.encode(at, record, len, false);
         let retained_max = self.retained_share;
         let (version, len_bytes, is_put) = (record.version, len as u32, record.kind == RecordKind::Put);
-        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, kind: record.kind });
+        let kind = record.kind;
+        let is_tombstone = kind == RecordKind::Tombstone;
+        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, kind, is_tombstone });
         if !is_put {
             let kept = Retained { version, pointer, len_bytes, sequence: self.segments.expect(slot).sequence };
             self.ranges[at].keep_copied_result(kept, retained_max);

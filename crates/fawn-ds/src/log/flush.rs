@@ -135,8 +135,13 @@ impl FlushState {
         last.map_or(self.flushed, |frame| LogPosition::new(frame.sequence, frame.end, segment_bytes))
     }
 
+    /// Whether no frame is open, queued or in flight.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.open.is_none() && self.frames.is_empty()
+    }
+
     /// Whether no frame is open, queued or in flight, and no sync is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.open.is_none() && self.frames.is_empty() && self.sync.is_none()
+        self.is_flushed() && self.sync.is_none()
     }
 }

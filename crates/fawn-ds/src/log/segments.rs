@@ -30,6 +30,9 @@ pub(crate) struct RangeShare {
     pub(crate) died_by: Version,
     /// Lowest version of its puts, whether they are live or not. `u64::MAX` without one.
     pub(crate) lowest_put: Version,
+    /// Lowest version of its tombstones without index entries. `u64::MAX` without one. A tombstone hides no other tombstone, but
+    /// an opening may take one for newer than a run, so sorted segments hide older ones.
+    pub(crate) lowest_tombstone: Version,
     /// Highest version of a tombstone or of a put found expired: they hide older puts in other segments.
     pub(crate) hides_below: Version,
     /// Highest version of a clear, which hides all older records in other segments until the manifest lists it.
@@ -48,6 +51,7 @@ impl RangeShare {
             newest: Version::ZERO,
             died_by: Version::ZERO,
             lowest_put: Version::from_u64(u64::MAX),
+            lowest_tombstone: Version::from_u64(u64::MAX),
             hides_below: Version::ZERO,
             clears: Version::ZERO,
             rolls_back: false,
@@ -60,7 +64,12 @@ impl RangeShare {
         if self.puts > self.live_records { self.lowest_put } else { Version::from_u64(u64::MAX) }
     }
 
-    /// Counts a record. Returns whether the lowest version of its puts has fallen.
+    /// At most the lowest version of a record that a sorted segment may have to hide. `u64::MAX` without one.
+    pub(crate) fn lowest_hidden(&self) -> Version {
+        self.lowest_dead_put().min(self.lowest_tombstone)
+    }
+
+    /// Counts a record. Returns whether the lowest version of its puts, or of its tombstones, has fallen.
     #[inline(always)]
     pub(crate) fn enter(&mut self, version: Version, kind: RecordKind) -> bool {
         self.newest = self.newest.max(version);
@@ -71,7 +80,13 @@ impl RangeShare {
                 return true;
             }
             RecordKind::Put | RecordKind::Result | RecordKind::CommitMark => {}
-            RecordKind::Tombstone => self.hides_below = self.hides_below.max(version),
+            RecordKind::Tombstone => {
+                self.hides_below = self.hides_below.max(version);
+                if version < self.lowest_tombstone {
+                    self.lowest_tombstone = version;
+                    return true;
+                }
+            }
             RecordKind::Clear => self.clears = self.clears.max(version),
             RecordKind::Rollback => self.rolls_back = true,
         }
@@ -92,8 +107,9 @@ struct VoidRecords {
 pub(crate) struct AppendedRecord {
     pub(crate) version: Version,
     pub(crate) len_bytes: u32,
-    /// A put is live until another record replaces it.
+    /// A put is live until another record replaces it, and so is a tombstone with an index entry: it counts as a put.
     pub(crate) kind: RecordKind,
+    pub(crate) is_tombstone: bool,
 }
 
 /// Length of records that do not fit a run, whatever the lengths of their headers here and there.
@@ -204,7 +220,7 @@ pub(crate) struct Segment {
     /// before them, and must be synced before a drop.
     pub(crate) died_at: PerStream<LogPosition>,
     voids: Vec<VoidRecords>,
-    /// Tombstones that cleaning may have to copy, bytes.
+    /// Tombstones, bytes. With index entries they count as live, too.
     pub(crate) tombstone_bytes: u64,
     /// Cleaning has copied all that is needed, or has failed at a corrupt record: it is not repeated before the next open.
     pub(crate) is_cleaned: bool,
@@ -289,12 +305,12 @@ impl Segment {
         &mut self.shares[at]
     }
 
-    /// Counts a record appended to the segment. Returns the range's lowest put in it, if the record is the range's first
-    /// in this segment or lowers that.
+    /// Counts a record appended to the segment. Returns whether it is the range's first in this segment, or lowers the lowest
+    /// version of the range's puts or tombstones in it.
     // As in `Engine::enter_appended`.
     #[inline(always)]
-    pub(crate) fn enter_appended(&mut self, range: usize, record: &AppendedRecord) -> Option<Version> {
-        let AppendedRecord { version, len_bytes, kind } = *record;
+    pub(crate) fn enter_appended(&mut self, range: usize, record: &AppendedRecord) -> bool {
+        let AppendedRecord { version, len_bytes, kind, is_tombstone } = *record;
         self.lengths.add(len_bytes as usize);
         let shares_before = self.shares.len();
         let share = self.share_mut(range);
@@ -303,20 +319,22 @@ impl Segment {
             share.live_records += 1;
             share.live_bytes += u64::from(len_bytes);
         }
-        let lowest_put = share.lowest_put;
-        if kind == RecordKind::Tombstone {
+        if is_tombstone {
             self.tombstone_bytes += u64::from(len_bytes);
         }
-        (is_lower || self.shares.len() > shares_before).then_some(lowest_put)
+        is_lower || self.shares.len() > shares_before
     }
 
     /// Counts a record of any kind, not as live. Returns as [`Segment::enter_appended`].
-    pub(crate) fn enter(&mut self, range: usize, version: Version, kind: RecordKind) -> Option<Version> {
-        let shares_before = self.shares.len();
+    pub(crate) fn enter(&mut self, range: usize, version: Version, kind: RecordKind) -> bool {
+        let (shares_before, is_sorted) = (self.shares.len(), self.is_sorted);
         let share = self.share_mut(range);
         let is_lower = share.enter(version, kind);
-        let lowest_put = share.lowest_put;
-        (is_lower || self.shares.len() > shares_before).then_some(lowest_put)
+        if is_sorted {
+            // Its records are no tombstones of their own: sorted segments keep none of each other.
+            share.lowest_tombstone = Version::from_u64(u64::MAX);
+        }
+        is_lower || self.shares.len() > shares_before
     }
 
     pub(crate) fn add_live(&mut self, range: usize, bytes: u32) {
@@ -390,15 +408,18 @@ impl Segment {
         share.died_by = share.died_by.max(by);
     }
 
-    /// Adds counts of records that are not counted for the range yet. Returns its lowest put.
-    pub(crate) fn add_share(&mut self, counted: &RangeShare) -> Version {
+    /// Adds counts of records that are not counted for the range yet.
+    pub(crate) fn add_share(&mut self, counted: &RangeShare) {
+        let is_sorted = self.is_sorted;
         let share = self.share_mut(counted.range);
         share.puts += counted.puts;
         share.newest = share.newest.max(counted.newest);
         share.lowest_put = share.lowest_put.min(counted.lowest_put);
         share.hides_below = share.hides_below.max(counted.hides_below);
         share.rolls_back |= counted.rolls_back;
-        share.lowest_put
+        if !is_sorted {
+            share.lowest_tombstone = share.lowest_tombstone.min(counted.lowest_tombstone);
+        }
     }
 
     pub(crate) fn remove_share(&mut self, range: usize) {
@@ -426,14 +447,6 @@ impl Segment {
         self.is_cleaned = true;
         self.note_death(StreamKind::Survivors, log_end);
         self.shares.iter_mut().for_each(|share| share.hides_below = Version::ZERO);
-    }
-
-    /// Counts its tombstones of the range, all at or above `lowest`, as a put. Returns the lowest put.
-    pub(crate) fn count_tombstones(&mut self, range: usize, lowest: Version) -> Version {
-        let share = self.share_mut(range);
-        share.puts += 1;
-        share.lowest_put = share.lowest_put.min(lowest);
-        share.lowest_put
     }
 
     /// The manifest says that it is sorted. Its records only hide older ones from now on.
@@ -475,6 +488,18 @@ impl Segment {
 
     pub(crate) fn live_bytes(&self) -> u64 {
         self.shares.iter().map(|share| share.live_bytes).sum()
+    }
+
+    /// Tombstones, and what else hides older records, without an index entry: bytes that cleaning may have to copy though they
+    /// are not live.
+    pub(crate) fn hiding_bytes(&self) -> u64 {
+        let is_hiding = self.shares.iter().any(|share| share.hides_below > Version::ZERO);
+        if is_hiding { self.tombstone_bytes } else { 0 }
+    }
+
+    /// Deletes with index entries, bytes: at most so many are live.
+    pub(crate) fn delete_bytes(&self) -> u64 {
+        self.tombstone_bytes.min(self.live_bytes())
     }
 
     /// Bytes that cleaning would not copy, with tombstones of this length. The unused end of the segment does not count: records too long

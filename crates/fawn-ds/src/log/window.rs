@@ -145,6 +145,14 @@ impl Window {
         }
     }
 
+    /// Drops all chunks, which are flushed: the stream has no active segment then.
+    pub(crate) fn clear(&mut self, pool: &mut AppendBufferPool) {
+        self.capacity_bytes = 0;
+        for buf in self.chunks.drain(..).filter_map(|chunk| chunk.buf.into_inner()) {
+            pool.give(buf);
+        }
+    }
+
     /// The bytes of a closed frame that was not submitted yet, from its header on.
     pub(crate) fn frame_mut(&mut self, slot: u32, from: u32, end: u32) -> Option<&mut [u8]> {
         let chunk = self.chunks.iter_mut().find(|chunk| chunk.holds_all(slot, from, end))?;

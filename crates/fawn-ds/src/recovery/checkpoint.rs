@@ -371,7 +371,7 @@ impl<D: Device> IndexBuilder<'_, D> {
         let listed = self.engine.segments.get(slot).is_some_and(|segment| segment.sequence == sequence);
         let seal = self.engine.manifest.state().segments.get(&slot).and_then(|entry| entry.seal.clone());
         let Some(seal) = seal.filter(|_| listed) else { return };
-        let (numbers, is_active) = (&self.numbers, self.engine.sorted.is_active());
+        let numbers = &self.numbers;
         let place_of = |number| numbers.get(&number).copied();
         let segment = self.engine.segments.expect_mut(slot);
         (segment.end, segment.facts, segment.tombstone_bytes) = (seal.len, seal.facts.clone(), tombstone_bytes);
@@ -388,18 +388,19 @@ impl<D: Device> IndexBuilder<'_, D> {
         let stream = segment.stream;
         for share in &image.shares {
             let Some(at) = place_of(share.number) else { continue };
-            let share = share_of(at, share, voided.contains(&at));
+            let mut share = share_of(at, share, voided.contains(&at));
+            if seal.facts.tombstones > 0 {
+                // Some of them may have no entry.
+                let number = self.engine.ranges[at].number;
+                let facts = seal.facts.numbers.iter().find(|facts| facts.number == number);
+                share.lowest_tombstone = facts.map_or(Version::ZERO, |facts| facts.lowest);
+            }
             segment.shares.push(share);
             let range = &mut self.engine.ranges[at];
             range.segments.insert(sequence, slot);
-            if is_active && !segment.is_sorted && seal.facts.tombstones > 0 {
-                // The checkpoint may be of a time without runs, when tombstones were no puts.
-                let facts = seal.facts.numbers.iter().find(|facts| facts.number == range.number);
-                segment.count_tombstones(at, facts.map_or(Version::ZERO, |facts| facts.lowest));
-            }
             if !segment.is_sorted {
-                let lowest_put = segment.share(at).map_or(share.lowest_put, |share| share.lowest_put);
-                range.lowest_puts.set(sequence, lowest_put);
+                range.lowest_puts.set(sequence, share.lowest_put);
+                range.lowest_tombstones.set(sequence, share.lowest_tombstone);
             }
         }
         if segment.is_sorted {
@@ -440,6 +441,7 @@ fn share_of(at: usize, image: &ShareImage, is_voided: bool) -> RangeShare {
         newest,
         died_by,
         lowest_put,
+        lowest_tombstone: Version::from_u64(u64::MAX),
         hides_below,
         clears,
         rolls_back,

@@ -211,7 +211,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             _ if has_index => RecordKind::Put,
             kind => kind,
         };
-        if kind == RecordKind::Tombstone && !segment.is_sorted {
+        if found == RecordKind::Tombstone && !segment.is_sorted {
             segment.tombstone_bytes += len_bytes as u64;
         }
         (segment.stream, segment.is_sorted, segment.sequence, kind)

@@ -322,7 +322,8 @@ impl RunWriter {
         let Some(len) = self.full.front().map(|(_, len)| *len) else { return Ok(None) };
         let end = self.offset + len as u64;
         if end > self.allocated {
-            let more = ALLOCATE_BYTES.max(len as u64);
+            let pages_bytes = u64::from(self.options.pages_max) * PAGE_BYTES as u64;
+            let more = ALLOCATE_BYTES.min(pages_bytes).max(len as u64);
             device.allocate(self.file, self.allocated, more)?;
             self.allocated += more;
         }

@@ -73,7 +73,11 @@ impl RangeHarness {
         for _ in 0..10_000 {
             match self.engine.append(id, hash, record) {
                 Ok(()) => return,
-                Err(EngineError::Overloaded) => self.turn(),
+                Err(EngineError::Overloaded | EngineError::StoreFull) => {
+                    self.turn();
+                    // A full store asks for space again after a while.
+                    self.now = self.now.plus_ms(1);
+                }
                 Err(error) => panic!("{id:?}: {error}"),
             }
         }

@@ -1,10 +1,35 @@
 //! Space of stores with sorted segments: records that these hide are cleaned in time, and deletes that hide nothing go.
-use crate::sorted_files::put;
+use crate::sorted_files::{put, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::{TestNode, TestWrite};
 use fawn_ds::internals::{Options, RecordLayout, View};
 use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
+
+/// Writes, and waits for space as a client does. Panics if there is none for 20 s.
+fn write_when_possible(node: &mut TestNode, key: &str, value: Option<Vec<u8>>) {
+    let write = TestWrite { key: key.as_bytes().to_vec(), value, expires_at_ms: 0 };
+    let since = node.now;
+    while let Err(error) = node.append(std::slice::from_ref(&write)) {
+        node.turn();
+        node.now = node.now.plus_ms(10);
+        let (engine, waited_ms) = (&node.engine, node.now.mono.ms_since(since.mono));
+        assert!(
+            waited_ms < 20_000,
+            "{key}: {error}: {:?} {:?} {} runs",
+            engine.log_report(),
+            engine.segments_kept(),
+            engine.runs()
+        );
+    }
+}
+
+/// Segments that the store takes, its runs included.
+fn segments_taken(node: &TestNode) -> u64 {
+    let report = node.engine.log_report();
+    report.segments + report.run_bytes.div_ceil(1 << 16)
+}
 
 /// Writes segments of long records. Each has one short record besides, or two, which are overwritten later. In large frames, so
 /// that nothing else is dead.
@@ -88,4 +113,79 @@ fn a_delete_is_not_copied_because_of_the_copies_of_its_own_segment() {
     let stats = node.engine.stats();
     assert!(stats.moved_records >= 60 && node.engine.runs() == 0, "{stats:?}");
     assert_eq!(stats.moved_tombstones, 0, "there is no put of its key");
+}
+
+/// A store without runs for long, which begins to sort when 30 of 40 segments are taken and half of the capacity is live. Old
+/// records have been copied to the survivors' segments by then, and sorted segments stay as long as these.
+#[test]
+fn a_store_that_begins_to_sort_late_does_not_stay_full() {
+    for seed in 0..2 {
+        println!("seed {seed}");
+        let options = Options { capacity_bytes: Some(40 << 16), ..sorted(Durability::Sync) };
+        let first = Options { layout: RecordLayout::Log, ..options.clone() };
+        let disk = SimDisk::new(SimOptions::instant(seed));
+        let mut node = TestNode::open(&disk, first, Now::at(1_000)).unwrap();
+        let mut rng = Rng::new(seed);
+        let keys = (40 << 16) * 65 / 100 / 320;
+        let mut taken_max = 0;
+        for number in 0..30_000u64 {
+            if number == 12_000 {
+                node.settle();
+                node.engine.close().unwrap();
+                node = TestNode::open(&disk, options.clone(), Now::at(100_000_000)).unwrap();
+            }
+            let key = if number < keys { number } else { rng.below(keys) };
+            let value = (rng.below(4) > 0).then(|| vec![3; 300]);
+            write_when_possible(&mut node, &format!("key-{key}"), value);
+            node.turn();
+            node.now = node.now.plus_ms(1);
+            taken_max = taken_max.max(segments_taken(&node));
+        }
+        assert!(node.engine.runs() > 0 && node.engine.stats().sweep_parts > 0);
+        // In a store so small, a part of a merge may exceed the capacity: four runs, and what later ones have of their keys.
+        assert!(taken_max <= 46, "{taken_max} of 40 segments");
+    }
+}
+
+/// A queue of 1,000 keys in a store that has, or has had, runs, and sorts nothing any more. Deletes have index entries there,
+/// and go once nothing is left that they hide.
+#[test]
+fn a_queue_fits_a_store_that_sorts_nothing_any_more() {
+    for layout in [RecordLayout::Log, RecordLayout::Auto] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let capacity_bytes = Some(40 << 16);
+        let options = Options { capacity_bytes, sort_bytes: 1, ..sorted(Durability::Sync) };
+        let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000)).unwrap();
+        for number in 0..300 {
+            put(&mut node, format!("first-{number}").as_bytes(), Some(&[1; 300]));
+            node.turn();
+        }
+        sort_out(&mut node);
+        assert!(node.engine.runs() > 0);
+        node.settle();
+        node.engine.close().unwrap();
+        let options = Options { layout, memory_bytes: 64 << 20, ..options };
+        let mut node = TestNode::open(&disk, options, Now::at(2_000)).unwrap();
+        let (mut segments_max, mut index_bytes_max) = (0, 0);
+        for number in 0..100_000u64 {
+            write_when_possible(&mut node, &format!("queued-{number:08}"), Some(vec![1; 20]));
+            if number >= 1_000 {
+                write_when_possible(&mut node, &format!("queued-{:08}", number - 1_000), None);
+            }
+            if number % 20 == 0 {
+                node.turn();
+                node.now = node.now.plus_ms(1);
+            }
+            if number > 20_000 {
+                segments_max = segments_max.max(node.engine.log_report().segments);
+                index_bytes_max = index_bytes_max.max(node.engine.memory().index_bytes);
+            }
+        }
+        // The queue is a segment long.
+        assert!(segments_max <= 12, "{layout:?}: {segments_max}");
+        assert!(index_bytes_max < 512 << 10, "{layout:?}: {index_bytes_max} B of indexes");
+        for number in 0..300 {
+            assert!(node.get(format!("first-{number}").as_bytes(), View::Committed).unwrap().is_some());
+        }
+    }
 }

@@ -250,7 +250,7 @@ fn every_image_around_a_full_device_with_runs_opens_with_all_that_was_acked() {
     for seed in 64..68 {
         let loss = if seed % 2 == 0 { Loss::Power } else { Loss::Process };
         let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
-        classes.add(run_workload(cold_keys_in(seed, options), seed, loss, 400, (true, true)));
+        classes.add(run_workload(cold_keys_in(seed, options), seed, loss, 800, (true, true)));
     }
     println!("{classes:?}");
     assert!(classes.images >= 1000 && classes.full >= 20 && classes.sorted > 0, "{classes:?}");

@@ -11,7 +11,7 @@
 mod image;
 mod position;
 
-use super::clean::{CLEANED_SEGMENTS_MIN, only_reserve_left, reserved_segments};
+use super::clean::{CLEANED_SEGMENTS_MIN, only_reserve_left};
 use super::{Engine, InFlight};
 use crate::format::checkpoint::content;
 use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTES, PIECE_CONTENT_BYTES};
@@ -266,7 +266,7 @@ impl<D: Device> Engine<D> {
         let image_bytes = self.image_bytes() + self.checkpoint_allocation_bytes();
         let free = free_bytes.saturating_sub(image_bytes) / segment_bytes;
         let is_large = self.taken_segments() + free >= CLEANED_SEGMENTS_MIN;
-        is_large && free >= reserved_segments(self.capacity_segments())
+        is_large && free >= self.reserved_segments()
     }
 
     /// Space that is allocated at once; what is left of it at the end stays.

@@ -198,7 +198,7 @@ impl<D: Device> Engine<D> {
         original: ReplacedRecord,
     ) -> Result<(), EngineError> {
         let number = self.ranges[at].number;
-        let (pointer, len_bytes) = self.append_survivor(at, number, copy)?;
+        let (pointer, len_bytes) = self.append_survivor(at, number, copy, RecordKind::Put)?;
         let end = self.survivors_end();
         let copy = ReplacedRecord { pointer, len_bytes };
         self.cleaner.moves.push_back(Move { range: at, number, name, original, copy, end });
@@ -216,32 +216,36 @@ impl<D: Device> Engine<D> {
         let sequence = self.segments.expect(slot).sequence;
         if self.hides_elsewhere(at, sequence, version) {
             let number = self.ranges[at].number;
-            self.append_survivor(at, number, &RecordRef::bare(RecordKind::Tombstone, version, key))?;
+            self.append_survivor(
+                at,
+                number,
+                &RecordRef::bare(RecordKind::Tombstone, version, key),
+                RecordKind::Tombstone,
+            )?;
             self.stats.moved_tombstones += 1;
         }
         Ok(Cleaned::Gone)
     }
 
-    /// Appends a record to the survivors' stream and counts it there, not as live.
+    /// Appends a record to the survivors' stream and counts it there as one of this kind, not as live: with an index entry as
+    /// a put.
     fn append_survivor(
         &mut self,
         at: usize,
         number: RangeNumber,
         record: &RecordRef<'_>,
+        counted_as: RecordKind,
     ) -> Result<(Pointer, u32), EngineError> {
         let len = record::encoded_len(record);
         self.extend_room(StreamKind::Survivors, len, Reserve::Marks)?;
         let envelope = Envelope { number, continues: false };
         let (slot, pointer) = self.encode_in(StreamKind::Survivors, envelope, record, len);
-        let is_indexed = self.is_indexed(record.kind);
-        let is_counted = record.kind == RecordKind::Tombstone && !is_indexed;
         let segment = self.segments.expect_mut(slot);
         segment.facts.count_version(number, record.version);
         segment.lengths.add(len);
         segment.too_long += u32::from(!run_record(record, number).fits());
-        segment.tombstone_bytes += if is_counted { len as u64 } else { 0 };
-        let kind = if is_indexed { RecordKind::Put } else { record.kind };
-        self.enter_segment(at, slot, record.version, kind);
+        segment.tombstone_bytes += if record.kind == RecordKind::Tombstone { len as u64 } else { 0 };
+        self.enter_segment(at, slot, record.version, counted_as);
         // Until the index entry moves, newer records may have to hide the copy.
         if self.segments.expect(slot).share(at).is_some_and(|share| share.puts == share.live_records + 1) {
             self.note_dead_puts(at, slot);

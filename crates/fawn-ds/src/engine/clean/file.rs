@@ -84,16 +84,20 @@ impl<D: Device> Engine<D> {
             return;
         }
         let owner = self.heir_of(number, record.key).map(|(at, _)| at);
+        let (pointer, len_bytes) = (self.segments.pointer(slot, offset), stored.encoded_len as u32);
+        let hash = KeyHash::of(&self.secret, record.key);
         if self.is_indexed(record.kind) {
-            let record =
-                ReplacedRecord { pointer: self.segments.pointer(slot, offset), len_bytes: stored.encoded_len as u32 };
-            self.file_record(owner, KeyHash::of(&self.secret, stored.record.key), record);
+            self.file_record(owner, hash, ReplacedRecord { pointer, len_bytes });
         }
         let kind = match record.kind {
             // The run contains the records that counted.
             RecordKind::Put | RecordKind::Tombstone if self.segments.expect(slot).is_sorted => RecordKind::Tombstone,
-            // Counted as at its append.
-            kind if self.is_indexed(kind) => RecordKind::Put,
+            // A delete of a time without runs has no entry.
+            RecordKind::Tombstone
+                if owner.is_some_and(|at| self.candidates(at, hash).any(|found| found == pointer)) =>
+            {
+                RecordKind::Put
+            }
             kind => kind,
         };
         if let Some(at) = owner.filter(|&at| self.is_unfiled(slot, at)) {
@@ -132,6 +136,7 @@ impl<D: Device> Engine<D> {
             range.segments.remove(&sequence);
             range.lowest_puts.remove(sequence);
             range.lowest_dead_puts.remove(sequence);
+            range.lowest_tombstones.remove(sequence);
             range.held.retain(|&(_, held), _| held != sequence);
             self.segments.expect_mut(slot).remove_share(share.range);
         }
@@ -141,8 +146,8 @@ impl<D: Device> Engine<D> {
             // Records that a lookup found expired hide older ones like tombstones, and only the segment says so.
             let hides = retired.iter().filter(inherits).map(|share| share.hides_below).max();
             counted.hides_below = hides.unwrap_or_default();
-            let lowest_put = self.segments.expect_mut(slot).add_share(&counted);
-            self.note_lowest_put(at, slot, sequence, lowest_put);
+            self.segments.expect_mut(slot).add_share(&counted);
+            self.note_lowest(at, slot);
         }
         for share in retired {
             for at in self.family(share.range) {

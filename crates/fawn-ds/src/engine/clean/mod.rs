@@ -22,7 +22,7 @@ pub(super) use copy::Cleaned;
 use fawn_flash::Device;
 use fawn_types::KeyHash;
 use pace::Pace;
-pub(super) use pace::{CLEANED_SEGMENTS_MIN, only_reserve_left, reserved_segments};
+pub(super) use pace::{CLEANED_SEGMENTS_MIN, only_reserve_left};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use victim::{Victim, VictimPurpose};

@@ -137,7 +137,10 @@ impl<D: Device> Engine<D> {
         let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
         if !core::mem::take(&mut self.cleaner.pace.was_oldest) && self.tombstones_take_much() {
             self.cleaner.pace.was_oldest = true;
-            let hidden = |segment: &Segment| segment.shares.iter().map(RangeShare::lowest_dead_put).min();
+            // Sorted segments hide tombstones, too.
+            let of_share =
+                if self.sorted.is_active() { RangeShare::lowest_hidden } else { RangeShare::lowest_dead_put };
+            let hidden = |segment: &Segment| segment.shares.iter().map(of_share).min();
             let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, 1, room));
             let oldest = candidates.filter_map(|segment| Some((hidden(segment)?, segment.slot))).min();
             if let Some((lowest, slot)) = oldest
@@ -159,7 +162,7 @@ impl<D: Device> Engine<D> {
         let counts_sorted = self.has_little_space();
         for segment in self.segments.iter() {
             let is_counted = segment.is_sorted && counts_sorted;
-            tombstone_bytes += if is_counted { u64::from(segment.end) } else { segment.tombstone_bytes };
+            tombstone_bytes += if is_counted { u64::from(segment.end) } else { segment.hiding_bytes() };
             bytes += u64::from(segment.end);
         }
         tombstone_bytes * TOMBSTONES_SHARE_MAX > bytes
@@ -181,7 +184,7 @@ impl<D: Device> Engine<D> {
         let capacity = self.capacity_segments();
         // Cleaning is due before the last segment is taken, so that writes seldom wait for it.
         let free = (capacity / 64).clamp(1, 8);
-        let by_capacity = capacity.saturating_sub(reserved_segments(capacity) + free);
+        let by_capacity = capacity.saturating_sub(self.reserved_segments() + free);
         self.taken_segments().saturating_sub(by_live.min(by_capacity))
     }
 
@@ -269,15 +272,27 @@ impl<D: Device> Engine<D> {
     pub(crate) fn measure_device(&mut self) {
         // Without an answer, the last one holds.
         if let Ok(free_bytes) = self.device.free_bytes() {
-            self.device_segments = self.taken_segments() + free_bytes / u64::from(self.options.segment_bytes);
+            let of_files = self.segments_and(self.sorted.file_bytes() + self.sorted.job_file_bytes());
+            self.device_segments = of_files + free_bytes / u64::from(self.options.segment_bytes);
         }
     }
 
-    /// Segments with a file, prepared ones included, and as many as the runs are long.
+    /// Segments with a file, prepared ones included, and as many as the runs are long, with those that are being written.
     pub(crate) fn taken_segments(&self) -> u64 {
-        let of_runs = self.sorted.file_bytes().div_ceil(u64::from(self.options.segment_bytes));
+        self.segments_and(self.sorted.file_bytes() + self.sorted.reserved_bytes())
+    }
+
+    fn segments_and(&self, run_bytes: u64) -> u64 {
+        let of_runs = run_bytes.div_ceil(u64::from(self.options.segment_bytes));
         let prepared = self.streams.iter().filter(|stream| !matches!(stream.next, NextSegment::None)).count();
         (self.segments.len() + prepared) as u64 + of_runs
+    }
+
+    /// Segments that only survivors and runs may use: cleaning fills one, and frees more than one with it; a merge of runs
+    /// is longer than what it frees until its end.
+    pub(crate) fn reserved_segments(&self) -> u64 {
+        let capacity = self.capacity_segments();
+        (3.min(capacity / 4) + self.merge_segments()).min(capacity / 2)
     }
 
     /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.
@@ -305,12 +320,7 @@ const fn in_frames(record_bytes: u64, frame_bytes: u64, is_padded: bool) -> u64 
     record_bytes + frames * (HEADER_BYTES + padding_bytes) as u64
 }
 
-/// Segments that only survivors may use: cleaning fills one, and frees more than one with it.
-pub(crate) fn reserved_segments(capacity: u64) -> u64 {
-    3.min(capacity / 4)
-}
-
-/// Refusal of space that only survivors may use.
+/// Refusal of space that only survivors and runs may use.
 pub(crate) fn only_reserve_left() -> DeviceError {
     DeviceError::Full { dir: "this store, except for what cleaning needs".to_owned() }
 }

@@ -2,11 +2,10 @@
 use super::super::clean::Cleaned;
 use super::super::{Engine, EngineError};
 use super::job::{Gathered, SortJob, SortJobId, SortStep};
+use crate::format::RangeNumber;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef, Stored};
 use crate::format::run::RunRecord;
-use crate::format::segment::StreamKind;
-use crate::format::{FRAMES_OFFSET, RangeNumber};
 use crate::log::segments::{RangeShare, Segment};
 use crate::options::RecordLayout;
 use crate::overlay::ReplacedRecord;
@@ -21,6 +20,22 @@ pub(in crate::engine) enum CleanGoal {
     Copy,
     /// To take them into a run, and copy only those that are too long for one.
     Sort(SortJobId),
+}
+
+/// Deletes with index entries may take so much of the log, one part in so many, where nothing else is sorted.
+const DELETES_SHARE_MAX: u64 = 20;
+
+/// The reason why segments are sorted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SortReason {
+    /// The layout says so.
+    Layout,
+    /// Deletes take much of the log: cleaning keeps them while a run may have what they hide.
+    Deletes,
+}
+
+fn has_many_deletes(segment: &Segment) -> bool {
+    segment.delete_bytes() * DELETES_SHARE_MAX > u64::from(segment.end)
 }
 
 /// The record as it is in a run, if it fits.
@@ -57,7 +72,8 @@ impl<D: Device> Engine<D> {
 
     /// Begins a sort if one is due.
     pub(super) fn begin_due_sort(&mut self) -> bool {
-        self.is_sort_due() && self.is_activated() && self.is_search_due() && self.begin_sort()
+        let Some(reason) = self.sort_reason() else { return false };
+        self.is_activated() && self.is_search_due() && self.begin_sort(reason)
     }
 
     /// Records that are sorted at a time, bytes.
@@ -70,8 +86,8 @@ impl<D: Device> Engine<D> {
         if self.full { bytes.min(2 * u64::from(self.options.segment_bytes)) } else { bytes }
     }
 
-    fn is_sort_due(&mut self) -> bool {
-        match self.options.layout {
+    fn sort_reason(&mut self) -> Option<SortReason> {
+        let by_layout = match self.options.layout {
             RecordLayout::Log => false,
             RecordLayout::Sorted => true,
             RecordLayout::Auto => {
@@ -81,7 +97,30 @@ impl<D: Device> Engine<D> {
                 self.sorted.is_over_budget = is_over;
                 is_over
             }
+        };
+        if by_layout {
+            return Some(SortReason::Layout);
         }
+        // Each poll asks, and the answer needs all segments.
+        if self.sorted.is_active && self.is_search_due() {
+            self.sorted.has_many_deletes = self.do_deletes_take_much();
+            if self.sorted.has_many_deletes {
+                return Some(SortReason::Deletes);
+            }
+            self.sorted.segment_search.begin();
+        }
+        None
+    }
+
+    /// Whether deletes take more than their share of the log, or have done so and still take half of it.
+    fn do_deletes_take_much(&self) -> bool {
+        let (mut delete_bytes, mut bytes) = (0, 0);
+        for segment in self.segments.iter().filter(|segment| !segment.is_sorted) {
+            delete_bytes += segment.delete_bytes();
+            bytes += u64::from(segment.end);
+        }
+        let factor = if self.sorted.has_many_deletes { 2 } else { 1 };
+        delete_bytes * DELETES_SHARE_MAX * factor > bytes
     }
 
     /// Whether all deletes have index entries that could concern a record in a run. Begins to give them some.
@@ -94,7 +133,6 @@ impl<D: Device> Engine<D> {
             self.manifest.commit(&[ManifestEdit::IndexDeletes]);
             self.start_manifest();
             self.sorted.is_active = true;
-            self.count_tombstones();
             let appended = |range: &RangeState| (range.number, range.progress.appended);
             self.sorted.activated = self.ranges.iter().map(appended).collect();
         }
@@ -113,59 +151,53 @@ impl<D: Device> Engine<D> {
         sorted.activated.is_empty()
     }
 
-    /// Counts the tombstones so far as puts: newer records hide them, and may be sorted and dropped before them.
-    fn count_tombstones(&mut self) {
-        let slots: Vec<u32> = self.segments.iter().map(|segment| segment.slot).collect();
-        for slot in slots {
-            let of_range = |share: &RangeShare| (share.range, share.hides_below > Version::ZERO);
-            let shares: Vec<_> = self.segments.expect(slot).shares.iter().map(of_range).collect();
-            for (at, _) in shares.into_iter().filter(|(_, hides)| *hides) {
-                let (number, open) = (self.ranges[at].number, self.ranges[at].open_facts.lowest);
-                let segment = self.segments.expect_mut(slot);
-                let facts = segment.facts.numbers.iter().find(|facts| facts.number == number);
-                let lowest = facts.map_or(open, |facts| facts.lowest.min(open));
-                let sequence = segment.sequence;
-                let lowest_put = segment.count_tombstones(at, lowest);
-                self.note_lowest_put(at, slot, sequence, lowest_put);
-            }
-        }
-    }
-
     fn is_search_due(&self) -> bool {
         let now = self.now.mono;
         now >= self.sorted.retry_at && self.sorted.segment_search.is_due(now)
     }
 
-    /// Begins with the oldest segments, once they have enough live records for a run.
-    fn begin_sort(&mut self) -> bool {
+    /// Begins with the oldest segments, once they have enough live records for a run and there is space for it.
+    fn begin_sort(&mut self, reason: SortReason) -> bool {
         self.stats.sort_searches += 1;
         self.sorted.segment_search.begin();
-        let bytes_max = self.sort_bytes();
-        let mut sortable: Vec<&Segment> = self.segments.iter().filter(|segment| self.is_sortable(segment)).collect();
+        let (bytes_max, room_bytes) = (self.sort_bytes(), self.room_for_sort());
+        let is_worthwhile: fn(&Segment) -> bool = match reason {
+            SortReason::Layout => Segment::has_many_for_runs,
+            SortReason::Deletes => has_many_deletes,
+        };
+        let candidates = self.segments.iter().filter(|segment| is_worthwhile(segment) && Self::may_be_sorted(segment));
+        let (mut sortable, later): (Vec<&Segment>, Vec<&Segment>) =
+            candidates.partition(|segment| self.is_sortable(segment));
         if self.has_no_room_for_copies() {
             // Records that are too long for a run are copied. Without room for copies, the other segments are sorted first: that
             // frees space.
             sortable.retain(|segment| segment.longer_than_runs() == 0);
         }
-        sortable.sort_unstable_by_key(|segment| segment.sequence);
+        let has_little_space = self.has_little_space();
+        sortable.sort_unstable_by_key(|segment| {
+            // Sorted segments go once the oldest records that they hide have gone, and these may have been copied.
+            let hidden = segment.shares.iter().map(RangeShare::lowest_hidden).min();
+            (hidden.filter(|_| has_little_space), segment.sequence)
+        });
         let (mut bytes, mut slots) = (0, Vec::new());
         for segment in &sortable {
-            if bytes > 0 && bytes + segment.live_bytes() > bytes_max {
+            let together = bytes + segment.live_bytes();
+            if (bytes > 0 && together > bytes_max) || self.space_of_records(together) > room_bytes {
                 break;
             }
-            bytes += segment.live_bytes();
+            bytes = together;
             slots.push(segment.slot);
         }
-        // A run for every segment would make many small ones. A full store makes space with them.
-        let is_enough = if self.full { !slots.is_empty() } else { slots.len() < sortable.len() || bytes >= bytes_max };
-        if !is_enough {
+        // A run for every segment would make many small ones. A full store makes space with them, and so do deletes.
+        let is_any_enough = self.full || reason == SortReason::Deletes;
+        let bytes_min = if is_any_enough { 1 } else { bytes_max };
+        if slots.is_empty() || (slots.len() == sortable.len() && bytes < bytes_min) {
             // Live bytes of sealed segments only become fewer. So only a segment that is not movable yet changes this.
-            let is_later = |segment: &&Segment| Self::may_be_sorted(segment) && !self.is_sortable(segment);
-            let later_bytes: u64 = self.segments.iter().filter(is_later).map(Segment::live_bytes).sum();
-            if later_bytes > 0 && bytes + later_bytes >= bytes_max {
+            let later_bytes: u64 = later.into_iter().map(Segment::live_bytes).sum();
+            if later_bytes > 0 && bytes + later_bytes >= bytes_min {
                 self.sorted.segment_search.repeat_soon(self.now.mono);
             }
-            if self.has_little_space() {
+            if has_little_space {
                 self.seal_survivors();
             }
             return false;
@@ -177,33 +209,22 @@ impl<D: Device> Engine<D> {
         }
         slots.reverse();
         let id = self.sorted.next_job();
-        self.sorted.job = Some(Box::new(SortJob::of_segments(id, slots, age, self.secret, bytes as usize)));
+        let space_bytes = self.space_of_records(bytes);
+        let mut job = SortJob::of_segments(id, slots, age, self.secret, bytes as usize);
+        job.space_bytes = space_bytes;
+        self.sorted.job = Some(Box::new(job));
         self.sorted.was_merge = false;
         true
     }
 
-    /// Seals the survivors' active segment, so that it can be sorted. Sorted segments that hide old records in it stay as
-    /// long as it does, and while hardly anything is cleaned it would stay open for ever.
-    fn seal_survivors(&mut self) {
-        let stream = &self.streams[StreamKind::Survivors];
-        let has_records = stream.window.active().is_some_and(|chunk| chunk.end() > FRAMES_OFFSET);
-        if has_records {
-            // Without the next segment this prepares it, and the search that follows seals. A failure has poisoned the engine,
-            // or the next search meets it again.
-            let _ = self.begin_in_next(StreamKind::Survivors);
-            self.sorted.segment_search.repeat_soon(self.now.mono);
-        }
-    }
-
     fn is_sortable(&self, segment: &Segment) -> bool {
-        let is_filed = !self.has_retired_part(&segment.shares);
-        Self::may_be_sorted(segment) && is_filed && self.is_movable(segment)
+        !self.has_retired_part(&segment.shares) && self.is_movable(segment)
     }
 
-    /// Whether the segment has records for a run, now or once it is movable.
+    /// Whether the segment has live records and takes no more.
     fn may_be_sorted(segment: &Segment) -> bool {
         let is_candidate = segment.sealed && !segment.is_cleaned && !segment.is_sorted;
-        is_candidate && segment.live_records() > 0 && segment.has_many_for_runs()
+        is_candidate && segment.live_records() > 0
     }
 
     /// Copies the record of a store with runs, or takes it into the run that is being made, if it is its key's newest.
@@ -240,20 +261,22 @@ impl<D: Device> Engine<D> {
         (copy.flags, copy.expires_at_ms) = (record.flags, record.expires_at_ms);
         if is_dead {
             copy = RecordRef::bare(RecordKind::Tombstone, record.version, record.key);
-            let ring_key = RingKey::of(&self.secret, record.key);
+        }
+        let run = run_record(&copy, self.ranges[at].number);
+        if let CleanGoal::Sort(id) = goal
+            && run.fits()
+        {
+            let job = self.sorted.job.as_mut().filter(|job| job.is_gathering(id));
+            let is_taken = job.is_some_and(|job| job.take_record(&run));
+            return Ok(if is_taken { Cleaned::Gone } else { Cleaned::Stays });
+        }
+        if is_dead && entry.is_none() {
+            // No run has a key that is too long for its tombstone.
+            let may_be_in_run = run.fits() && self.sorted.may_have(&RingKey::of(&self.secret, record.key));
             let sequence = self.segments.expect(slot).sequence;
-            let may_hide = self.sorted.may_have(&ring_key) || self.hides_elsewhere(at, sequence, record.version);
-            if goal == CleanGoal::Copy && !may_hide && entry.is_none() {
+            if !may_be_in_run && !self.hides_elsewhere(at, sequence, record.version) {
                 self.unindex(at, hash, original);
                 return Ok(Cleaned::Gone);
-            }
-        }
-        if let CleanGoal::Sort(id) = goal {
-            let run = run_record(&copy, self.ranges[at].number);
-            if run.fits() {
-                let job = self.sorted.job.as_mut().filter(|job| job.is_gathering(id));
-                let is_taken = job.is_some_and(|job| job.take_record(&run));
-                return Ok(if is_taken { Cleaned::Gone } else { Cleaned::Stays });
             }
         }
         self.copy_indexed(at, name, &copy, original)?;

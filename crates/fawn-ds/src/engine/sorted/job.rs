@@ -84,6 +84,8 @@ pub(crate) struct SortJob {
     pub(super) age: u64,
     /// Bits per key of the new runs' filters.
     pub(super) filter_bits: u8,
+    /// Space that its runs take at most, bytes: it counts as taken from the start.
+    pub(super) space_bytes: u64,
     pub(super) merge: Option<RunMerge>,
     pub(super) writer: Option<RunWriter>,
     /// The last record was passed to the writer.
@@ -98,7 +100,7 @@ pub(crate) struct SortJob {
 }
 
 impl SortJob {
-    /// A sort of these segments, which are pinned.
+    /// A sort of these segments, which are pinned, with so many bytes of live records.
     pub(super) fn of_segments(id: SortJobId, todo: Vec<u32>, age: u64, secret: HashSecret, bytes: usize) -> Self {
         let buffer = Some(SortBuffer::new(secret, bytes));
         Self { todo, buffer, buffer_bytes: bytes, ..Self::empty(id, SortStep::Gather, age, LATER_FILTER_BITS) }
@@ -127,6 +129,7 @@ impl SortJob {
             inputs: RunInputs::default(),
             age,
             filter_bits,
+            space_bytes: 0,
             merge: None,
             writer: None,
             is_read: false,
@@ -169,6 +172,20 @@ impl SortJob {
     /// Whether all its runs are complete.
     pub(super) fn is_complete(&self) -> bool {
         self.step == SortStep::Write && self.is_read && self.writer.is_none()
+    }
+
+    /// Length of the files that it has written so far, bytes.
+    pub(super) fn file_bytes(&self) -> u64 {
+        let of_writer = self.writer.as_ref().map_or(0, RunWriter::file_bytes);
+        self.done.iter().map(|(.., file_bytes)| file_bytes).sum::<u64>() + of_writer
+    }
+
+    /// Space that is taken for its files, bytes: none once its runs are listed and entered.
+    pub(super) fn reserved_bytes(&self) -> u64 {
+        match self.step {
+            SortStep::Unindex { .. } => 0,
+            _ => self.space_bytes.max(self.file_bytes()),
+        }
     }
 
     /// Memory of its records and reads, bytes.

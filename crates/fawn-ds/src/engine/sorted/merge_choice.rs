@@ -15,20 +15,21 @@ const SWEPT_AGES_MIN: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SpaceLeft {
     Ample,
-    /// Less than a tenth of the capacity.
+    /// Less than a twentieth of the capacity.
     Little,
     /// The last attempt to allocate failed.
     None,
 }
 
 impl SpaceLeft {
-    /// The least number of ages, and how many times as long the oldest runs may be.
+    /// The least number of ages, and the least length of the later runs in percent of the oldest ones'. A sweep writes as much
+    /// as the oldest ones have.
     const fn sweep_limits(self) -> (usize, u64) {
         match self {
-            Self::Ample => (SWEPT_AGES_MIN, 5),
+            Self::Ample => (SWEPT_AGES_MIN, 28),
             Self::Little => (1, 10),
             // Dead records of the oldest runs may be all that takes the space.
-            Self::None => (1, u64::MAX),
+            Self::None => (1, 0),
         }
     }
 }
@@ -66,8 +67,8 @@ pub(super) fn choose_merge(runs: &[MergeCandidate], space: SpaceLeft) -> Option<
     groups(runs).find_map(|group| {
         let (later, oldest) = split_off_oldest(runs, &group, oldest);
         let bytes = |of: Range<usize>| runs[of].iter().map(|run| run.file_bytes).sum::<u64>();
-        let (ages_min, oldest_per_later) = space.sweep_limits();
-        let is_worthwhile = bytes(later.clone()).saturating_mul(oldest_per_later) >= bytes(oldest.clone());
+        let (ages_min, percent_min) = space.sweep_limits();
+        let is_worthwhile = bytes(later.clone()) * 100 >= bytes(oldest.clone()) * percent_min;
         if !oldest.is_empty() && is_worthwhile && ages(&runs[later.clone()]).count() >= ages_min {
             return Some(ChosenMerge::Sweep(later));
         }
@@ -141,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn later_runs_of_four_ages_are_merged_with_the_oldest_unless_these_are_five_times_as_long() {
+    fn later_runs_of_four_ages_are_merged_with_the_oldest_once_they_have_28_percent_of_their_length() {
         assert_eq!(choose(&[], &[]), None);
         assert_eq!(choose(&[(4, 1), (3, 1), (2, 1), (1, 1)], &[]), None, "three later ones");
         assert_eq!(choose(&[(4, 1), (4, 1), (3, 1), (2, 1), (1, 1)], &[]), None, "of one merge: one age");
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 20)], &[]), Some(Sweep(0..4)));
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 21)], &[]), None);
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 10), (1, 10)], &[]), Some(Sweep(0..4)));
-        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 10), (1, 11)], &[]), None);
+        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 14)], &[]), Some(Sweep(0..4)));
+        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 15)], &[]), None);
+        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 7), (1, 7)], &[]), Some(Sweep(0..4)));
+        assert_eq!(choose(&[(5, 1), (4, 1), (3, 1), (2, 1), (1, 7), (1, 8)], &[]), None);
     }
 
     #[test]

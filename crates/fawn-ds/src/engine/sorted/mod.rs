@@ -14,6 +14,7 @@ mod lookup;
 mod merge_choice;
 mod pace;
 mod scan;
+mod space;
 mod stretch;
 mod sweep;
 #[cfg(test)]
@@ -78,6 +79,8 @@ pub(crate) struct SortedTier {
     activated: Vec<(RangeNumber, Version)>,
     /// The indexes took more than half of the budget, and have not shrunk enough since.
     is_over_budget: bool,
+    /// Deletes took too much of the log, and have not become few enough since.
+    has_many_deletes: bool,
     /// No job begins before.
     retry_at: fawn_types::MonoMs,
     /// The search for segments to sort.
@@ -109,6 +112,16 @@ impl SortedTier {
     /// Length of the runs' files, bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.runs.iter().chain(&self.retired).map(|listed| listed.file_bytes).sum()
+    }
+
+    /// Length of the files that a job has written, bytes.
+    pub(crate) fn job_file_bytes(&self) -> u64 {
+        self.job.as_ref().map_or(0, |job| job.file_bytes())
+    }
+
+    /// Space that is taken for the files of a job, bytes.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.job.as_ref().map_or(0, |job| job.reserved_bytes())
     }
 
     /// Local numbers that records in runs have.

@@ -6,7 +6,7 @@
 //! next sweep merges the finished parts again.
 use super::super::Engine;
 use super::job::{LATER_FILTER_BITS, RunInputs, SortJob};
-use super::merge_choice::{ChosenMerge, MergeCandidate, SpaceLeft, choose_merge, choose_newer};
+use super::merge_choice::{ChosenMerge, MergeCandidate, choose_merge, choose_newer};
 use super::{ListedRun, SortedTier};
 use crate::format::run::{KeyBounds, Space};
 use crate::sorted::{MergeSource, RunSource};
@@ -16,11 +16,6 @@ use fawn_types::RingKey;
 
 /// Bits per key of the oldest runs' filters.
 const OLDEST_FILTER_BITS: u8 = 4;
-/// Longest run, bytes, and shortest maximum: each has a few KiB besides its pages.
-const RUN_BYTES_MAX: u64 = 256 << 20;
-const RUN_BYTES_MIN: u64 = 1 << 20;
-/// Share of the capacity, one in so many, that a run takes at most.
-const RUNS_PER_CAPACITY: u64 = 128;
 /// Full runs that a part of a sweep replaces at most. Its last run may be short, and is one of several in the next sweep.
 const RUNS_PER_PART: u64 = 4;
 
@@ -122,19 +117,26 @@ impl<D: Device> Engine<D> {
         let age = runs.first().map_or(0, |listed| listed.age);
         let sources = runs.iter().map(|listed| MergeSource::Run(RunSource::all(&listed.run))).collect();
         let ids: Vec<u64> = runs.iter().map(|listed| listed.id).collect();
+        let space_bytes = self.space_of_pages(runs.iter().map(|listed| u64::from(listed.run.footer().pages)).sum());
+        if space_bytes > self.room_for_runs(self.merge_segments()) {
+            // It frees hardly anything. Lookups are slower until there is space.
+            return false;
+        }
         let inputs = RunInputs { sources: ids.clone(), replaced: ids, part: None };
-        self.begin_merge_of(inputs, sources, age, LATER_FILTER_BITS)
+        self.begin_merge_of(inputs, sources, (age, LATER_FILTER_BITS), space_bytes)
     }
 
     /// Begins the next part of the sweep.
     fn begin_part(&mut self) -> bool {
-        let bytes_max = RUNS_PER_PART * self.run_bytes_max();
+        // In little space a part is shorter, and in a full store a single run may have to exceed the capacity: what it takes is
+        // given back, and more, at its end.
+        let bytes_max = (RUNS_PER_PART * self.run_bytes_max()).min(self.room_for_part());
         let SortedTier { runs, sweep, .. } = &self.sorted;
         let Some(sweep) = sweep else { return false };
         let age = sweep.oldest_age;
         let part = sweep.next_part(runs, bytes_max);
         let mut inputs = RunInputs { replaced: part.oldest.clone(), ..RunInputs::default() };
-        let mut sources = Vec::new();
+        let (mut sources, mut pages) = (Vec::new(), 0);
         for listed in runs {
             let source = if part.oldest.contains(&listed.id) {
                 RunSource::all(&listed.run)
@@ -144,6 +146,7 @@ impl<D: Device> Engine<D> {
                 continue;
             };
             if source.pages_left() > 0 {
+                pages += source.pages_left() as u64;
                 inputs.sources.push(listed.id);
                 sources.push(MergeSource::Run(source));
             }
@@ -153,41 +156,27 @@ impl<D: Device> Engine<D> {
             inputs.replaced.extend(later.map(|listed| listed.id));
         }
         inputs.part = Some(part);
-        self.begin_merge_of(inputs, sources, age, OLDEST_FILTER_BITS)
+        let space_bytes = self.space_of_pages(pages);
+        if space_bytes > self.room_for_part() && !self.full {
+            // The next change of space is a drop of a segment, or the store's being full.
+            return false;
+        }
+        self.begin_merge_of(inputs, sources, (age, OLDEST_FILTER_BITS), space_bytes)
     }
 
-    fn begin_merge_of(&mut self, inputs: RunInputs, sources: Vec<MergeSource>, age: u64, filter_bits: u8) -> bool {
+    fn begin_merge_of(
+        &mut self,
+        inputs: RunInputs,
+        sources: Vec<MergeSource>,
+        (age, filter_bits): (u64, u8),
+        space_bytes: u64,
+    ) -> bool {
         let id = self.sorted.next_job();
-        self.sorted.job = Some(Box::new(SortJob::of_runs(id, inputs, sources, age, filter_bits)));
+        let mut job = SortJob::of_runs(id, inputs, sources, age, filter_bits);
+        job.space_bytes = space_bytes;
+        self.sorted.job = Some(Box::new(job));
         self.sorted.was_merge = true;
         true
-    }
-
-    /// Whether less than a tenth of the space is left.
-    pub(in crate::engine) fn has_little_space(&self) -> bool {
-        self.space_left() != SpaceLeft::Ample
-    }
-
-    fn space_left(&self) -> SpaceLeft {
-        let (capacity, taken) = (self.capacity_segments(), self.taken_segments());
-        match capacity.saturating_sub(taken) {
-            _ if self.full => SpaceLeft::None,
-            left if left < capacity / 10 => SpaceLeft::Little,
-            _ => SpaceLeft::Ample,
-        }
-    }
-
-    fn capacity_bytes(&self) -> u64 {
-        self.capacity_segments().saturating_mul(u64::from(self.options.segment_bytes))
-    }
-
-    /// Longest run that is written, bytes. So short that a part of a sweep is a small share of the space.
-    pub(super) fn run_bytes_max(&self) -> u64 {
-        if self.options.run_bytes_max > 0 {
-            return self.options.run_bytes_max;
-        }
-        let least = RUN_BYTES_MIN.min(u64::from(self.options.segment_bytes));
-        (self.capacity_bytes() / RUNS_PER_CAPACITY).clamp(least, RUN_BYTES_MAX)
     }
 }
 

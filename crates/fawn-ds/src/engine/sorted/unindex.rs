@@ -48,6 +48,7 @@ impl<D: Device> Engine<D> {
                 let range = &mut self.ranges[share.range];
                 range.lowest_puts.remove(sequence);
                 range.lowest_dead_puts.remove(sequence);
+                range.lowest_tombstones.remove(sequence);
                 range.shows_hidden = true;
                 self.release_held(share.range);
                 for at in self.family(share.range) {

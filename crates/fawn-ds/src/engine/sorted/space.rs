@@ -1,0 +1,114 @@
+//! Space for runs: how long they may be, what jobs may take, and what is kept for merges.
+use super::super::Engine;
+use super::merge_choice::SpaceLeft;
+use crate::format::segment::StreamKind;
+use crate::log::segments::{RangeShare, Segment};
+use fawn_flash::Device;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_types::Version;
+
+/// Longest run, bytes, and shortest maximum: each has a few KiB besides its pages.
+const RUN_BYTES_MAX: u64 = 256 << 20;
+const RUN_BYTES_MIN: u64 = 1 << 20;
+/// Share of the capacity, one in so many, that a run takes at most.
+const RUNS_PER_CAPACITY: u64 = 128;
+/// Bytes of a short run besides its pages: header, footer, and their alignment.
+const AROUND_RUN_BYTES: u64 = 16 << 10;
+/// Part of a sweep that may exceed the capacity, bytes.
+const FREE_PART_BYTES: u64 = 4 << 20;
+/// Live records per page of a run at least, bytes: the page ends before a record of at most a quarter of it.
+const PAGE_FILLED_BYTES: u64 = PAGE_BYTES as u64 * 3 / 4;
+/// Filters and fences per page, bytes at most: those of short records take the most, 13 bits each.
+const ABOUT_PAGE_BYTES: u64 = 256;
+
+impl<D: Device> Engine<D> {
+    /// Whether less than a twentieth of the space is left.
+    pub(in crate::engine) fn has_little_space(&self) -> bool {
+        self.space_left() != SpaceLeft::Ample
+    }
+
+    pub(super) fn space_left(&self) -> SpaceLeft {
+        let (capacity, taken) = (self.capacity_segments(), self.taken_segments());
+        match capacity.saturating_sub(taken) {
+            _ if self.full => SpaceLeft::None,
+            left if left < capacity / 20 => SpaceLeft::Little,
+            _ => SpaceLeft::Ample,
+        }
+    }
+
+    /// Longest run that is written, bytes. So short that a part of a sweep is a small share of the space.
+    pub(super) fn run_bytes_max(&self) -> u64 {
+        if self.options.run_bytes_max > 0 {
+            return self.options.run_bytes_max;
+        }
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let capacity_bytes = self.capacity_segments().saturating_mul(segment_bytes);
+        (capacity_bytes / RUNS_PER_CAPACITY).clamp(RUN_BYTES_MIN.min(segment_bytes), RUN_BYTES_MAX)
+    }
+
+    /// Segments that are kept for merges, which give back more than they take: one of the oldest runs, and what later ones
+    /// have of its keys.
+    pub(in crate::engine) fn merge_segments(&self) -> u64 {
+        let bytes = self.run_bytes_max() * 5 / 4;
+        let is_kept = self.sorted.is_active && bytes > FREE_PART_BYTES;
+        if is_kept { bytes.div_ceil(u64::from(self.options.segment_bytes)) } else { 0 }
+    }
+
+    /// Space that a part of a sweep may take, bytes. A short one is written whatever space there is: it gives back what it
+    /// takes, and in a store so small even a few pages around each run count.
+    pub(super) fn room_for_part(&self) -> u64 {
+        self.room_for_runs(0).max(FREE_PART_BYTES)
+    }
+
+    /// Space that new runs may take if so many segments are kept, bytes.
+    pub(super) fn room_for_runs(&self, kept: u64) -> u64 {
+        let left = self.capacity_segments().saturating_sub(self.taken_segments() + kept);
+        left.saturating_mul(u64::from(self.options.segment_bytes))
+    }
+
+    /// Space that a sort may take, bytes: survivors keep a segment, since cleaning frees space in any case.
+    pub(super) fn room_for_sort(&self) -> u64 {
+        self.room_for_runs(self.merge_segments() + u64::from(self.needs_survivors_next()))
+    }
+
+    /// Space that runs of so many pages take at most, bytes.
+    pub(super) fn space_of_pages(&self, pages: u64) -> u64 {
+        let bytes = pages * (PAGE_BYTES as u64 + ABOUT_PAGE_BYTES);
+        bytes + (bytes / self.run_bytes_max() + 1) * AROUND_RUN_BYTES
+    }
+
+    /// Space that runs of so many bytes of live records take at most, bytes.
+    pub(super) fn space_of_records(&self, record_bytes: u64) -> u64 {
+        self.space_of_pages(record_bytes.div_ceil(PAGE_FILLED_BYTES))
+    }
+
+    /// Seals the survivors' active segment if sorted segments stay because of old records in it: while hardly anything is
+    /// cleaned, it would stay open for ever.
+    pub(super) fn seal_survivors(&mut self) {
+        let stream = &self.streams[StreamKind::Survivors];
+        let Some(active) = stream.window.active().map(|chunk| self.segments.expect(chunk.slot)) else { return };
+        if !self.keeps_sorted_segments(active) {
+            return;
+        }
+        // A victim appends to it. Otherwise the search that follows the write of its frames seals it.
+        self.sorted.segment_search.repeat_soon(self.now.mono);
+        if self.cleaner.has_work() {
+            return;
+        }
+        let flush = &mut self.streams[StreamKind::Survivors].flush;
+        if flush.is_flushed() {
+            self.seal_flushed(StreamKind::Survivors);
+        } else {
+            flush.wanted |= flush.open.is_some();
+        }
+    }
+
+    /// Whether no other segment has as old records that sorted segments may hide.
+    fn keeps_sorted_segments(&self, active: &Segment) -> bool {
+        let is_oldest = |share: &RangeShare| {
+            let lowest = share.lowest_hidden();
+            lowest < Version::from_u64(u64::MAX) && !self.sorted_hides_elsewhere(share.range, active.sequence, lowest)
+        };
+        self.segments.iter().any(|segment| segment.is_sorted) && active.shares.iter().any(is_oldest)
+    }
+}
