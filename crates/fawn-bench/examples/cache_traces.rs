@@ -192,7 +192,10 @@ impl Caches {
             Division::Fixed(percent) => {
                 total - PageCache::usable_bytes((total * (100 - percent) / 100) as usize) as u64
             }
-            Division::Adaptive => self.split.record_bytes(total, self.pages.stats(), self.records.stats()),
+            Division::Adaptive => {
+                let stats = (self.pages.stats(), self.records.stats());
+                self.split.record_bytes(total, self.pages.resident_bytes() as u64, stats)
+            }
         };
         let marginal = CacheSplit::marginal_bytes(total) as usize;
         self.pages.set_marginal_bytes(marginal);

@@ -165,8 +165,9 @@ impl Ladder<'_> {
     /// The data and budget for a store with all data in memory.
     fn fitting(&self, value_bytes: usize) -> Result<DataShape, BenchError> {
         let shape = DataShape { keys: self.options.keys, value_bytes, memory_bytes: 0 };
-        // Twice the data is enough for headers, padding, the index and the block overhead of every store.
-        let needed = 2 * shape.user_bytes() + MEMORY_BYTES_MIN;
+        // Twice the data is enough for headers, padding, the index and the block overhead of every store. FAWN-DS caches small
+        // records besides their pages.
+        let needed = 3 * shape.user_bytes() + MEMORY_BYTES_MIN;
         let memory_bytes = self.options.memory_bytes.unwrap_or(needed);
         if memory_bytes < shape.user_bytes() * 3 / 2 {
             let detail = format!(

@@ -22,6 +22,10 @@ use fawn_types::{EntryRef, KeyHash, TimeMs};
 /// cache keeps its memory until records take it.
 const GROWTH_SHARE: u64 = 16;
 const GROWTH_BYTES_MIN: u64 = 512 << 10;
+/// Bytes by which it may shrink: some 50,000 records are evicted in a few milliseconds.
+const SHRINK_BYTES_MAX: u64 = 16 << 20;
+/// Found in pages that all fit, one record in so many is offered to a full record cache.
+const OFFER_EVERY: u64 = 8;
 
 impl<D: Device> Engine<D> {
     /// As [`Engine::lookup`], while the record cache is in use. A function of its own, so that a store whose keys are all
@@ -42,7 +46,7 @@ impl<D: Device> Engine<D> {
         if let Some(hit) = self.find_fast(at, hash, key, (view, now)) {
             self.stats.hits += 1;
             let MemoryHit { flags, expires_at_ms, version, .. } = hit;
-            if is_committed && hit.is_in_page() {
+            if is_committed && hit.is_in_page() && self.takes_offer() {
                 self.records.offer(at, hash, key, EntryRef { value: &self.scratch, flags, expires_at_ms, version });
             }
             return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
@@ -54,6 +58,15 @@ impl<D: Device> Engine<D> {
     #[inline]
     fn sees_committed(&self, at: usize, hash: KeyHash, key: &[u8], view: View) -> bool {
         view == View::Committed || matches!(self.find_in_overlay(at, hash, key, view), OverlayHit::Index)
+    }
+
+    /// Whether a record that was found in a page is offered. If pages are not evicted, that saves no device read but time: with
+    /// the record cache full, not more than most offers would take.
+    #[inline]
+    fn takes_offer(&self) -> bool {
+        self.cache.stats().evictions > 0
+            || self.records.has_free_memory()
+            || self.stats.hits.is_multiple_of(OFFER_EVERY)
     }
 
     /// The key's cached record. Expiry is left to the slow path: it removes the record, or finds a pending one that keeps
@@ -116,8 +129,11 @@ impl<D: Device> Engine<D> {
         self.cache.set_marginal_bytes(marginal_bytes);
         self.records.set_marginal_bytes(marginal_bytes);
         let records = self.options.record_cache_bytes.unwrap_or_else(|| {
-            let wanted = self.split.record_bytes(caches, self.cache.stats(), self.records.stats());
-            wanted.min(report.record_cache_bytes + (caches / GROWTH_SHARE).max(GROWTH_BYTES_MIN))
+            let stats = (self.cache.stats(), self.records.stats());
+            let (wanted, before) =
+                (self.split.record_bytes(caches, report.cache_bytes, stats), report.record_cache_bytes);
+            let most = before + (caches / GROWTH_SHARE).max(GROWTH_BYTES_MIN);
+            wanted.clamp(before.saturating_sub(SHRINK_BYTES_MAX), most)
         });
         let records = records.min(caches);
         self.records.set_budget_bytes(records as usize);

@@ -77,6 +77,13 @@ impl RecordCache {
         self.slabs.slabs_max() > 0
     }
 
+    /// Whether a record can be added without an eviction.
+    #[inline]
+    #[must_use]
+    pub fn has_free_memory(&self) -> bool {
+        self.slabs.slabs() < self.slabs.slabs_max() || self.slabs.has_free_slab()
+    }
+
     /// The record of a key, if cached. Counts a hit or a miss, and a use of the record.
     #[inline]
     pub(crate) fn find(&mut self, range: usize, hash: KeyHash, key: &[u8]) -> Option<RecordPosition> {

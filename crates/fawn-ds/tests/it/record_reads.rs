@@ -206,6 +206,44 @@ fn reads_per_get(record_cache_bytes: Option<u64>) -> f64 {
     per_get
 }
 
+/// A store whose pages all fit its memory twice: a lookup in the record cache takes half the time of one in a page, and the memory
+/// would be unused otherwise.
+#[test]
+fn records_get_the_memory_that_pages_do_not_use() {
+    let keys = 20_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let gets = |memory_bytes: u64| {
+        let options = Options { memory_bytes, record_cache_bytes: None, ..small(Durability::Memory) };
+        let mut node = TestNode::open(&disk, options, Now::at(1000)).unwrap();
+        if value(&mut node, 0, View::Committed).is_none() {
+            for number in 0..keys {
+                node.append(&[put(number, &[1; 300], 0)]).unwrap();
+                node.turn();
+            }
+            node.settle();
+        }
+        let mut before = 0;
+        for round in 0..3 {
+            before = hits(&node);
+            for number in 0..keys {
+                assert_eq!(value(&mut node, number, View::Committed).unwrap().len(), 300, "round {round}");
+                node.turn();
+            }
+        }
+        assert_eq!(node.engine.page_cache_stats().evictions, 0);
+        assert!(node.engine.memory().total_bytes() <= memory_bytes * 102 / 100, "{:?}", node.engine.memory());
+        let hits = hits(&node) - before;
+        node.engine.close().unwrap();
+        hits
+    };
+    // Records take 7 MB, their pages 7 MB.
+    let hits = gets(24 << 20);
+    assert!(hits > keys * 9 / 10, "{hits} of {keys} gets");
+    // Too little is left here for one record in three, once the pages are there.
+    let hits = gets(11 << 20);
+    assert!(hits < keys / 1000, "{hits} of {keys} gets");
+}
+
 /// The two caches together against pages alone in the same memory, which follow their marginal hits.
 #[test]
 fn zipf_gets_need_fewer_device_reads_than_with_pages_alone() {

@@ -206,7 +206,9 @@ impl PageCache {
             self.drop_chunks();
         }
         let frames_max = self.chunks_max * CHUNK_PAGES;
-        if FrameTable::slots_for(frames_max) != self.table.slots() {
+        // A rebuild visits all pages, so a table of twice the size stays while memory moves between two caches.
+        let (slots, wanted) = (self.table.slots(), FrameTable::slots_for(frames_max));
+        if slots < wanted || slots > 2 * wanted {
             self.rebuild_table(frames_max);
         }
         if Ghosts::places_for(frames_max) != self.ghosts.places() {

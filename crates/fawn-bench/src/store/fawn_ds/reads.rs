@@ -106,6 +106,9 @@ impl<D: Device> BenchSession<D> {
                 }
             }
             operations += CLOCK_EVERY;
+            // As the turns of a server: they divide the memory between the caches.
+            self.engine.poll(now, &mut self.events);
+            self.events.clear();
             sent = Instant::now();
         }
         let mut row = self.row(&mark, operations).latencies(&nanos).with("threads", 1);
