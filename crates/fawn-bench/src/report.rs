@@ -11,7 +11,8 @@ const HEAD: &str = "| level | workload | engine | ops/s, median (min–max) | CP
                     | DRAM B/key | p50 / p99 / p99.9 µs | ours ÷ it, rate | ours ÷ it, CPU |\n\
                     |---|---|---|---|---|---|---|---|---|---|---|\n";
 
-/// Reads all `*.jsonl` files of `dir`. An old row without a run gets the name of its file as its run, so that rows of
+/// Reads all `*.jsonl` files of `dir`. Rows of openings, which `eval/peers/opening.py` prints, have other fields and are left
+/// out. An old row without a run gets the name of its file as its run, so that rows of
 /// two files are never in one run.
 ///
 /// # Errors
@@ -25,7 +26,7 @@ pub fn read_dir(dir: &Path) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for path in paths {
         let text = std::fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
-        for (number, line) in text.lines().enumerate() {
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !is_of_opening(line)) {
             let mut row: Row = serde_json::from_str(line)
                 .map_err(|error| failed(&path, &format_args!("line {}: {error}", number + 1)))?;
             row.config.entry("run".to_owned()).or_insert_with(|| path.display().to_string());
@@ -36,6 +37,11 @@ pub fn read_dir(dir: &Path) -> Result<Vec<Row>, BenchError> {
         return Err(failed(dir, &"no rows; expected *.jsonl files written by `fawn bench … --out FILE`"));
     }
     Ok(rows)
+}
+
+fn is_of_opening(line: &str) -> bool {
+    let row: Option<serde_json::Value> = serde_json::from_str(line).ok();
+    row.is_some_and(|row| row["level"].as_str().is_some_and(|level| level.starts_with("opening")))
 }
 
 /// The table in Markdown: one line per workload, settings and engine. Settings are listed only where lines would
@@ -193,6 +199,16 @@ mod tests {
                 .unwrap();
         }
         assert_eq!(ratios(&read_dir(dir.path()).unwrap(), "| store | get | x |"), "–");
+    }
+
+    #[test]
+    fn rows_of_openings_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let opening = "{\"level\": \"opening-scan\", \"system\": \"fawn\", \"open_ms\": 1.5}\n";
+        std::fs::write(dir.path().join("a.jsonl"), opening).unwrap();
+        assert!(read_dir(dir.path()).unwrap_err().to_string().contains("no rows"));
+        std::fs::write(dir.path().join("b.jsonl"), row("x", 0, 1.0).to_json() + "\n" + opening).unwrap();
+        assert_eq!(read_dir(dir.path()).unwrap().len(), 1);
     }
 
     #[test]
