@@ -57,6 +57,7 @@ mod store;
 
 #[doc(inline)]
 pub use fawn_types::{Durability, Version};
+pub use options::RecordLayout;
 pub use store::{
     Builder, Clock, Error, Iter, KeyBytes, Keys, ManualClock, PutOptions, Result, Stats, Store, Value, WriteBatch,
     backup,

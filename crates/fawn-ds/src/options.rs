@@ -27,7 +27,8 @@ const PENDING_BYTES_MIN: usize = 64 << 10;
 /// about five bits per key. Updates of sorted keys write more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RecordLayout {
-    /// Not in this opening. Runs that are there stay.
+    /// Not while this is set. Runs that are there stay, and deletes, which may hide records of theirs, are sorted while they
+    /// take more than a twentieth of the log.
     #[default]
     Log,
     /// While the indexes take more than half of the budget, until they take less than two fifths.

@@ -158,8 +158,14 @@ counters! {
             prometheus "fawn_segments", info "Fawn:segments", stats "fawn_segments";
         segment_bytes: u64, "Bytes that segments take on the device.",
             prometheus "fawn_segment_bytes", info "Persistence:aof_current_size";
-        live_bytes: u64, "Bytes of current records.",
+        live_bytes: u64, "Bytes of current records in segments.",
             prometheus "fawn_live_bytes", info "Fawn:live_bytes", stats "bytes";
+        runs: u64, "Runs of sorted records.", prometheus "fawn_runs", info "Fawn:runs";
+        run_bytes: u64, "Bytes that runs take on the device.", prometheus "fawn_run_bytes", info "Fawn:run_bytes";
+        sorted_bytes: u64, "Bytes written to runs, by sorts of segments and merges of runs.",
+            prometheus "fawn_sorted_bytes_total", info "Fawn:sorted_bytes";
+        merges_failed: u64, "Merges given up, because a run is corrupt or unreadable.",
+            prometheus "fawn_merges_failed_total", info "Fawn:merges_failed";
         segments_cleaned: u64, "Segments whose live records were moved, so that they can be dropped.",
             prometheus "fawn_segments_cleaned_total", info "Fawn:segments_cleaned";
         segments_dropped: u64, "Segments dropped.",
@@ -300,6 +306,10 @@ impl StoreStatus {
             segments: log.segments,
             segment_bytes: log.segment_bytes,
             live_bytes: log.live_bytes,
+            runs: log.runs,
+            run_bytes: log.run_bytes,
+            sorted_bytes: engine.sort_bytes,
+            merges_failed: engine.merges_failed,
             segments_cleaned: engine.segments_cleaned,
             segments_dropped: engine.segments_dropped,
             moved_bytes: engine.moved_bytes,

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Compares stores, alternating; workloads limited by the device are also compared with the raw device.
 ///
 /// Keys are 16 bytes and loaded in random order; values are incompressible; compression is off. Cached workloads have
-/// at most half of the budget as data, cold workloads at least four times the budget. RocksDB's `memory` writes bypass
+/// at most a third of the budget as data, cold workloads at least four times the budget. RocksDB's `memory` writes bypass
 /// its write-ahead log.
 #[derive(Args)]
 pub(super) struct StoreArgs {

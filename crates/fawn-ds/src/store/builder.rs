@@ -5,7 +5,7 @@ use super::executor::versions_used_up;
 use super::leader::EngineQueue;
 use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
 use crate::engine::Engine;
-use crate::options::Options;
+use crate::options::{Options, RecordLayout};
 use fawn_flash::{Device, DeviceOptions, FileDevice};
 use fawn_types::{Durability, HashSecret, KeyRange, Now};
 use std::fmt;
@@ -72,6 +72,13 @@ impl Builder {
     /// Longest value that is taken, bytes; 8 MiB by default.
     pub const fn value_size_max(mut self, bytes: u32) -> Self {
         self.options.value_bytes_max = bytes;
+        self
+    }
+
+    /// Whether cold records are sorted into runs; [`RecordLayout::Log`] by default. It may differ from one opening to the next: what
+    /// was sorted stays so. The count of keys of a store with runs is an upper bound.
+    pub const fn layout(mut self, layout: RecordLayout) -> Self {
+        self.options.layout = layout;
         self
     }
 

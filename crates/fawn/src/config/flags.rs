@@ -1,5 +1,5 @@
 //! List of settings: flag, variable, key of the file, and their help text.
-use super::{DeviceChoice, DurabilityMode, Endpoint, LogFormat, Ratio, ShardCount, Size, TimeSpan};
+use super::{DeviceChoice, DurabilityMode, Endpoint, LayoutChoice, LogFormat, Ratio, ShardCount, Size, TimeSpan};
 use super::{Settings, file};
 use crate::failure::Failure;
 use std::path::PathBuf;
@@ -37,6 +37,9 @@ pub(crate) struct SettingFlags {
     /// writes more [default: 1.4].
     #[arg(long, env = "FAWN_SPACE_AMPLIFICATION_MAX", value_name = "RATIO")]
     pub(crate) space_amplification_max: Option<Ratio>,
+    /// Whether cold records are sorted into runs, which need less memory per key and write more [default: log].
+    #[arg(long, env = "FAWN_LAYOUT", value_enum, value_name = "LAYOUT")]
+    pub(crate) layout: Option<LayoutChoice>,
     /// Time within which all data on the disk is read again and verified in the background, such as 30d; 0s turns that
     /// off [default: 30d].
     #[arg(long, env = "FAWN_SCRUB_PERIOD", value_name = "SPAN")]

@@ -3,6 +3,7 @@ use super::shards::cores;
 use super::{Endpoint, Ratio, SettingFlags, ShardCount, Size, TimeSpan, memory};
 use crate::failure::{Exit, Failure};
 use clap::ValueEnum;
+use fawn_ds::RecordLayout;
 use fawn_types::{Durability, limits};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -29,6 +30,17 @@ pub(crate) enum DurabilityMode {
     Everysec,
     /// When it is in memory: kill -9 may lose acknowledged writes.
     Memory,
+}
+
+/// Where records lie on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum LayoutChoice {
+    /// In the order of their writes: 7 bytes of memory per key.
+    Log,
+    /// Cold ones in runs in key order while the indexes take more than half of the memory.
+    Auto,
+    /// Cold ones in runs in key order: about a byte of memory per key.
+    Sorted,
 }
 
 /// Storage access.
@@ -64,6 +76,7 @@ pub(crate) struct Settings {
     pub(crate) durability: DurabilityMode,
     pub(crate) capacity: Option<Size>,
     pub(crate) space_amplification_max: Ratio,
+    pub(crate) layout: LayoutChoice,
     pub(crate) scrub_period: TimeSpan,
     pub(crate) segment: Size,
     pub(crate) value_max: Size,
@@ -103,6 +116,7 @@ impl Settings {
                 .space_amplification_max
                 .or(file.space_amplification_max)
                 .unwrap_or(Ratio { percent: 140 }),
+            layout: given.layout.or(file.layout).unwrap_or(LayoutChoice::Log),
             scrub_period: given.scrub_period.or(file.scrub_period).unwrap_or_else(|| seconds(30 * 24 * 3600)),
             segment,
             value_max: given.value_max.or(file.value_max).unwrap_or(Size(value_bytes_max)),
@@ -199,6 +213,7 @@ impl Settings {
             ("memory", self.memory.to_string()),
             ("durability", name(self.durability)),
             ("space-amplification-max", self.space_amplification_max.to_string()),
+            ("layout", name(self.layout)),
             ("scrub-period", self.scrub_period.to_string()),
             ("segment", self.segment.to_string()),
             ("value-max", self.value_max.to_string()),
@@ -256,6 +271,16 @@ impl From<DurabilityMode> for Durability {
             DurabilityMode::Sync => Self::Sync,
             DurabilityMode::Everysec => Self::EverySecond,
             DurabilityMode::Memory => Self::Memory,
+        }
+    }
+}
+
+impl From<LayoutChoice> for RecordLayout {
+    fn from(choice: LayoutChoice) -> Self {
+        match choice {
+            LayoutChoice::Log => Self::Log,
+            LayoutChoice::Auto => Self::Auto,
+            LayoutChoice::Sorted => Self::Sorted,
         }
     }
 }
@@ -343,6 +368,7 @@ admin = "0.0.0.0:3"
 memory = "300M"
 durability = "everysec"
 space-amplification-max = "2.50"
+layout = "auto"
 scrub-period = "172800s"
 segment = "1M"
 value-max = "100K"

@@ -95,6 +95,7 @@ pub(super) fn engine_options(settings: &Settings) -> Result<Options, Failure> {
         value_bytes_max: u32::try_from(settings.value_max.0).unwrap_or(u32::MAX),
         capacity_bytes: settings.capacity.map(|size| size.0),
         space_amplification_max_percent: settings.space_amplification_max.percent,
+        layout: settings.layout.into(),
         scrub_period_ms: u64::try_from(settings.scrub_period.0.as_millis()).unwrap_or(u64::MAX),
         // An existing store keeps its own.
         secret_if_new: Some(HashSecret(random_bytes()?)),

@@ -125,6 +125,8 @@ mod tests {
             scrub_segments: 416,
             scrub_corrupt_records: 417,
             scrub_reads_failed: 418,
+            sort_bytes: 419,
+            merges_failed: 420,
             ..EngineStats::default()
         };
         let log = LogReport {
@@ -133,6 +135,8 @@ mod tests {
             live_bytes: 503,
             keys_apart: 504,
             cleaning_debt_segments: 505,
+            runs: 506,
+            run_bytes: 507,
             ..LogReport::default()
         };
         let memory = MemoryReport {
