@@ -21,6 +21,7 @@ mod deferred;
 mod deferred_model;
 mod deferred_refused;
 mod deferred_survivors;
+mod deferred_traces;
 mod dropping;
 mod expired_in_flight;
 mod failed_sync;
