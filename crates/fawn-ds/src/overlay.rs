@@ -73,6 +73,8 @@ pub(crate) struct OverlayEntry {
     /// Newest committed record while `base` is unknown.
     pub(crate) committed: Option<Written>,
     pending: PendingOfKey,
+    /// Whether the committed record counts, and not one of the index with its version.
+    rank: CopyRank,
     /// A verification is queued or in flight.
     pub(crate) is_queued: bool,
 }
@@ -163,10 +165,14 @@ fn count_delete(deletes: &mut Vec<u64>, range: usize, written: &Written, is_adde
     }
 }
 
-/// Entry of a committed record over an unknown base.
-const fn unconfirmed_entry(range: usize, name: KeyName, written: Written) -> OverlayEntry {
-    let pending = PendingOfKey { count: 0, newest: written };
-    OverlayEntry { name, range, base: OverlayBase::Unknown, committed: Some(written), pending, is_queued: false }
+impl DeferredRecord {
+    /// Entry of a committed record over an unknown base.
+    const fn to_entry(self) -> OverlayEntry {
+        let Self { name, written, rank, .. } = self;
+        let (base, pending) = (OverlayBase::Unknown, PendingOfKey { count: 0, newest: written });
+        let (range, committed, is_queued) = (self.range(), Some(written), false);
+        OverlayEntry { name, range, base, committed, pending, rank, is_queued }
+    }
 }
 
 impl Overlay {
@@ -201,7 +207,7 @@ impl Overlay {
     /// Gives the last deferred record an entry.
     pub(crate) fn wake_next(&mut self) -> Option<(usize, KeyName)> {
         let record = self.deferred.pop()?;
-        self.wake(record.range(), record.name, record.written);
+        self.wake(record);
         Some((record.range(), record.name))
     }
 
@@ -210,9 +216,9 @@ impl Overlay {
         core::mem::take(&mut self.woken)
     }
 
-    fn wake(&mut self, range: usize, name: KeyName, written: Written) {
-        self.unconfirmed.insert(place_of(range, name), written);
-        self.table.insert_unique(name.hash, unconfirmed_entry(range, name, written), |entry| entry.name.hash);
+    fn wake(&mut self, record: DeferredRecord) {
+        self.unconfirmed.insert(place_of(record.range(), record.name), record.written);
+        self.table.insert_unique(record.name.hash, record.to_entry(), |entry| entry.name.hash);
     }
 
     fn has_entry(&self, range: usize, name: KeyName) -> bool {
@@ -221,8 +227,7 @@ impl Overlay {
 
     #[cold]
     fn find_deferred(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<OverlayEntry> {
-        let (name, written) = self.deferred.find(range, hash, ident)?;
-        Some(unconfirmed_entry(range, name, written))
+        self.deferred.find(range, hash, ident).map(|record| record.to_entry())
     }
 
     pub(crate) fn resident_bytes(&self) -> usize {
@@ -269,9 +274,9 @@ impl Overlay {
     pub(crate) fn find_mut(&mut self, range: usize, name: KeyName) -> Option<&mut OverlayEntry> {
         if self.deferred.len() > 0
             && !self.has_entry(range, name)
-            && let Some(written) = self.deferred.take(range, name)
+            && let Some(record) = self.deferred.take(range, name)
         {
-            self.wake(range, name, written);
+            self.wake(record);
             self.woken.push((range, name));
         }
         self.table.find_mut(name.hash, |entry| entry.name == name && entry.range == range)
@@ -281,14 +286,16 @@ impl Overlay {
     pub(crate) fn insert(&mut self, range: usize, name: KeyName, base: OverlayBase, written: Written) {
         debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
         let pending = PendingOfKey { count: 1, newest: written };
-        let entry = OverlayEntry { name, range, base, committed: None, pending, is_queued: false };
+        let (committed, rank, is_queued) = (None, CopyRank::Put, false);
+        let entry = OverlayEntry { name, range, base, committed, pending, rank, is_queued };
         self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
     }
 
     /// Adds an entry with a committed record over an unknown base, for a key that has none.
     pub(crate) fn insert_committed(&mut self, range: usize, name: KeyName, written: Written) {
         debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
-        self.table.insert_unique(name.hash, unconfirmed_entry(range, name, written), |entry| entry.name.hash);
+        let entry = DeferredRecord::new(range, name, written, CopyRank::Put).to_entry();
+        self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
         self.enter_unconfirmed(range, name, written);
     }
 
@@ -308,19 +315,20 @@ impl Overlay {
     pub(crate) fn set_committed(&mut self, range: usize, name: KeyName, written: Written) -> Option<Written> {
         let entry = self.find_mut(range, name)?;
         assert_eq!(entry.base, OverlayBase::Unknown, "the index takes what is committed over a known base");
+        entry.rank = CopyRank::Put;
         let replaced = entry.committed.replace(written);
         self.enter_unconfirmed(range, name, written);
         replaced
     }
 
-    /// Sets the confirmed base; returns the committed record that waited for it.
-    pub(crate) fn confirm(&mut self, range: usize, name: KeyName, base: OverlayBase) -> Option<Written> {
+    /// Sets the confirmed base; returns the committed record that waited for it, and its rank.
+    pub(crate) fn confirm(&mut self, range: usize, name: KeyName, base: OverlayBase) -> Option<(Written, CopyRank)> {
         assert_ne!(base, OverlayBase::Unknown, "confirmed means known");
         let entry = self.find_mut(range, name)?;
         entry.base = base;
         entry.is_queued = false;
-        let waiting = entry.committed.take();
-        if let Some(written) = &waiting {
+        let waiting = entry.committed.take().map(|written| (written, entry.rank));
+        if let Some((written, _)) = &waiting {
             self.unconfirmed.remove(&place_of(range, name));
             count_delete(&mut self.deletes, range, written, false);
         }

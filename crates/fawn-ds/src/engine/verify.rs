@@ -9,7 +9,7 @@ use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::RangeNumber;
 use crate::index::Pointer;
-use crate::overlay::{APART_BYTES, ENTRY_BYTES, KeyName, OverlayBase, ReplacedRecord, Written};
+use crate::overlay::{APART_BYTES, CopyRank, ENTRY_BYTES, KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::PendingRecord;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyHash, MonoMs, Version};
@@ -247,12 +247,14 @@ impl<D: Device> Engine<D> {
             // This place of the disk is readable again: the other entries need not wait.
             self.apart = ApartRetry { retry_at: self.now.mono, delay_ms: RETRY_MS_MIN, after: self.apart.after };
         }
+        // Of equal versions, a put of the index counts beside its copy, and beside the trace of a sorted one.
+        let is_newest = |written: &Written, rank| (version, CopyRank::Put) < (written.version, rank);
         match waiting {
             // A newer survivor that an opening read first would stay. This is a guard: an opening compares records that may
             // be older than a survivor, and defers none of them.
-            Some(written) if version > written.version && !written.is_put => {}
+            Some((written, rank)) if !is_newest(&written, rank) && !written.is_put => {}
             // The same of a put, or a transferred record that came twice: the first one stays.
-            Some(written) if version >= written.version && written.is_put => {
+            Some((written, rank)) if !is_newest(&written, rank) => {
                 self.records.remove(at, KeyHash(name.hash));
                 self.release_old(
                     at,
@@ -260,7 +262,7 @@ impl<D: Device> Engine<D> {
                     version,
                 );
             }
-            Some(written) => self.move_index(at, name, base, written),
+            Some((written, _)) => self.move_index(at, name, base, written),
             None => {}
         }
         self.overlay.remove_if_settled(at, name);

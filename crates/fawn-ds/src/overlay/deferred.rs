@@ -60,15 +60,15 @@ impl DeferredList {
     }
 
     /// The record of a key; `ident` is computed only if 64 bits already match.
-    pub(super) fn find(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<(KeyName, Written)> {
+    pub(super) fn find(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<&DeferredRecord> {
         let mut found = self.between((range, hash, 0), (range, hash, u64::MAX)).peekable();
         found.peek()?;
         let ident = ident();
-        found.find(|record| record.name.ident == ident).map(|record| (record.name, record.written))
+        found.find(|record| record.name.ident == ident)
     }
 
     /// Takes the record of a key.
-    pub(super) fn take(&mut self, range: usize, name: KeyName) -> Option<Written> {
+    pub(super) fn take(&mut self, range: usize, name: KeyName) -> Option<DeferredRecord> {
         let place = place_of(range, name);
         let at = self.records.binary_search_by_key(&place, DeferredRecord::place).ok()?;
         let record = &mut self.records[at];
@@ -76,7 +76,7 @@ impl DeferredList {
             return None;
         }
         self.left -= 1;
-        Some(record.written)
+        Some(*record)
     }
 
     /// Takes the last record.
