@@ -10,6 +10,7 @@ mod check;
 mod checkpoint;
 mod checkpoint_compared;
 mod checkpoint_in_progress;
+mod checkpoint_sorted;
 mod cleaning;
 mod clears_undone;
 mod clocks;
