@@ -109,8 +109,11 @@ impl<D: Device> Engine<D> {
         if engine.options.read_only {
             StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
         } else {
-            // The next opening scans the active segments again, whether there is another checkpoint or not.
-            let complete = scanned.iter().filter(|scanned| scanned.entry.seal.is_some());
+            // The next opening scans the active segments and the sorted ones before the checkpoint again, whether there is
+            // another checkpoint or not.
+            let from = engine.checkpoints.last.from;
+            let is_behind = |entry: &SegmentEntry| entry.seal.is_some() && entry.sequence >= from[entry.stream];
+            let complete = scanned.iter().filter(|scanned| is_behind(&scanned.entry));
             engine.checkpoints.last.log_bytes = complete.map(|scanned| u64::from(scanned.report.valid_len)).sum();
             engine.begin(&scanned, &report)?;
         }
