@@ -19,6 +19,7 @@ mod counted;
 mod crash;
 mod damage;
 mod deferred;
+mod deferred_bounds;
 mod deferred_model;
 mod deferred_refused;
 mod deferred_survivors;
