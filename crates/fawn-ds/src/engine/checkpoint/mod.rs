@@ -168,17 +168,27 @@ impl<D: Device> Engine<D> {
     }
 
     fn is_checkpoint_due(&mut self) -> bool {
-        let Checkpoints { last: LastCheckpoint { log_bytes, overwritten, .. }, retry_at, .. } = self.checkpoints;
+        let Checkpoints { last: LastCheckpoint { log_bytes, overwritten, .. }, least_bytes, retry_at, .. } =
+            self.checkpoints;
+        if log_bytes < least_bytes || self.now.mono < retry_at {
+            return false;
+        }
         // Further keys are overwritten while the checkpoint is written.
-        let is_many = overwritten >= self.options.deferred_keys_max() / 3 * 2;
+        let is_many = overwritten >= self.deferred_keys_max() / 3 * 2;
         let is_due = |state: &Checkpoints| log_bytes >= if is_many { state.least_bytes } else { state.due_bytes };
-        if !is_due(&self.checkpoints) || self.now.mono < retry_at {
+        if !is_due(&self.checkpoints) {
             return false;
         }
         let image_bytes = self.image_bytes();
         self.checkpoints.due_bytes = (LOG_PER_IMAGE * image_bytes).max(self.options.checkpoint_log_bytes_min);
         self.checkpoints.least_bytes = (LOG_PER_IMAGE_MIN * image_bytes).max(self.options.checkpoint_log_bytes_min);
         is_due(&self.checkpoints)
+    }
+
+    /// Overwritten keys that an opening beside the present indexes can defer.
+    fn deferred_keys_max(&self) -> usize {
+        let index_bytes = self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum();
+        self.options.deferred_keys_max().min(self.options.deferred_keys_max_beside(index_bytes))
     }
 
     fn image_bytes(&self) -> u64 {
