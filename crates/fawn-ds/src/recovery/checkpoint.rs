@@ -295,8 +295,7 @@ impl<D: Device> IndexBuilder<'_, D> {
                 Ok(image) => {
                     report.checkpoint_entries = Some(image.entries());
                     let from = self.take_image(image);
-                    let index_bytes = self.engine.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum();
-                    self.deferred.bound_beside(&self.engine.options, index_bytes);
+                    self.bound_deferred();
                     return from;
                 }
                 Err(error) => {
@@ -307,6 +306,12 @@ impl<D: Device> IndexBuilder<'_, D> {
             }
         }
         PerStream::default()
+    }
+
+    /// Leaves memory for the indexes as they are now.
+    pub(super) fn bound_deferred(&mut self) {
+        let index_bytes = self.engine.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum();
+        self.deferred.bound_beside(&self.engine.options, index_bytes);
     }
 
     fn take_image(&mut self, image: CheckpointImage) -> PerStream<Watermark> {

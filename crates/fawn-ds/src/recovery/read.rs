@@ -54,6 +54,8 @@ impl<D: Device> Engine<D> {
                 sealed_len: entry.sealed_len(),
             };
             let (scan, pages) = scan_segment(&mut builder, slot, input)?;
+            // Without a checkpoint the indexes grow with each segment.
+            builder.bound_deferred();
             report.segments += 1;
             report.records += scan.records;
             report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
