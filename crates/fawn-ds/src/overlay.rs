@@ -221,7 +221,8 @@ impl Overlay {
         self.table.insert_unique(record.name.hash, record.to_entry(), |entry| entry.name.hash);
     }
 
-    fn has_entry(&self, range: usize, name: KeyName) -> bool {
+    /// Whether the key has an entry, and not only a deferred record.
+    pub(crate) fn has_entry(&self, range: usize, name: KeyName) -> bool {
         self.table.find(name.hash, |entry| entry.name == name && entry.range == range).is_some()
     }
 

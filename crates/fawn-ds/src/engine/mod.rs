@@ -286,8 +286,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Overwritten keys that the opening left to be confirmed, and nothing asked for since. Polls confirm them. If nothing is
-    /// in flight, no event says that the next poll is due.
+    /// Overwritten keys that the opening left to be confirmed, and nothing asked for since.
     pub fn verifications_deferred(&self) -> usize {
         self.overlay.deferred()
     }

@@ -48,10 +48,19 @@ impl<D: Device> Engine<D> {
         if is_full { Err(EngineError::Overloaded) } else { Ok(()) }
     }
 
+    /// Whether memory for another entry apart is left.
+    fn has_apart_room(&self) -> bool {
+        self.overlay.apart() * (ENTRY_BYTES + APART_BYTES) < self.options.apart_bytes_max()
+    }
+
+    /// Whether polls confirm what the opening deferred. If nothing is in flight, no event says that the next poll is due.
+    pub fn is_confirming(&self) -> bool {
+        self.overlay.deferred() > 0 && self.has_apart_room()
+    }
+
     /// Refuses a write that may add an entry apart once memory for them is used up. Waiting would not help.
     pub(crate) fn check_apart(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> Result<(), EngineError> {
-        let keys = self.overlay.apart();
-        if keys * (ENTRY_BYTES + APART_BYTES) < self.options.apart_bytes_max() {
+        if self.has_apart_room() {
             return Ok(());
         }
         self.check_base(at, hash, key)
@@ -60,6 +69,10 @@ impl<D: Device> Engine<D> {
     #[cold]
     fn check_base(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> Result<(), EngineError> {
         match self.base_of(at, hash, key) {
+            // A deferred record takes less memory than an entry.
+            (name, None) if !self.overlay.has_entry(at, name) => {
+                Err(EngineError::TooCorrupt { keys: self.overlay.apart() as u64 })
+            }
             (_, Some(OverlayBase::Unknown)) => Err(EngineError::TooCorrupt { keys: self.overlay.apart() as u64 }),
             _ => Ok(()),
         }
@@ -152,7 +165,8 @@ impl<D: Device> Engine<D> {
             self.verify_step(at, name, Rejected::new(), false);
         }
         for _ in 0..DEFERRED_PER_POLL_MAX {
-            if self.deferred_in_flight >= DEFERRED_IN_FLIGHT_MAX {
+            // In the list, they take a fraction of the memory of entries apart.
+            if self.deferred_in_flight >= DEFERRED_IN_FLIGHT_MAX || !self.has_apart_room() {
                 return;
             }
             let Some((at, name)) = self.overlay.wake_next() else { return };

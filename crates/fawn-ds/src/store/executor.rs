@@ -243,7 +243,7 @@ impl OpExecutor {
             Op::Stats => Ok(Progress::Done(Response::Stats(Box::new(Stats::of(&self.engine))))),
             Op::Sync => Ok(Progress::Syncing(self.engine.progress(RANGE).appended)),
             Op::Tick => {
-                let is_confirming = self.engine.verifications_deferred() > 0;
+                let is_confirming = self.engine.is_confirming();
                 let scrub_at = self.engine.scrub_at();
                 let scrub_in_ms = scrub_at.map(|at| at.ms_since(self.now.mono));
                 Ok(Progress::Done(Response::Ticked { is_busy: self.is_busy(), is_confirming, scrub_in_ms }))

@@ -1,6 +1,6 @@
 //! Bounds of what an opening defers: by the memory that the indexes leave, and while old versions cannot be read.
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{Options, View};
+use fawn_ds::internals::{EngineError, Options, View};
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -106,6 +106,11 @@ fn deferred_keys_whose_old_versions_are_unreadable_stay_within_the_budget() {
     }
     let report = node.engine.log_report();
     assert!(most <= MEMORY_BYTES, "{most} B, {report:?}, {} deferred", node.engine.verifications_deferred());
+    // A write would give the last one that is to be confirmed an entry, too.
+    let key = (0..6_500).map(u64::to_be_bytes).min_by_key(|key| TestNode::hash(key).0).unwrap();
+    let refused = node.append(&[TestWrite { key: key.to_vec(), value: Some(vec![1]), expires_at_ms: 0 }]);
+    assert!(matches!(refused, Err(EngineError::TooCorrupt { .. })) && !node.engine.is_confirming(), "{refused:?}");
+    assert!(node.engine.verifications_deferred() > 0);
     disk.heal();
     node.now = node.now.plus_ms(120_000);
     node.settle();

@@ -341,7 +341,7 @@ impl<D: Device> Shard<D> {
         let is_unsynced = engine.poisoned().is_none()
             && members.iter().map(|member| engine.progress(member.id)).any(|log| log.synced < log.appended);
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
-        let is_confirming = engine.verifications_deferred() > 0 && engine.in_flight() == 0;
+        let is_confirming = engine.is_confirming() && engine.in_flight() == 0;
         let confirm = is_confirming.then(|| now.mono.plus_ms(CONFIRM_MS));
         [*flush_at, retry, sync, confirm, engine.scrub_at(), self.cluster_deadline()].into_iter().flatten().min()
     }
