@@ -6,7 +6,7 @@ use crate::error::EngineError;
 use crate::format::record::{self, PEEK_BYTES, RecordKind, RecordPlace};
 use crate::index::Pointer;
 use crate::log::segments::SegmentTable;
-use crate::overlay::{CopyRank, KeyName, OverlayBase, ReplacedRecord, Written};
+use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyHash, Version};
@@ -31,6 +31,19 @@ pub(super) struct Conflict {
     pub(super) len_bytes: u32,
     pub(super) is_put: bool,
     pub(super) rank: CopyRank,
+    /// The index has nothing newer: it may be deferred.
+    pub(super) is_newest: bool,
+}
+
+impl Conflict {
+    const fn written(&self) -> Written {
+        let &Self { version, pointer, len_bytes, is_put, .. } = self;
+        Written { version, pointer, len_bytes, is_put }
+    }
+
+    const fn to_deferred(self) -> DeferredRecord {
+        DeferredRecord::new(self.range, self.name, self.written(), self.rank)
+    }
 }
 
 /// A decoded record of the index.
@@ -66,21 +79,27 @@ impl Conflicts {
     pub(super) fn resolve<D: Device>(
         &mut self,
         engine: &mut Engine<D>,
-        deferred: &DeferredRecords,
+        deferred: &mut DeferredRecords,
     ) -> Result<(), EngineError> {
-        self.read_candidates(engine)?;
+        self.read_candidates(engine);
         for conflict in core::mem::take(&mut self.list) {
-            let Conflict { range, name, version, rank, .. } = conflict;
             // A newer one may have been deferred since.
-            if !deferred.hides(range, name, version, rank) {
-                self.settle(engine, &conflict)?;
+            if deferred.replace(engine, conflict.to_deferred()) {
+                continue;
+            }
+            match self.settle(engine, &conflict) {
+                // The engine keeps what it cannot compare, until it can.
+                Err(_) if conflict.is_newest && !engine.options.read_only => {
+                    deferred.insert(engine, conflict.to_deferred());
+                }
+                settled => settled?,
             }
         }
         self.known.clear();
         Ok(())
     }
 
-    fn read_candidates<D: Device>(&mut self, engine: &mut Engine<D>) -> Result<(), EngineError> {
+    fn read_candidates<D: Device>(&mut self, engine: &mut Engine<D>) {
         let candidates = |conflict: &Conflict| -> SmallVec<[Pointer; 4]> {
             engine.candidates(conflict.range, KeyHash(conflict.name.hash)).collect()
         };
@@ -101,18 +120,21 @@ impl Conflicts {
                 for (token, run) in tokens.into_iter().zip(batch) {
                     match io.finish(token) {
                         // Pages that cannot be read may lie between the candidates.
-                        Err(_) if engine.options.read_only => bufs.push(run.read_pages(&mut io, &engine.segments)),
-                        read => bufs.extend(read?),
+                        Err(_) if engine.options.read_only => {
+                            bufs.push(Some(run.read_pages(&mut io, &engine.segments)));
+                        }
+                        read => bufs.push(read.ok().flatten()),
                     }
                 }
             }
             for (run, buf) in batch.iter().zip(&bufs) {
+                let Some(buf) = buf else { continue };
                 for &pointer in &wanted[run.first..run.last] {
-                    self.learn(engine, pointer, run, buf)?;
+                    // Candidates that are missing are read again, one by one.
+                    let _ = self.learn(engine, pointer, run, buf);
                 }
             }
         }
-        Ok(())
     }
 
     /// Decodes a candidate from a run's bytes. A record longer than expected gets a read of its own.
@@ -150,12 +172,12 @@ impl Conflicts {
     }
 
     fn settle<D: Device>(&mut self, engine: &mut Engine<D>, conflict: &Conflict) -> Result<(), EngineError> {
-        let &Conflict { range, name, version, pointer, len_bytes, is_put, rank } = conflict;
+        let &Conflict { range, name, version, pointer, len_bytes, is_put, rank, .. } = conflict;
         let mut base = OverlayBase::Absent;
         let candidates: SmallVec<[Pointer; 4]> = engine.candidates(range, KeyHash(name.hash)).collect();
         for candidate in candidates {
             if !self.known.contains_key(&candidate) {
-                // An earlier conflict of this batch inserted it after the reads.
+                // An earlier conflict of this batch inserted it after the reads, or it could not be read with others.
                 let (slot, offset) = engine.segments.slot_and_offset(candidate);
                 let run = RecordRun::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
                 let buf = run.read(engine)?;
@@ -174,7 +196,7 @@ impl Conflicts {
             engine.segments.expect_mut(slot).add_live(range, len_bytes);
             self.known.insert(pointer, IndexedRecord { name, version, rank, len_bytes });
         }
-        engine.move_index(range, name, base, Written { version, pointer, len_bytes, is_put });
+        engine.move_index(range, name, base, conflict.written());
         Ok(())
     }
 }

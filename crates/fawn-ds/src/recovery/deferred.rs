@@ -96,11 +96,6 @@ impl DeferredRecords {
         }
     }
 
-    /// Whether a deferred record of the key counts, and not one of this version and rank.
-    pub(super) fn hides(&self, range: usize, name: KeyName, version: Version, rank: CopyRank) -> bool {
-        self.find(range, name).is_some_and(|at| !replaces(version, rank, &self.records[at]))
-    }
-
     /// Takes a record of a key that has a deferred one; the newer of the two stays. Returns whether it has.
     pub(super) fn replace<D: Device>(&mut self, engine: &mut Engine<D>, record: DeferredRecord) -> bool {
         let Some(at) = self.find(record.range(), record.name) else { return false };

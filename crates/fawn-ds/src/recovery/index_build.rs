@@ -356,12 +356,12 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             // older survivor may follow a newer one: its index entry stays until the newer one is confirmed.
             // A delete is copied for what it hides, whether it is current or not.
             let is_compared = may_be_older || entry.is_delete || self.has_replaced_survivors();
-            return if is_compared { self.index_compared(at, entry) } else { self.index_newest(at, entry) };
+            return if is_compared { self.index_compared(at, entry, false) } else { self.index_newest(at, entry) };
         }
         // A tombstone is indexed until the foreground is read, so that it keeps out the older puts that it hides. It may be
         // copied later than a newer put.
         self.tombstones.push(KeptTombstone { range: at, hash: KeyHash(name.hash), pointer, len_bytes });
-        self.index_compared(at, &ScannedEntry { kind: RecordKind::Put, is_delete: true, ..*entry });
+        self.index_compared(at, &ScannedEntry { kind: RecordKind::Put, is_delete: true, ..*entry }, false);
     }
 
     /// Whether survivors behind the checkpoint may have been replaced before it: a position at the start of a segment was
@@ -462,7 +462,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             || version <= tentative.survivors_highest
             || self.deferred.may_have_newer_survivor(name.hash, version);
         let is_compared = may_be_older || entry.is_trace;
-        if is_compared { self.index_compared(at, entry) } else { self.index_newest(at, entry) }
+        if is_compared { self.index_compared(at, entry, false) } else { self.index_newest(at, entry) }
     }
 
     /// Enters the newest record that its key has so far. Its old version may be confirmed later.
@@ -470,17 +470,17 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if self.deferred.has_room() && self.engine.candidates(at, KeyHash(entry.name.hash)).next().is_some() {
             return self.deferred.insert(self.engine, entry.to_deferred(at));
         }
-        self.index_compared(at, entry);
+        self.index_compared(at, entry, true);
     }
 
     /// Enters a record once its version is compared with that of its key's indexed record.
-    fn index_compared(&mut self, at: usize, entry: &ScannedEntry) {
+    fn index_compared(&mut self, at: usize, entry: &ScannedEntry, is_newest: bool) {
         let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
         let is_put = kind == RecordKind::Put;
         let has_candidates = self.engine.candidates(at, KeyHash(name.hash)).next().is_some();
         if has_candidates {
             let rank = entry.rank();
-            self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put, rank });
+            self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put, rank, is_newest });
         } else if is_put {
             self.insert(at, name, pointer, len_bytes);
         }
@@ -513,7 +513,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Settles the conflicts. Nothing else may be in flight.
     pub(super) fn resolve(&mut self) -> Result<(), OpenError> {
-        Ok(self.conflicts.resolve(self.engine, &self.deferred)?)
+        Ok(self.conflicts.resolve(self.engine, &mut self.deferred)?)
     }
 
     /// The log is read: what still waits for a mark stays pending.
