@@ -441,4 +441,23 @@ mod tests {
         assert_eq!((overlay.wake_next(), overlay.deferred(), overlay.len()), (None, 0, 3));
         assert_eq!((overlay.unconfirmed(0, 9, None).count(), overlay.all_unconfirmed().count()), (3, 3));
     }
+
+    /// Every segment that cleaning looks at asks whether a range has any.
+    #[test]
+    fn a_search_passes_over_no_records_of_a_range_that_are_all_taken() {
+        const TAKEN: u64 = 1_000;
+        let written = Written { version: Version::from_u64(1), pointer: Pointer::new(1), len_bytes: 32, is_put: true };
+        let name = |hash| KeyName { hash, ident: hash };
+        let record = |range, hash| DeferredRecord::new(range, name(hash), written, CopyRank::Put);
+        let mut overlay = Overlay::default();
+        overlay.defer((0..TAKEN).map(|hash| record(0, hash)).chain([record(1, 5)]).collect(), 1);
+        for hash in 0..TAKEN {
+            assert!(overlay.find_mut(0, name(hash)).is_some());
+            assert!(overlay.confirm(0, name(hash), OverlayBase::Absent).is_some());
+            overlay.remove_if_settled(0, name(hash));
+        }
+        let passed_max = |range| overlay.deferred.between((range, 0, 0), (range, u64::MAX, u64::MAX)).size_hint().1;
+        assert_eq!((passed_max(0), passed_max(1)), (Some(0), Some(1)));
+        assert!(overlay.unconfirmed(0, 0, None).next().is_none() && overlay.unconfirmed(1, 0, None).next().is_some());
+    }
 }
