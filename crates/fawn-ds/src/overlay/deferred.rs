@@ -43,8 +43,9 @@ impl DeferredRecord {
 #[derive(Debug, Default)]
 pub(super) struct DeferredList {
     records: Vec<DeferredRecord>,
-    /// Records that are not taken.
+    /// Records that are not taken, in all and by range: searches pass over none of a range whose records are all taken.
     left: usize,
+    left_by_range: Vec<usize>,
 }
 
 impl DeferredList {
@@ -52,7 +53,12 @@ impl DeferredList {
         records.shrink_to_fit();
         // In place: there may be no memory for a second list.
         records.sort_unstable_by_key(DeferredRecord::place);
-        Self { left: records.len(), records }
+        let mut left_by_range = Vec::new();
+        for record in &records {
+            left_by_range.resize(left_by_range.len().max(record.range() + 1), 0);
+            left_by_range[record.range()] += 1;
+        }
+        Self { left: records.len(), left_by_range, records }
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -75,8 +81,9 @@ impl DeferredList {
         if core::mem::replace(&mut record.is_taken, true) {
             return None;
         }
-        self.left -= 1;
-        Some(*record)
+        let record = *record;
+        self.note_taken(range);
+        Some(record)
     }
 
     /// Takes the last record.
@@ -87,16 +94,21 @@ impl DeferredList {
                 break record;
             }
         };
-        self.left -= 1;
+        self.note_taken(record.range());
         if self.records.len() < self.records.capacity() / 2 {
             self.records.shrink_to_fit();
         }
         Some(record)
     }
 
-    /// Records with places from `from` to `to`, both included.
+    fn note_taken(&mut self, range: usize) {
+        self.left -= 1;
+        self.left_by_range[range] -= 1;
+    }
+
+    /// Records of a range, with places from `from` to `to`, both included.
     pub(super) fn between(&self, from: OverlayKey, to: OverlayKey) -> impl Iterator<Item = &DeferredRecord> {
-        let at = if self.left == 0 {
+        let at = if self.left_by_range.get(from.0).is_none_or(|&left| left == 0) {
             self.records.len()
         } else {
             self.records.partition_point(|record| record.place() < from)
@@ -111,7 +123,9 @@ impl DeferredList {
 
     pub(super) fn forget_range(&mut self, range: usize) {
         self.records.retain(|record| record.range() != range);
-        self.left = self.iter().count();
+        if let Some(left) = self.left_by_range.get_mut(range) {
+            self.left -= core::mem::take(left);
+        }
     }
 
     pub(super) fn resident_bytes(&self) -> usize {
