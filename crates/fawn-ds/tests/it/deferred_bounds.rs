@@ -1,6 +1,7 @@
 //! Bounds of what an opening defers: by the memory that the indexes leave, and while old versions cannot be read.
 use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{EngineError, Options, View};
+use fawn_flash::sim::Loss;
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -153,5 +154,28 @@ fn an_unreadable_old_version_keeps_no_store_from_opening_that_cannot_defer_all_k
         }
         drop(node);
         disk.kill(1);
+    }
+}
+
+/// An opening defers these as any other: their older records are in the log that it scans.
+#[test]
+fn a_checkpoint_is_due_before_more_new_keys_are_overwritten_than_an_opening_defers() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { segment_bytes: 64 << 10, ..options() };
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000)).unwrap();
+    for number in 0..40_000 {
+        (0..2).for_each(|_| put(&mut node, number, 20));
+        if number % 2_000 == 1_999 {
+            node.settle();
+            let image = disk.image(Loss::Process, number);
+            let opened = TestNode::open_in_chain(&image, options.clone(), node.now).unwrap();
+            let deferred = opened.engine.verifications_deferred();
+            // 59 B each.
+            assert!(
+                deferred < MEMORY_BYTES as usize * 3 / 8 / 59,
+                "{number}: {deferred} deferred: {:?}",
+                opened.report
+            );
+        }
     }
 }
