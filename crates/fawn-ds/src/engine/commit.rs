@@ -142,7 +142,8 @@ impl<D: Device> Engine<D> {
         let (slot, _) = self.segments.slot_and_offset(old.pointer);
         let segment = self.segments.expect_mut(slot);
         let last = &mut self.checkpoints.last;
-        last.overwritten += usize::from(segment.sequence < last.from[segment.stream]);
+        let is_in_image = segment.sequence < last.from[segment.stream];
+        *(if is_in_image { &mut last.overwritten } else { &mut last.rewritten }) += 1;
         let is_first = segment.remove_live(at, old.len_bytes, by, end);
         if segment.is_dead() {
             self.drops.examine.push((slot, segment.sequence));

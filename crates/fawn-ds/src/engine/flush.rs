@@ -109,7 +109,8 @@ impl<D: Device> Engine<D> {
             // Survivors are no part of a history: no version of a range becomes durable with them.
             StreamKind::Survivors => FrameRanges::new(),
         };
-        self.checkpoints.last.log_bytes += u64::from(end - offset);
+        let last = &mut self.checkpoints.last;
+        (last.log_bytes, last.records) = (last.log_bytes + u64::from(end - offset), last.records + u64::from(count));
         let write_end = end.next_multiple_of(PAGE_BYTES as u32);
         let done = false;
         let frame = ClosedFrame { slot, sequence, offset, end, record_bytes, count, chain, write_end, ranges, done };

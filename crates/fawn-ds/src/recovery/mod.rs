@@ -112,9 +112,10 @@ impl<D: Device> Engine<D> {
             // The next opening scans the active segments and the sorted ones before the checkpoint again, whether there is
             // another checkpoint or not.
             let from = engine.checkpoints.last.from;
-            let is_behind = |entry: &SegmentEntry| entry.seal.is_some() && entry.sequence >= from[entry.stream];
-            let complete = scanned.iter().filter(|scanned| is_behind(&scanned.entry));
+            let behind = || scanned.iter().filter(|scanned| scanned.entry.sequence >= from[scanned.entry.stream]);
+            let complete = behind().filter(|scanned| scanned.entry.seal.is_some());
             engine.checkpoints.last.log_bytes = complete.map(|scanned| u64::from(scanned.report.valid_len)).sum();
+            engine.checkpoints.last.records = behind().map(|scanned| scanned.report.records).sum();
             engine.begin(&scanned, &report)?;
         }
         Ok((engine, report))

@@ -93,8 +93,19 @@ pub(crate) struct LastCheckpoint {
     pub(crate) from: PerStream<u64>,
     /// Bytes of log frames since it began.
     pub(crate) log_bytes: u64,
-    /// Keys that were overwritten or deleted since, of those in the image.
-    pub(crate) overwritten: usize,
+    /// Records of these frames.
+    pub(crate) records: u64,
+    /// Records of the image that were replaced or deleted since, and records of these frames that were.
+    pub(crate) overwritten: u64,
+    pub(crate) rewritten: u64,
+}
+
+impl LastCheckpoint {
+    /// Keys that an opening would find an older record of, at most. A key that is written again and again counts once: each
+    /// record that was not replaced is another key's.
+    fn overwritten_keys_max(&self) -> u64 {
+        (self.overwritten + self.rewritten).min(self.records.saturating_sub(self.rewritten))
+    }
 }
 
 /// State of checkpoints.
@@ -168,13 +179,13 @@ impl<D: Device> Engine<D> {
     }
 
     fn is_checkpoint_due(&mut self) -> bool {
-        let Checkpoints { last: LastCheckpoint { log_bytes, overwritten, .. }, least_bytes, retry_at, .. } =
-            self.checkpoints;
+        let Checkpoints { last, least_bytes, retry_at, .. } = self.checkpoints;
+        let log_bytes = last.log_bytes;
         if log_bytes < least_bytes || self.now.mono < retry_at {
             return false;
         }
         // Further keys are overwritten while the checkpoint is written.
-        let is_many = overwritten >= self.deferred_keys_max() / 3 * 2;
+        let is_many = last.overwritten_keys_max() >= self.deferred_keys_max() as u64 / 3 * 2;
         let is_due = |state: &Checkpoints| log_bytes >= if is_many { state.least_bytes } else { state.due_bytes };
         if !is_due(&self.checkpoints) {
             return false;
@@ -406,6 +417,8 @@ impl<D: Device> Engine<D> {
         self.checkpoints.last = LastCheckpoint {
             from: writer.last.from,
             log_bytes: writer.last.log_bytes + since.log_bytes,
+            records: writer.last.records + since.records,
+            rewritten: writer.last.rewritten + since.rewritten,
             overwritten: writer.last.overwritten + since.overwritten,
         };
         self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
