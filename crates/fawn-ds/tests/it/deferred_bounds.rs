@@ -1,9 +1,10 @@
 //! Bounds of what an opening defers: by the memory that the indexes leave, and while old versions cannot be read.
+use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{EngineError, Options, View};
+use fawn_ds::internals::{Engine, EngineError, Options, View};
 use fawn_flash::sim::Loss;
-use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
-use fawn_types::{Durability, Now};
+use fawn_flash::{Device, IoClass, SimDevice, SimDisk, SimOptions};
+use fawn_types::{Durability, KeyRange, Now};
 
 const MEMORY_BYTES: u64 = 1 << 20;
 
@@ -178,4 +179,40 @@ fn a_checkpoint_is_due_before_more_new_keys_are_overwritten_than_an_opening_defe
             );
         }
     }
+}
+
+/// The records of the range before a split or merge are in the order of its history, like its heirs' own.
+#[test]
+fn an_opening_behind_a_split_reads_no_old_version_of_an_overwritten_key() {
+    const KEYS: u64 = 1_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { segment_bytes: 64 << 10, space_amplification_max_percent: 10_000, ..options() };
+    let mut harness = RangeHarness::new(disk, options, true);
+    harness.add(1, KeyRange::ALL);
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| number.to_be_bytes().to_vec()).collect();
+    let write = |harness: &mut RangeHarness, value: u8| {
+        // Every other key is written once, and keeps its segment.
+        for (number, key) in keys.iter().enumerate().step_by(usize::from(value)) {
+            harness.write(key, Some(&[value; 100]));
+            if number % 32 == 0 {
+                harness.turn();
+            }
+        }
+        harness.settle();
+    };
+    write(&mut harness, 1);
+    let spare = SimDevice::attach(&SimDisk::new(SimOptions::default()));
+    let spare = Engine::open(spare, harness.options.clone(), harness.now).unwrap().0;
+    std::mem::replace(&mut harness.engine, spare).close().unwrap();
+    harness.options.checkpoint_log_bytes_min = u64::MAX;
+    harness.open_again();
+    write(&mut harness, 2);
+    harness.split(1, ring_at(0x80), 2, 3);
+    harness.disk.kill(1);
+    let image = harness.disk.image(Loss::Process, 1);
+    let opened = Engine::open(SimDevice::attach(&image), harness.options.clone(), harness.now).unwrap().0;
+    let deferred = opened.verifications_deferred() as u64;
+    assert!(deferred > KEYS * 9 / 20, "{deferred} of {KEYS} keys");
+    harness.open_again();
+    harness.check(&keys, "opened");
 }
