@@ -33,6 +33,8 @@ struct ScannedEntry {
     is_trace: bool,
     /// A delete that has an index entry.
     is_delete: bool,
+    /// It came with a transfer of its own range, in any order of versions.
+    is_copied: bool,
 }
 
 impl ScannedEntry {
@@ -265,11 +267,11 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             return;
         };
         self.engine.enter_segment(owner, slot, version, kind);
-        let hash = KeyHash::of(&self.engine.secret, record.key).0;
-        let name = self.engine.name_of(hash, record.key);
+        let name = self.engine.name_of(KeyHash::of(&self.engine.secret, record.key).0, record.key);
         let is_trace = is_sorted && kind == RecordKind::Tombstone;
         let is_delete = kind == RecordKind::Put && record.kind == RecordKind::Tombstone;
-        let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner, is_trace, is_delete };
+        let is_copied = self.tentative[at].is_copied(version);
+        let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner, is_trace, is_delete, is_copied };
         if is_in_image && stream == StreamKind::Foreground {
             return self.hide(at, number, &entry);
         }
@@ -282,7 +284,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             }
             return self.survivor(owner, &entry);
         }
-        if self.tentative[at].is_copied(version) {
+        if is_copied {
             if is_retired && version <= self.tentative[at].cleared && kind != RecordKind::Result {
                 return;
             }
@@ -456,10 +458,10 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if self.deferred.replace(self.engine, entry.to_deferred(at)) {
             return;
         }
-        // The foreground's own records have ascending versions. A survivor or a transferred record may be newer.
-        let tentative = &self.tentative[at];
-        let may_be_older = tentative.is_copied(version)
-            || version <= tentative.survivors_highest
+        // The foreground's own records have ascending versions, over splits and merges too. A survivor or a transferred record
+        // may be newer.
+        let may_be_older = entry.is_copied
+            || version <= self.tentative[at].survivors_highest
             || self.deferred.may_have_newer_survivor(name.hash, version);
         let is_compared = may_be_older || entry.is_trace;
         if is_compared { self.index_compared(at, entry, false) } else { self.index_newest(at, entry) }
