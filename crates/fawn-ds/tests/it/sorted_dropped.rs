@@ -108,3 +108,35 @@ fn sorted_segments_that_are_filed_keep_none_of_each_other() {
     let report = harness.engine.log_report();
     assert!(report.segments <= 6, "{report:?} {:?}", harness.engine.segments_kept());
 }
+
+/// A store that was split, and sorts late: filing finds tombstones of the time without runs, which have no entry. They keep none
+/// of each other.
+#[test]
+fn tombstones_that_are_filed_keep_none_of_each_other() {
+    let later = Options { capacity_bytes: Some(40 << 16), sort_bytes: 1, ..sorted(Durability::Sync) };
+    let first = Options { layout: RecordLayout::Log, ..later.clone() };
+    let mut harness = whole(1, first, true);
+    let mut rng = Rng::new(1);
+    let keys = (40 << 16) * 65 / 100 / 320;
+    let mut write = |harness: &mut RangeHarness, key: u64| {
+        let value = (rng.below(4) > 0).then_some(&[1; 300][..]);
+        harness.write(format!("key-{key}").as_bytes(), value);
+        harness.turn();
+    };
+    let mut order = Rng::new(2);
+    for number in 0..12_000 {
+        write(&mut harness, if number < keys { number } else { order.below(keys) });
+    }
+    harness.settle();
+    harness.options = later;
+    harness.reopen(1, false);
+    (0..3).for_each(|_| settle_and_sort(&mut harness));
+    harness.split(1, ring_at(0x80), 2, 3);
+    file(&mut harness);
+    assert!(harness.engine.runs() > 0 && harness.engine.stats().segments_filed > 8, "{:?}", harness.engine);
+    for _ in 0..12_000 {
+        write(&mut harness, order.below(keys));
+    }
+    let moved = harness.engine.stats().moved_tombstones;
+    assert!(moved < 20_000, "{moved} tombstones were copied");
+}
