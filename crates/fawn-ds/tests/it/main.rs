@@ -22,6 +22,7 @@ mod deferred;
 mod deferred_bounds;
 mod deferred_model;
 mod deferred_refused;
+mod deferred_space;
 mod deferred_survivors;
 mod deferred_traces;
 mod dropping;
