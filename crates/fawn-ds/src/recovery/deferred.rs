@@ -53,6 +53,11 @@ impl DeferredRecords {
         self.keys_max = self.keys_max.min(options.deferred_keys_max_beside(index_bytes));
     }
 
+    /// All keys are compared by the opening.
+    pub(super) const fn defer_nothing(&mut self) {
+        self.keys_max = 0;
+    }
+
     /// Notes a survivor that is not deferred.
     pub(super) fn add_survivor(&mut self, hash: u64, version: Version) {
         self.survivors.resize(self.filter_words, 0);

@@ -34,6 +34,10 @@ impl<D: Device> Engine<D> {
         }
         let mut builder = IndexBuilder::new(self);
         let from = builder.load_checkpoint(report);
+        if builder.engine.is_nearly_full() {
+            // Segments with deferred records are not cleaned. Openings of short duration would never confirm all.
+            builder.deferred.defer_nothing();
+        }
         // A sorted segment before the checkpoint hides copies behind it.
         listed.retain(|(_, entry)| entry.is_sorted || entry.sequence >= from[entry.stream].sequence);
         if let Some(progress) = &builder.engine.options.progress {

@@ -267,6 +267,15 @@ impl<D: Device> Engine<D> {
         (capacity_bytes / u64::from(self.options.segment_bytes)).min(self.device_segments)
     }
 
+    /// Whether hardly more space is left than the reserve for cleaning.
+    pub(crate) fn is_nearly_full(&mut self) -> bool {
+        let free_bytes = self.device.free_bytes().unwrap_or(u64::MAX);
+        let (taken, free) = (self.taken_segments(), free_bytes / u64::from(self.options.segment_bytes));
+        let capacity = self.capacity_segments().min(taken.saturating_add(free));
+        let left = capacity.saturating_sub(taken);
+        left < (capacity / 10).max(reserved_segments(capacity) + SEGMENTS_MIN)
+    }
+
     /// Measures the device: the store's segments and those that it has space for. The reserve for cleaning is kept on a
     /// device that others fill as well.
     pub(crate) fn measure_device(&mut self) {
