@@ -81,7 +81,7 @@ impl RecordCache {
     #[inline]
     #[must_use]
     pub fn has_free_memory(&self) -> bool {
-        self.slabs.slabs() < self.slabs.slabs_max() || self.slabs.has_free_slab()
+        self.slabs.has_unused_slab()
     }
 
     /// The record of a key, if cached. Counts a hit or a miss, and a use of the record.

@@ -347,6 +347,11 @@ impl RecordSlabs {
         true
     }
 
+    /// Whether there is a slab, or may be, besides the spare ones.
+    pub(super) fn has_unused_slab(&self) -> bool {
+        self.unused() > SPARE_SLABS
+    }
+
     /// Whether a slab is free for the records of the last one.
     pub(super) fn has_free_slab(&self) -> bool {
         !self.free.is_empty()

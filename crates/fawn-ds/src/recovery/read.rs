@@ -34,8 +34,10 @@ impl<D: Device> Engine<D> {
         }
         let mut builder = IndexBuilder::new(self);
         let from = builder.load_checkpoint(report);
-        if builder.engine.is_nearly_full() {
-            // Segments with deferred records are not cleaned. Openings of short duration would never confirm all.
+        let scanned = listed.iter().filter(|(_, entry)| entry.sequence >= from[entry.stream].sequence).count() as u64;
+        if scanned * 4 >= builder.engine.capacity_segments() && builder.engine.is_nearly_full() {
+            // Segments with deferred records are not cleaned. Openings of short duration would never confirm all, and fill the
+            // store. A smaller part of it leaves others to clean.
             builder.deferred.defer_nothing();
         }
         // A sorted segment before the checkpoint hides copies behind it.

@@ -222,9 +222,9 @@ fn records_get_the_memory_that_pages_do_not_use() {
             }
             node.settle();
         }
-        let mut before = 0;
+        let mut before = node.engine.record_cache_stats();
         for round in 0..3 {
-            before = hits(&node);
+            before = node.engine.record_cache_stats();
             for number in 0..keys {
                 assert_eq!(value(&mut node, number, View::Committed).unwrap().len(), 300, "round {round}");
                 node.turn();
@@ -232,16 +232,20 @@ fn records_get_the_memory_that_pages_do_not_use() {
         }
         assert_eq!(node.engine.page_cache_stats().evictions, 0);
         assert!(node.engine.memory().total_bytes() <= memory_bytes * 102 / 100, "{:?}", node.engine.memory());
-        let hits = hits(&node) - before;
+        let stats = node.engine.record_cache_stats();
         node.engine.close().unwrap();
-        hits
+        (stats.hits - before.hits, stats.inserts - before.inserts)
     };
     // Records take 7 MB, their pages 7 MB.
-    let hits = gets(24 << 20);
-    assert!(hits > keys * 9 / 10, "{hits} of {keys} gets");
+    let (hits, inserts) = gets(24 << 20);
+    assert!(hits > keys * 9 / 10 && inserts < keys / 10, "{hits} hits, {inserts} inserts of {keys} gets");
+    // Room for less than half of the records: most gets find theirs in a page, and insert none for that.
+    let (hits, inserts) = gets(15 << 20);
+    assert!((keys / 3..keys * 9 / 10).contains(&hits), "{hits} of {keys} gets");
+    assert!(inserts < keys / 5, "{inserts} inserts of {keys} gets");
     // Too little is left here for one record in three, once the pages are there.
-    let hits = gets(11 << 20);
-    assert!(hits < keys / 1000, "{hits} of {keys} gets");
+    let (hits, inserts) = gets(11 << 20);
+    assert!(hits < keys / 1000 && inserts < keys / 10, "{hits} hits, {inserts} inserts of {keys} gets");
 }
 
 /// The two caches together against pages alone in the same memory, which follow their marginal hits.

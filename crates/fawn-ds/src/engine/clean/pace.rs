@@ -273,7 +273,7 @@ impl<D: Device> Engine<D> {
         let (taken, free) = (self.taken_segments(), free_bytes / u64::from(self.options.segment_bytes));
         let capacity = self.capacity_segments().min(taken.saturating_add(free));
         let left = capacity.saturating_sub(taken);
-        left < (capacity / 10).max(reserved_segments(capacity) + SEGMENTS_MIN)
+        left < (capacity / 10).max(self.reserved_segments() + SEGMENTS_MIN)
     }
 
     /// Measures the device: the store's segments and those that it has space for. The reserve for cleaning is kept on a

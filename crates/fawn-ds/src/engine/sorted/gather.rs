@@ -6,7 +6,7 @@ use crate::format::RangeNumber;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef, Stored};
 use crate::format::run::RunRecord;
-use crate::log::segments::{RangeShare, Segment};
+use crate::log::segments::Segment;
 use crate::options::RecordLayout;
 use crate::overlay::ReplacedRecord;
 use crate::range::RangeState;
@@ -103,8 +103,7 @@ impl<D: Device> Engine<D> {
         }
         // Each poll asks, and the answer needs all segments.
         if self.sorted.is_active && self.is_search_due() {
-            self.sorted.has_many_deletes = self.do_deletes_take_much();
-            if self.sorted.has_many_deletes {
+            if self.do_deletes_take_much() {
                 return Some(SortReason::Deletes);
             }
             self.sorted.segment_search.begin();
@@ -112,15 +111,14 @@ impl<D: Device> Engine<D> {
         None
     }
 
-    /// Whether deletes take more than their share of the log, or have done so and still take half of it.
+    /// Whether deletes take more than their share of the log.
     fn do_deletes_take_much(&self) -> bool {
         let (mut delete_bytes, mut bytes) = (0, 0);
         for segment in self.segments.iter().filter(|segment| !segment.is_sorted) {
             delete_bytes += segment.delete_bytes();
             bytes += u64::from(segment.end);
         }
-        let factor = if self.sorted.has_many_deletes { 2 } else { 1 };
-        delete_bytes * DELETES_SHARE_MAX * factor > bytes
+        delete_bytes * DELETES_SHARE_MAX > bytes
     }
 
     /// Whether all deletes have index entries that could concern a record in a run. Begins to give them some.
@@ -173,12 +171,7 @@ impl<D: Device> Engine<D> {
             // frees space.
             sortable.retain(|segment| segment.longer_than_runs() == 0);
         }
-        let has_little_space = self.has_little_space();
-        sortable.sort_unstable_by_key(|segment| {
-            // Sorted segments go once the oldest records that they hide have gone, and these may have been copied.
-            let hidden = segment.shares.iter().map(RangeShare::lowest_hidden).min();
-            (hidden.filter(|_| has_little_space), segment.sequence)
-        });
+        sortable.sort_unstable_by_key(|segment| segment.sequence);
         let (mut bytes, mut slots) = (0, Vec::new());
         for segment in &sortable {
             let together = bytes + segment.live_bytes();
@@ -197,7 +190,7 @@ impl<D: Device> Engine<D> {
             if later_bytes > 0 && bytes + later_bytes >= bytes_min {
                 self.sorted.segment_search.repeat_soon(self.now.mono);
             }
-            if has_little_space {
+            if self.has_little_space() {
                 self.seal_survivors();
             }
             return false;

@@ -79,8 +79,6 @@ pub(crate) struct SortedTier {
     activated: Vec<(RangeNumber, Version)>,
     /// The indexes took more than half of the budget, and have not shrunk enough since.
     is_over_budget: bool,
-    /// Deletes took too much of the log, and have not become few enough since.
-    has_many_deletes: bool,
     /// No job begins before.
     retry_at: fawn_types::MonoMs,
     /// The search for segments to sort.
