@@ -25,9 +25,14 @@ impl Index {
         Ok(index)
     }
 
-    /// Prefetches what the load of a cell will access: cells in hash order have their pages' handles far apart.
+    /// Prefetches what the load or copy of a cell will access first: cells in hash order have their pages' handles far apart.
     pub(crate) fn fetch_cell(&self, first_hash: u64) {
         self.table.fetch(self.table.address(first_hash).page);
+    }
+
+    /// Prefetches the entries of a cell whose handle was prefetched before.
+    pub(crate) fn fetch_entries(&self, first_hash: u64) {
+        self.slab.fetch(self.table.handle(self.table.address(first_hash).page));
     }
 
     /// Adds the entries of a cell, as [`super::Cell::entries`] returned them.

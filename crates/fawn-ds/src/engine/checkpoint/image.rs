@@ -9,6 +9,9 @@ use fawn_flash::Device;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+/// Cells before which a cell's entries are prefetched; its handle is at twice that.
+const CELLS_AHEAD: u64 = 8;
+
 /// Entries whose records died after their cells were copied: count and bytes.
 pub(super) type DiedSince = HashMap<(u32, usize), (u64, u64), FxBuildHasher>;
 
@@ -33,6 +36,10 @@ impl<D: Device> Engine<D> {
             content::encode_range_start(range.number, range.index.pages(), &mut writer.content);
         }
         let cell = range.index.cell(cursor);
+        // Most cells are as deep as this one.
+        let ahead = |cells: u64| cursor.wrapping_add(cells << (64 - cell.depth()));
+        range.index.fetch_cell(ahead(2 * CELLS_AHEAD));
+        range.index.fetch_entries(ahead(CELLS_AHEAD));
         content::encode_cell(&cell, self.options.index.pointers, &mut writer.content);
         match cell.next {
             Some(cursor) => CheckpointStep::Cells { at, cursor },
