@@ -149,7 +149,7 @@ fn a_store_that_begins_to_sort_late_does_not_stay_full() {
 }
 
 /// A queue in a store that has had runs, and sorts nothing any more. Deletes have index entries there, and go once nothing is
-/// left that they hide. Those of long keys do not fit a run.
+/// left that they hide. Deletes of long keys do not fit a run.
 #[test]
 fn a_queue_fits_a_store_that_sorts_nothing_any_more() {
     for (layout, keys, key_bytes) in
@@ -192,4 +192,32 @@ fn a_queue_fits_a_store_that_sorts_nothing_any_more() {
             assert!(node.get(format!("first-{number}").as_bytes(), View::Committed).unwrap().is_some());
         }
     }
+}
+
+/// Sorts make more later runs than are left unmerged, while the oldest ones are merged part by part. With no
+/// space for the former, the latter must continue: they alone give space back.
+#[test]
+fn merges_of_later_runs_do_not_hold_up_those_that_make_space() {
+    let capacity_bytes = 104 << 20;
+    let options = Options {
+        capacity_bytes: Some(capacity_bytes),
+        segment_bytes: 256 << 10,
+        sort_bytes: 0,
+        run_bytes_max: 7 << 17,
+        memory_bytes: 16 << 20,
+        ..sorted(Durability::EverySecond)
+    };
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
+    let keys = capacity_bytes * 70 / 100 / 304;
+    let mut rng = Rng::new(1);
+    for number in 0..4 * keys {
+        let key = if number < keys { number } else { rng.below(keys) };
+        write_when_possible(&mut node, &format!("key-{key:012}"), Some(vec![3; 256]));
+        if number % 64 == 0 {
+            node.turn();
+            node.now = node.now.plus_ms(1);
+        }
+    }
+    assert!(node.engine.stats().sweep_parts > 20, "{:?}", node.engine.stats());
 }

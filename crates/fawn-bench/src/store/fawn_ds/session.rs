@@ -140,7 +140,9 @@ impl<D: Device> BenchSession<D> {
     /// The end of a run without progress.
     pub(super) fn no_progress(&self) -> BenchError {
         let full = if self.engine.is_full() { ", and the store is full" } else { "" };
-        BenchError::failed("fawn-ds", format!("no operation ended for {} s{full}", self.patience.as_secs_f64()))
+        let (report, kept) = (self.engine.log_report(), self.engine.segments_kept());
+        let seconds = self.patience.as_secs_f64();
+        BenchError::failed("fawn-ds", format!("no operation ended for {seconds} s{full}: {report:?}, kept {kept:?}"))
     }
 
     /// Appends the value of key number `n` in `round`, or its deletion; `None` if the engine has no space for it now.

@@ -297,11 +297,12 @@ impl<D: Device> Engine<D> {
         (self.segments.len() + prepared) as u64 + of_runs
     }
 
-    /// Segments that only survivors and runs may use: cleaning fills one, and frees more than one with it; a merge of runs
-    /// is longer than what it frees until its end.
+    /// Segments that only survivors and runs may use: cleaning fills one, and frees more than one with it. A sort takes one or
+    /// two, and leaves those of a merge.
     pub(crate) fn reserved_segments(&self) -> u64 {
-        let capacity = self.capacity_segments();
-        (3.min(capacity / 4) + self.merge_segments()).min(capacity / 2)
+        let (capacity, of_merge) = (self.capacity_segments(), self.merge_segments());
+        let of_runs = if of_merge > 0 { of_merge + 2 } else { 0 };
+        3.max(of_runs).min(capacity / 4)
     }
 
     /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.

@@ -93,10 +93,9 @@ impl<D: Device> Engine<D> {
         // A sweep ends early if it cannot read all of its runs.
         sweep.take_if(|_| runs[newer..].iter().any(|listed| listed.failures.is_barred(now)));
         if sweep.is_some() {
-            return match choose_newer(&candidates[..newer]) {
-                Some(places) => self.merge_later(places),
-                None => self.begin_part(),
-            };
+            // Without space for a merge of newer ones, the next part gives some back.
+            return choose_newer(&candidates[..newer]).is_some_and(|places| self.merge_later(places))
+                || self.begin_part();
         }
         match choose_merge(&candidates, space) {
             None => false,
