@@ -39,7 +39,7 @@ pub(crate) enum LayoutChoice {
     Log,
     /// Cold ones in runs in key order while the indexes take more than half of the memory.
     Auto,
-    /// Cold ones in runs in key order: about a byte of memory per key.
+    /// Cold ones in runs in key order: one or two bytes of memory per key.
     Sorted,
 }
 

@@ -103,7 +103,7 @@ impl<D: Device> Engine<D> {
         }
         // Each poll asks, and the answer needs all segments.
         if self.sorted.is_active && self.is_search_due() {
-            if self.do_deletes_take_much() {
+            if self.deletes_take_much() {
                 return Some(SortReason::Deletes);
             }
             self.sorted.segment_search.begin();
@@ -112,7 +112,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether deletes take more than their share of the log.
-    fn do_deletes_take_much(&self) -> bool {
+    fn deletes_take_much(&self) -> bool {
         let (mut delete_bytes, mut bytes) = (0, 0);
         for segment in self.segments.iter().filter(|segment| !segment.is_sorted) {
             delete_bytes += segment.delete_bytes();

@@ -13,13 +13,13 @@ const RUN_BYTES_MIN: u64 = 1 << 20;
 /// Share of the capacity, one in so many, that a run takes at most.
 const RUNS_PER_CAPACITY: u64 = 128;
 /// Bytes of a short run besides its pages: header, footer, and their alignment.
-const AROUND_RUN_BYTES: u64 = 16 << 10;
+const RUN_OVERHEAD_BYTES: u64 = 16 << 10;
 /// Part of a sweep that may exceed the capacity, bytes.
-const FREE_PART_BYTES: u64 = 4 << 20;
+const SHORT_PART_BYTES: u64 = 4 << 20;
 /// Live records per page of a run at least, bytes: the page ends before a record of at most a quarter of it.
 const PAGE_FILLED_BYTES: u64 = PAGE_BYTES as u64 * 3 / 4;
-/// Filters and fences per page, bytes at most: those of short records take the most, 13 bits each.
-const ABOUT_PAGE_BYTES: u64 = 256;
+/// Filters and fences of a page, bytes: 10.5 bits for each of 195 records of 21 B.
+const PAGE_OVERHEAD_BYTES: u64 = 256;
 
 impl<D: Device> Engine<D> {
     /// Whether less than a twentieth of the space is left.
@@ -50,14 +50,14 @@ impl<D: Device> Engine<D> {
     /// have of its keys.
     pub(in crate::engine) fn merge_segments(&self) -> u64 {
         let bytes = self.run_bytes_max() * 5 / 4;
-        let is_kept = self.sorted.is_active && bytes > FREE_PART_BYTES;
+        let is_kept = self.sorted.is_active && bytes > SHORT_PART_BYTES;
         if is_kept { bytes.div_ceil(u64::from(self.options.segment_bytes)) } else { 0 }
     }
 
     /// Space that a part of a sweep may take, bytes. A short one is written whatever space there is: it gives back what it
     /// takes, and in a store so small even a few pages around each run count.
     pub(super) fn room_for_part(&self) -> u64 {
-        self.room_for_runs(0).max(FREE_PART_BYTES)
+        self.room_for_runs(0).max(SHORT_PART_BYTES)
     }
 
     /// Space that new runs may take if so many segments are kept, bytes.
@@ -73,8 +73,8 @@ impl<D: Device> Engine<D> {
 
     /// Space that runs of so many pages take at most, bytes.
     pub(super) fn space_of_pages(&self, pages: u64) -> u64 {
-        let bytes = pages * (PAGE_BYTES as u64 + ABOUT_PAGE_BYTES);
-        bytes + (bytes / self.run_bytes_max() + 1) * AROUND_RUN_BYTES
+        let bytes = pages * (PAGE_BYTES as u64 + PAGE_OVERHEAD_BYTES);
+        bytes + (bytes / self.run_bytes_max() + 1) * RUN_OVERHEAD_BYTES
     }
 
     /// Space that runs of so many bytes of live records take at most, bytes.
