@@ -2,18 +2,20 @@
 //!
 //! Reads only. A state that an open repairs (torn ends, orphans) is a note; one that it refuses is damage.
 use crate::format::checkpoint;
-use crate::format::manifest::{self, DecodedManifest, ManifestVerdict, SegmentEntry};
+use crate::format::manifest::{self, DecodedManifest, ManifestState, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
 use crate::format::run::{self, RunHeader};
 use crate::format::scan::{OTHER_RECORDS, ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
 use crate::format::segment::{self, HEADER_BYTES, PerStream, RecordFacts, SegmentHeader, StreamKind};
-use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame};
+use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame, tail};
 use crate::recovery::checkpoint::verify_pieces;
 use crate::recovery::io::Io;
+use crate::recovery::tail::{SegmentTail, TailFrames};
 use crate::sorted::{Run, RunCheck, RunError};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Length of one read, bytes. It bounds the check's memory, except for frames that straddle reads.
 const READ_BYTES: u32 = 1 << 20;
@@ -90,11 +92,12 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
     let mut report = CheckReport::default();
     let Some(decoded) = check_manifest(device, &mut report) else { return Ok(report) };
     let state = &decoded.state;
+    let tail = check_tail(device, state, &mut report);
     let mut listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| (slot, entry)).collect();
     listed.sort_by_key(|(_, entry)| entry.sequence);
     let segments: Vec<_> = listed
         .into_iter()
-        .filter_map(|(slot, entry)| check_segment(device, &decoded, slot, entry, &mut report))
+        .filter_map(|(slot, entry)| check_segment(device, &decoded, (slot, entry), &tail, &mut report))
         .collect();
     check_ranges(&decoded, &segments, &mut report);
     let mut known = PerStream::from_fn(|kind| SyncedLog::new(state.ends_of_log[kind]));
@@ -139,6 +142,15 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option
     Some(decoded)
 }
 
+/// Reads the tail file of a killed process.
+fn check_tail<D: Device>(device: &mut D, state: &ManifestState, report: &mut CheckReport) -> TailFrames {
+    TailFrames::read(device, state).unwrap_or_else(|error| {
+        let detail = format!("{error}; the last second before a kill may be here alone");
+        report.add(Severity::Damage, tail::FILE_NAME, 0, detail);
+        TailFrames::default()
+    })
+}
+
 pub(crate) fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceError> {
     let file = device.open(name)?;
     let bytes = device.len(file).and_then(|len| Io::new(device).read_all(file, len, IoClass::Verification));
@@ -150,8 +162,8 @@ pub(crate) fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8
 fn check_segment<'m, D: Device>(
     device: &mut D,
     decoded: &DecodedManifest,
-    slot: u32,
-    entry: &'m SegmentEntry,
+    (slot, entry): (u32, &'m SegmentEntry),
+    tail: &TailFrames,
     report: &mut CheckReport,
 ) -> Option<CheckedSegment<'m>> {
     let name = segment::file_name(slot, entry.uuid);
@@ -160,10 +172,14 @@ fn check_segment<'m, D: Device>(
         let SegmentEntry { uuid, sequence, stream, .. } = *entry;
         expect_header(&header, &SegmentHeader { slot, uuid, store, sequence, stream, ..header })?;
         let sealed_len = entry.sealed_len();
-        scan(device, file, &header, sealed_len).map_err(|error| error.to_string())
+        scan(device, file, &header, sealed_len, tail.of(uuid)).map_err(|error| error.to_string())
     });
     match scan {
-        Ok((scan, ranges)) => {
+        Ok((scan, ranges, tail_from)) => {
+            if tail_from < scan.valid_len {
+                let detail = format!("bytes to {} are in the tail file; the next open writes them", scan.valid_len);
+                report.add(Severity::Note, &name, u64::from(tail_from), detail);
+            }
             report.segments += 1;
             report.frames += scan.frames;
             report.records += scan.records;
@@ -210,22 +226,27 @@ fn scan<D: Device>(
     file: FileId,
     header: &SegmentHeader,
     sealed_len: Option<u32>,
-) -> Result<(ScanReport, RangeCounts), DeviceError> {
+    tail: Option<Arc<SegmentTail>>,
+) -> Result<(ScanReport, RangeCounts, u32), DeviceError> {
     let mut ranges = RangeCounts::new();
     let SegmentHeader { uuid, sequence, segment_bytes, .. } = *header;
     let mut scanner = Scanner::new(ScanInput { uuid, sequence, segment_bytes, sealed_len });
     let file_bytes = device.len(file)?.min(u64::from(segment_bytes)) as u32;
-    let end = sealed_len.unwrap_or(segment_bytes).min(file_bytes);
-    let mut at = FRAMES_OFFSET;
+    let tail_end = tail.as_ref().and_then(|tail| tail.extent()).map_or(0, |(_, end)| end);
+    let end = sealed_len.unwrap_or(segment_bytes).min(file_bytes.max(tail_end));
+    let (mut at, mut tail_from) = (FRAMES_OFFSET, None);
     while at < end {
         let len = (end - at).min(READ_BYTES).next_multiple_of(PAGE_BYTES as u32);
-        let buf = Io::new(device).read(file, u64::from(at), len as usize, IoClass::Verification)?;
+        let mut buf = Io::new(device).read(file, u64::from(at), len as usize, IoClass::Verification)?;
+        if let Some(tail) = &tail {
+            tail_from = tail_from.or(tail.lay_over(u64::from(at), &mut buf));
+        }
         scanner.push(&buf, &mut |offset: u32, stored: &Stored<'_>| {
             ranges.entry(stored.envelope.number).or_insert((offset, 0)).1 += 1;
         });
         at += len;
     }
-    Ok((scanner.finish(), ranges))
+    Ok((scanner.finish(), ranges, tail_from.unwrap_or(u32::MAX)))
 }
 
 /// Reports records under numbers that no listed range has: invalid if the number was assigned; otherwise the manifest

@@ -27,6 +27,8 @@ pub struct EngineStats {
     pub user_bytes: u64,
     /// Record bytes appended, headers and padding included, without the copies of cleaning.
     pub record_bytes: u64,
+    /// Frames copied into the tail file, by which they were acknowledged before any write.
+    pub tail_frames: u64,
     /// Writes of the log, with those of cleaning.
     pub writes: u64,
     /// Bytes of log writes.

@@ -56,6 +56,14 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).punch(file, offset, len_bytes)
     }
 
+    fn map(&mut self, file: FileId, len_bytes: usize) -> Result<(), DeviceError> {
+        (**self).map(file, len_bytes)
+    }
+
+    fn store(&mut self, file: FileId, offset: u64, bytes: &[u8]) {
+        (**self).store(file, offset, bytes);
+    }
+
     fn free_bytes(&mut self) -> Result<u64, DeviceError> {
         (**self).free_bytes()
     }

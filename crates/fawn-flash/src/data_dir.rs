@@ -1,5 +1,6 @@
 //! `DataDir`: the state that all real devices share: a directory, open files, lock, space, counters, poison.
 use crate::lock::{DirLock, LOCK};
+use crate::mapping::FileMapping;
 use crate::open_files::{OpenFile, OpenFiles, replaced};
 use crate::request::{IoRequest, Work};
 use crate::{AlignedBuf, Completion, DeviceError, FileId, IoClass, IoOperation, IoStats};
@@ -297,6 +298,12 @@ impl DataDir {
         let result = result.map_err(|errno| self.metadata_error(errno, "punch", &self.file(file).name));
         self.files.changed(file);
         result
+    }
+
+    pub(crate) fn map(&self, file: FileId, len_bytes: usize) -> Result<FileMapping, DeviceError> {
+        self.healthy()?;
+        let mapping = FileMapping::new(self.fd(file), len_bytes);
+        mapping.map_err(|errno| self.metadata_error(errno, "map", &self.file(file).name))
     }
 
     pub(crate) fn free_bytes(&self) -> Result<u64, DeviceError> {

@@ -270,6 +270,20 @@ pub trait Device {
     /// [`DeviceError::Io`].
     fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError>;
 
+    /// Maps the first `len_bytes` of a file, whole pages, into memory that is shared with the system. The file must be that
+    /// long, and allocated.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], [`DeviceError::Exhausted`], if the system or the file system cannot; nothing changed.
+    fn map(&mut self, file: FileId, len_bytes: usize) -> Result<(), DeviceError>;
+
+    /// Copies bytes into a mapped file, without a call to the system. They survive the end of the process at once. Until a
+    /// sync of the file, a power loss may undo any part of them.
+    ///
+    /// # Panics
+    /// If the file is not mapped, or the bytes exceed the mapped part.
+    fn store(&mut self, file: FileId, offset: u64, bytes: &[u8]);
+
     /// Free bytes on the disk.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod data_dir;
 pub mod device;
 mod file_device;
 mod lock;
+mod mapping;
 mod open_files;
 mod portable;
 mod prefetch;

@@ -3,6 +3,7 @@
 //! Names, metadata, accounting and poisoning are the same for all real devices. Only the path of reads, writes and
 //! syncs to the system differs: that is the [`IoQueue`].
 use crate::data_dir::DataDir;
+use crate::mapping::FileMapping;
 use crate::request::{IoRequest, Work};
 use crate::{Completion, Device, DeviceError, FileId, IoStats};
 use rustix::fd::OwnedFd;
@@ -39,6 +40,7 @@ pub struct QueuedDevice<Q> {
     // First, so that it is dropped first: its drop waits until the system no longer uses the buffers and files.
     pub(crate) queue: Q,
     pub(crate) data_dir: DataDir,
+    mappings: Vec<(FileId, FileMapping)>,
     /// Writes and syncs rejected after a failure, and operations on a file that could not be opened; the next reap
     /// returns them.
     refused: VecDeque<Completion>,
@@ -46,7 +48,7 @@ pub struct QueuedDevice<Q> {
 
 impl<Q: IoQueue> QueuedDevice<Q> {
     pub(crate) fn new(data_dir: DataDir, queue: Q) -> Self {
-        Self { queue, data_dir, refused: VecDeque::new() }
+        Self { queue, data_dir, mappings: Vec::new(), refused: VecDeque::new() }
     }
 
     /// Makes a call that needs another descriptor, after closing others if there are too many.
@@ -109,6 +111,7 @@ impl<Q: IoQueue> Device for QueuedDevice<Q> {
     }
 
     fn close(&mut self, file: FileId) {
+        self.mappings.retain(|(mapped, _)| *mapped != file);
         self.data_dir.close(file);
         self.queue.closed(file);
     }
@@ -149,6 +152,20 @@ impl<Q: IoQueue> Device for QueuedDevice<Q> {
     fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
         self.ready(file)?;
         self.data_dir.punch(file, offset, len_bytes)
+    }
+
+    fn map(&mut self, file: FileId, len_bytes: usize) -> Result<(), DeviceError> {
+        self.ready(file)?;
+        let mapping = self.data_dir.map(file, len_bytes)?;
+        self.mappings.retain(|(mapped, _)| *mapped != file);
+        self.mappings.push((file, mapping));
+        Ok(())
+    }
+
+    fn store(&mut self, file: FileId, offset: u64, bytes: &[u8]) {
+        let mapping = self.mappings.iter_mut().find(|(mapped, _)| *mapped == file);
+        let Some((_, mapping)) = mapping else { panic!("{file:?} is not mapped") };
+        mapping.store(offset as usize, bytes);
     }
 
     fn free_bytes(&mut self) -> Result<u64, DeviceError> {

@@ -25,6 +25,7 @@ use crate::format::scan::{ScanInput, ScanReport, Scanner};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader, StreamKind};
 use crate::manifest_file::ManifestFile;
 use crate::recovery::io::Io;
+use crate::recovery::tail::{SegmentTail, TailFrames};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass};
 use fawn_types::Epoch;
@@ -132,6 +133,7 @@ struct Copier<'c, 'o, S, T> {
     target: &'c mut T,
     options: &'c mut CopyOptions<'o>,
     held: BTreeMap<String, Held>,
+    tail: TailFrames,
     report: CopyReport,
     /// Bytes of all files that are copied.
     planned_bytes: u64,
@@ -147,8 +149,8 @@ pub fn copy_store<S: Device, T: Device>(
     target: &mut T,
     options: &mut CopyOptions<'_>,
 ) -> Result<CopyReport, CopyError> {
-    let (held, report) = (BTreeMap::new(), CopyReport::default());
-    let mut copier = Copier { source, target, options, held, report, planned_bytes: 0 };
+    let (held, tail, report) = (BTreeMap::new(), TailFrames::default(), CopyReport::default());
+    let mut copier = Copier { source, target, options, held, tail, report, planned_bytes: 0 };
     let mut state = copier.settle()?;
     copier.copy_complete(&state)?;
     let generation = state.generation.checked_add(copier.options.skip_generations).ok_or(CopyError::UsedUp)?;
@@ -231,6 +233,9 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let (survivors, foreground): (Vec<_>, Vec<_>) =
             unsealed.into_iter().partition(|(_, entry)| entry.stream == StreamKind::Survivors);
         for (at_most, segments) in [(1, survivors), (usize::MAX, foreground)] {
+            // Before the foreground: its segments then have every frame that is missing here. After the survivors: they
+            // were moved out of older segments.
+            self.tail = TailFrames::read(self.source, &state)?;
             for (slot, entry) in &segments {
                 match self.copy_frames(&state, *slot, entry)? {
                     Ok(Some(end)) if end > state.ends_of_log[entry.stream] => {
@@ -322,7 +327,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             Some(Held::Linked) | None => unreachable!("it is held, and not complete"),
         };
         let to = begun.to;
-        let scanned = self.scan_into(from, begun)?;
+        let scanned = self.scan_into(from, begun, self.tail.of(entry.uuid).as_deref())?;
         let end = Watermark { sequence: entry.sequence, offset: scanned.valid_len };
         // The evidence of this segment itself. A later one has more, but is copied before it.
         let listed = Some(state.ends_of_log[entry.stream]).filter(|listed| listed.sequence == end.sequence);
@@ -359,8 +364,14 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         Ok(Ok(BegunCopy { to, scanned }))
     }
 
-    /// Copies what follows a segment's valid frames so far, while it is scanned. Zeros are left out.
-    fn scan_into(&mut self, from: FileId, begun: BegunCopy) -> Result<ScanReport, DeviceError> {
+    /// Copies what follows a segment's valid frames so far, while it is scanned, with the frames that only the tail file has.
+    /// Zeros are left out.
+    fn scan_into(
+        &mut self,
+        from: FileId,
+        begun: BegunCopy,
+        tail: Option<&SegmentTail>,
+    ) -> Result<ScanReport, DeviceError> {
         let BegunCopy { to, scanned } = begun;
         let end = self.source.len(from)?.min(u64::from(scanned.input.segment_bytes));
         let mut skip = scanned.valid_len as usize % PAGE_BYTES;
@@ -368,7 +379,8 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let mut scanner = Scanner::resume(scanned);
         while at < end {
             let len = (end - at).min(self.options.piece_bytes).next_multiple_of(PAGE_BYTES as u64) as usize;
-            let piece = Io::new(self.source).read(from, at, len, CLASS)?;
+            let mut piece = Io::new(self.source).read(from, at, len, CLASS)?;
+            tail.and_then(|tail| tail.lay_over(at, &mut piece));
             scanner.push(&piece[skip..len], &mut |_: u32, _: &Stored<'_>| {});
             if piece[..len].iter().any(|&byte| byte != 0) {
                 self.write(to, at, piece, len)?;

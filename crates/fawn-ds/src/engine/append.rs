@@ -286,9 +286,9 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Reserves `bytes` of the window's budget, after dropping the chunks that are flushed.
+    /// Reserves `bytes` of the window's budget, after dropping the chunks that are written.
     pub(crate) fn reserve_window(&mut self, kind: StreamKind, bytes: usize) -> Result<(), EngineError> {
-        self.drop_flushed_chunks(kind);
+        self.drop_written_chunks(kind);
         let bytes_min = self.options.write_buffer_bytes_max();
         let Stream { window, flush, .. } = &mut self.streams[kind];
         // The active chunk is dropped only after a next one exists. However long it is, one more must fit.

@@ -22,7 +22,7 @@ pub(crate) struct ReadSpan {
     pub(crate) sequence: u64,
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// Pages from this offset on were not wholly flushed at submission, and are not cached.
+    /// Pages from this offset on were not wholly written at submission, and are not cached.
     pub(crate) cacheable_to: u32,
     /// Second read: the record turned out longer than 99.9 % of its segment's records.
     pub(crate) is_second: bool,
@@ -146,11 +146,11 @@ impl<D: Device> Engine<D> {
     }
 
     fn read_in_memory(&mut self, pointer: Pointer, slot: u32, offset: u32, expected: Expected<'_>) -> MemoryRead {
-        // A record that is not in the window was flushed whole. A read beyond that would be repeated for ever, because
-        // no read returns bytes that were not flushed at its submission.
-        let flushed_to = self.cacheable_to(slot);
+        // A record that is not in the window was written whole. A read beyond that would be repeated for ever, because
+        // no read returns bytes that were not written at its submission.
+        let written_to = self.cacheable_to(slot);
         let segment = self.segments.expect(slot);
-        let end = segment.end.min(flushed_to);
+        let end = segment.end.min(written_to);
         let place = RecordPlace { segment_id: segment.id, offset };
         let (secret, ident_secret) = (&self.secret, &self.ident_secret);
         let judge = |stored: Stored<'_>, bytes: &[u8], location: Location| {
@@ -260,27 +260,27 @@ enum SpanBytes {
 }
 
 /// Bytes needed to decode the record at `offset`. If `bytes` does not reach the length fields: the longest header, but
-/// not past the end of what is flushed, where the last record may be shorter than that.
-fn wanted_len(flushed_end: u32, offset: u32, bytes: &[u8]) -> usize {
-    let left = flushed_end.saturating_sub(offset) as usize;
+/// not past the end of what is written, where the last record may be shorter than that.
+fn wanted_len(written_end: u32, offset: u32, bytes: &[u8]) -> usize {
+    let left = written_end.saturating_sub(offset) as usize;
     record::peek_len(bytes).unwrap_or(PEEK_BYTES.min(left))
 }
 
 /// Appends cached pages to `scratch` until the record is whole; `scratch` holds its first bytes up to a page's end. A
-/// length past the end of what is flushed is corruption: the bytes are returned as they are, and fail to decode.
+/// length past the end of what is written is corruption: the bytes are returned as they are, and fail to decode.
 fn gather(
     scratch: &mut Vec<u8>,
     cache: &mut PageCache,
     segment: &Segment,
-    flushed_end: u32,
+    written_end: u32,
     place: RecordPlace,
     options: &Options,
 ) -> SpanBytes {
     let offset = place.offset;
     loop {
-        let len = wanted_len(flushed_end, offset, scratch);
+        let len = wanted_len(written_end, offset, scratch);
         let end = offset as usize + len;
-        if len <= scratch.len() || end > flushed_end as usize {
+        if len <= scratch.len() || end > written_end as usize {
             return SpanBytes::Whole;
         }
         let span = ReadSpan::covering(segment, offset, end as u32, options.segment_bytes);
@@ -321,14 +321,14 @@ fn read_of<T: Into<(Option<Hit>, u64)>>(read: Result<T, RecordError>) -> MemoryR
 }
 
 fn past_end(offset: u32, len: usize) -> RecordError {
-    RecordError::Field { offset, field: "length past what is flushed of the segment", found: len as u64 }
+    RecordError::Field { offset, field: "length past what is written of the segment", found: len as u64 }
 }
 
 /// The bytes from `offset` on, and their position in the read just resumed, if that covers them.
 fn resumed(resume: Option<&FetchResume>, sequence: u64, slot: u32, offset: u32) -> Option<(&[u8], usize)> {
     let resume = resume?;
     let ReadSpan { from, .. } = resume.span;
-    // Bytes that were not flushed when the read was submitted may be anything.
+    // Bytes that were not written when the read was submitted may be anything.
     let to = resume.span.to.min(resume.span.cacheable_to);
     let covers = resume.span.slot == slot && resume.span.sequence == sequence && from <= offset && offset < to;
     let start = offset.checked_sub(from)? as usize;
@@ -336,10 +336,10 @@ fn resumed(resume: Option<&FetchResume>, sequence: u64, slot: u32, offset: u32) 
 }
 
 /// The second read of a record for which the first was too short.
-fn longer(segment: &Segment, flushed_end: u32, bytes: &[u8], place: RecordPlace, options: &Options) -> MemoryRead {
-    let len = wanted_len(flushed_end, place.offset, bytes);
+fn longer(segment: &Segment, written_end: u32, bytes: &[u8], place: RecordPlace, options: &Options) -> MemoryRead {
+    let len = wanted_len(written_end, place.offset, bytes);
     let end = place.offset as usize + len;
-    if len <= bytes.len() || end > flushed_end as usize {
+    if len <= bytes.len() || end > written_end as usize {
         // A second read cannot help: the length itself is corrupt.
         return MemoryRead::Judged(Err(past_end(place.offset, len)), 0);
     }

@@ -5,8 +5,8 @@ use crate::format::frame::{self, FrameHeader};
 use crate::format::segment::StreamKind;
 use crate::log::LogPosition;
 use crate::log::flush::{
-    ClosedFrame, EVERYSEC_SYNC_MS, FrameRange, FrameRanges, MEMORY_FLUSH_BYTES, MEMORY_FLUSH_MS, OpenFrame,
-    PAD_FRAME_BYTES_MIN, SyncInFlight, Unsynced, WRITES_IN_FLIGHT_MAX, ZEROS_AHEAD_BYTES,
+    ClosedFrame, EVERYSEC_SYNC_MS, FrameRange, FrameRanges, LogWrite, MEMORY_FLUSH_BYTES, MEMORY_FLUSH_MS, OpenFrame,
+    PAD_FRAME_BYTES_MIN, SyncInFlight, Unsynced, Unwritten, WRITE_OUT_BYTES, ZEROS_AHEAD_BYTES,
 };
 use crate::log::stream::Stream;
 use core::ops::Range;
@@ -63,11 +63,13 @@ impl<D: Device> Engine<D> {
         let stream = &self.streams[kind];
         let flush = &stream.flush;
         let Some(open) = flush.open else { return false };
-        if flush.started < flush.frames.len() || flush.started >= WRITES_IN_FLIGHT_MAX {
+        if flush.started < flush.frames.len() {
             return false;
         }
+        let end = stream.window.active().map_or(open.offset, |chunk| chunk.end());
         self.may_write_to(kind, self.segments.expect(open.slot).sequence)
-            && flush.frames.back().is_none_or(|last| !shares_block(last, open.slot, open.offset))
+            && (self.place_in_tail(kind, open.offset, end).is_some()
+                || flush.can_start_write(open.slot, flush.unwritten.map_or(open.offset, |unwritten| unwritten.from)))
     }
 
     /// Whether a frame of a segment may be written. The frame's header must carry the synced end of the segment before,
@@ -111,9 +113,8 @@ impl<D: Device> Engine<D> {
         };
         let last = &mut self.checkpoints.last;
         (last.log_bytes, last.records) = (last.log_bytes + u64::from(end - offset), last.records + u64::from(count));
-        let write_end = end.next_multiple_of(PAGE_BYTES as u32);
-        let done = false;
-        let frame = ClosedFrame { slot, sequence, offset, end, record_bytes, count, chain, write_end, ranges, done };
+        let is_in_tail = false;
+        let frame = ClosedFrame { slot, sequence, offset, end, record_bytes, count, chain, ranges, is_in_tail };
         self.streams[kind].flush.frames.push_back(frame);
         self.stats.frames += 1;
     }
@@ -156,59 +157,126 @@ impl<D: Device> Engine<D> {
             .collect()
     }
 
-    /// Submits closed frames in log order, while none shares a block with a write in flight.
+    /// Takes closed frames in log order: small ones into the tail file, others into writes as far as none shares a block
+    /// with a write in flight. Then starts the writes that are due.
     pub(crate) fn start_writes(&mut self, kind: StreamKind) {
         while self.poisoned.is_none() {
-            let stream = &self.streams[kind];
-            let (frames, at) = (&stream.flush.frames, stream.flush.started);
-            let Some(frame) = frames.get(at).filter(|_| at < WRITES_IN_FLIGHT_MAX) else { return };
-            let blocked = at > 0 && shares_block(&frames[at - 1], frame.slot, frame.offset);
-            if blocked || !self.may_write_to(kind, frame.sequence) {
+            let flush = &self.streams[kind].flush;
+            let at = flush.started;
+            let Some(&ClosedFrame { slot, sequence, offset, end, .. }) = flush.frames.get(at) else { break };
+            if !self.may_write_to(kind, sequence) {
+                break;
+            }
+            let place = self.place_in_tail(kind, offset, end);
+            let from = flush.unwritten.map_or(offset, |unwritten| unwritten.from);
+            if place.is_none() && !flush.can_start_write(slot, from) {
+                break;
+            }
+            self.encode_frame_header(kind, at);
+            let log_end = LogPosition::new(sequence, end, self.options.segment_bytes);
+            if let Some(place) = place {
+                self.copy_to_tail((kind, at), place, log_end);
+            }
+            let flush = &mut self.streams[kind].flush;
+            flush.started += 1;
+            flush.add_unwritten(slot, sequence, (offset, end));
+            flush.last_flush = self.now.mono;
+            if place.is_none() {
+                flush.write_through = flush.write_through.max(log_end);
+                self.write_out(kind);
+            }
+            self.frames_flushed(kind);
+        }
+        self.write_out(kind);
+    }
+
+    /// The place of a frame in the tail file. `None`: a write must flush it, because the durability mode asks for more than
+    /// the file gives, the frame is large, or the file has no room.
+    fn place_in_tail(&self, kind: StreamKind, offset: u32, end: u32) -> Option<usize> {
+        if kind != StreamKind::Foreground || end - offset >= PAD_FRAME_BYTES_MIN {
+            return None;
+        }
+        self.tail.as_ref()?.place((end - offset) as usize)
+    }
+
+    /// Copies a closed frame into the tail file: it survives the end of the process from now on.
+    fn copy_to_tail(&mut self, (kind, at): (StreamKind, usize), place: usize, log_end: LogPosition) {
+        let Stream { window, flush, .. } = &mut self.streams[kind];
+        let frame = &mut flush.frames[at];
+        let Some(bytes) = window.frame_bytes(frame.slot, frame.offset, frame.end) else { not_in_its_piece() };
+        let Some(tail) = &mut self.tail else { unreachable!("a place is in a tail file") };
+        self.device.store(tail.file, place as u64, bytes);
+        tail.add(place, bytes.len(), log_end);
+        frame.is_in_tail = true;
+        self.stats.tail_frames += 1;
+    }
+
+    /// Starts the writes of unwritten bytes: all of them through a position that a sync or a large frame needs, of the rest
+    /// many whole pages at a time. Bytes of the tail file that share a page are written once that way.
+    fn write_out(&mut self, kind: StreamKind) {
+        let segment_bytes = self.options.segment_bytes;
+        while self.poisoned.is_none()
+            && let Some(unwritten) = self.streams[kind].flush.unwritten
+        {
+            let Unwritten { slot, sequence, from, end } = unwritten;
+            let Stream { window, flush, .. } = &self.streams[kind];
+            let whole = end - end % PAGE_BYTES as u32;
+            let due = if flush.write_through >= LogPosition::new(sequence, end, segment_bytes) {
+                end
+            } else if flush.write_through > LogPosition::new(sequence, from, segment_bytes) {
+                whole.max(flush.write_through.offset(segment_bytes))
+            } else if whole.saturating_sub(from) >= WRITE_OUT_BYTES {
+                whole
+            } else {
+                return;
+            };
+            let to = due.min(window.chunk_end(slot, from));
+            if !flush.can_start_write(slot, from) {
                 return;
             }
-            self.start_write(kind, at);
+            self.start_write(kind, unwritten, to);
         }
     }
 
-    fn start_write(&mut self, kind: StreamKind, at: usize) {
-        self.encode_frame_header(kind, at);
+    fn start_write(&mut self, kind: StreamKind, unwritten: Unwritten, to: u32) {
+        let Unwritten { slot, sequence, from, end } = unwritten;
         let is_durable = self.writes_durably(kind);
-        let write_end = self.write_end(&self.streams[kind].flush.frames[at], is_durable);
-        let frame = &mut self.streams[kind].flush.frames[at];
-        frame.write_end = write_end;
-        let ClosedFrame { slot, offset, end, .. } = *frame;
+        let pages_end = self.pages_end(slot, from..to, is_durable);
         let segment = self.segments.expect_mut(slot);
-        segment.written_to = segment.written_to.max(write_end);
-        let from = offset - offset % PAGE_BYTES as u32;
-        let number = self.streams[kind].flush.first_number + at as u64;
+        segment.written_to = segment.written_to.max(pages_end);
+        let first = from - from % PAGE_BYTES as u32;
+        let flush = &self.streams[kind].flush;
+        let number = flush.first_write + flush.writes.len() as u64;
         let token = self.track_write(InFlight::Write { stream: kind, number });
-        let mut write = self.frame_write(kind, (slot, from), end..write_end, token);
+        let mut write = self.log_write(kind, (slot, first), to..pages_end, token);
         if is_durable {
             write = write.durable();
         }
         self.device.submit(write);
+        let log_end = LogPosition::new(sequence, to, self.options.segment_bytes);
         let flush = &mut self.streams[kind].flush;
-        flush.started += 1;
-        flush.last_flush = self.now.mono;
+        flush.writes.push_back(LogWrite { slot, pages_end, end: log_end, done: false });
+        flush.unwritten = (to < end).then_some(Unwritten { from: to, ..unwritten });
         self.stats.writes += 1;
-        self.stats.written_bytes += u64::from(write_end - from);
+        self.stats.written_bytes += u64::from(pages_end - first);
     }
 
-    /// End of a frame's write: its last page, or zeros written ahead of it. A large frame always enters fresh blocks,
-    /// and the next frame shall not wait for its zeros.
-    fn write_end(&self, frame: &ClosedFrame, is_durable: bool) -> u32 {
-        let is_small = frame.end - frame.offset < PAD_FRAME_BYTES_MIN;
-        let is_fresh = frame.write_end > self.segments.expect(frame.slot).written_to;
+    /// End of a write's pages: the last one, or zeros written ahead of it. A large write always enters fresh blocks, and the
+    /// next one shall not wait for its zeros.
+    fn pages_end(&self, slot: u32, bytes: Range<u32>, is_durable: bool) -> u32 {
+        let pages_end = bytes.end.next_multiple_of(PAGE_BYTES as u32);
+        let is_small = bytes.end - bytes.start < PAD_FRAME_BYTES_MIN;
+        let is_fresh = pages_end > self.segments.expect(slot).written_to;
         if is_durable && is_small && is_fresh {
-            frame.write_end.next_multiple_of(ZEROS_AHEAD_BYTES).min(self.options.segment_bytes)
+            pages_end.next_multiple_of(ZEROS_AHEAD_BYTES).min(self.options.segment_bytes)
         } else {
-            frame.write_end
+            pages_end
         }
     }
 
-    /// The write of a closed frame up to `zeros.end`. Without zeros it shares the window's buffer. With zeros it
-    /// copies, because the next frame continues in the last page.
-    fn frame_write(
+    /// The write of the log's bytes up to `zeros.start`, and zeros behind them. Without zeros it shares the window's buffer.
+    /// With zeros it copies, because the next frame continues in the last page.
+    fn log_write(
         &mut self,
         kind: StreamKind,
         (slot, from): (u32, u32),
@@ -231,11 +299,31 @@ impl<D: Device> Engine<D> {
         IoRequest::write(file, u64::from(from), buf, padded_bytes, class, token)
     }
 
-    /// Completes a write; the flushed watermark passes every frame whose predecessors are complete too.
+    /// Completes a write of the log.
     pub(crate) fn write_done(&mut self, kind: StreamKind, number: u64) {
-        self.streams[kind].flush.complete(number);
-        while let Some(frame) = self.streams[kind].flush.pop_done() {
-            let end = LogPosition::new(frame.sequence, frame.end, self.options.segment_bytes);
+        let flush = &mut self.streams[kind].flush;
+        flush.complete(number);
+        if kind == StreamKind::Foreground
+            && let Some(tail) = &mut self.tail
+        {
+            tail.release(flush.written);
+        }
+        self.frames_flushed(kind);
+        if self.writes_durably(kind) {
+            // Each write is durable on completion, and all writes before it are complete.
+            self.advance_synced(kind, self.streams[kind].flush.flushed);
+        }
+        if kind == StreamKind::Survivors {
+            self.move_survivors();
+        }
+        self.drop_written_chunks(kind);
+    }
+
+    /// The flushed watermark passes every frame that is flushed, and whose predecessors are.
+    fn frames_flushed(&mut self, kind: StreamKind) {
+        let segment_bytes = self.options.segment_bytes;
+        while let Some(frame) = self.streams[kind].flush.pop_flushed(segment_bytes) {
+            let end = LogPosition::new(frame.sequence, frame.end, segment_bytes);
             let flush = &mut self.streams[kind].flush;
             assert!(end > flush.flushed, "the flushed watermark only grows");
             flush.flushed = end;
@@ -247,14 +335,6 @@ impl<D: Device> Engine<D> {
             self.streams[kind].flush.unsynced.push_back(Unsynced { slot, sequence, end, ranges });
             self.progressed = true;
         }
-        if self.writes_durably(kind) {
-            // Each write is durable on completion, and all writes before it are complete.
-            self.advance_synced(kind, self.streams[kind].flush.flushed);
-        }
-        if kind == StreamKind::Survivors {
-            self.move_survivors();
-        }
-        self.drop_flushed_chunks(kind);
     }
 
     pub(crate) fn advance_synced(&mut self, kind: StreamKind, to: LogPosition) {
@@ -305,7 +385,13 @@ impl<D: Device> Engine<D> {
         }
         let file = segment.file;
         let flush = &mut self.streams[kind].flush;
-        let covers = flush.flushed.min(end);
+        // The end of a frame: a watermark within one would call a torn frame corrupt.
+        let covers = *flush.sync_waits_for.get_or_insert(flush.flushed.min(end));
+        if flush.written < covers {
+            flush.write_through = flush.write_through.max(covers);
+            return self.write_out(kind);
+        }
+        flush.sync_waits_for = None;
         flush.sync = Some(SyncInFlight { covers });
         flush.last_sync = self.now.mono;
         self.stats.syncs += 1;
@@ -338,11 +424,11 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    pub(crate) fn drop_flushed_chunks(&mut self, kind: StreamKind) {
+    pub(crate) fn drop_written_chunks(&mut self, kind: StreamKind) {
         let stream = &mut self.streams[kind];
-        let (flushed, segment_bytes) = (stream.flush.flushed, self.options.segment_bytes);
-        let is_flushed = |sequence, end| flushed >= LogPosition::new(sequence, end, segment_bytes);
-        stream.window.drop_flushed(is_flushed, &mut self.pool);
+        let (written, segment_bytes) = (stream.flush.written, self.options.segment_bytes);
+        let is_written = |sequence, end| written >= LogPosition::new(sequence, end, segment_bytes);
+        stream.window.drop_written(is_written, &mut self.pool);
     }
 
     /// Writes and syncs everything, blocks until it is done, and returns the device. Reads may still be in flight: a
@@ -417,11 +503,6 @@ const fn io_class(kind: StreamKind) -> IoClass {
         StreamKind::Foreground => IoClass::Flush,
         StreamKind::Survivors => IoClass::Cleaning,
     }
-}
-
-/// Whether a frame at `offset` would be written to a block that the write of `last` covers.
-fn shares_block(last: &ClosedFrame, slot: u32, offset: u32) -> bool {
-    last.slot == slot && !last.done && offset < last.write_end
 }
 
 fn not_in_its_piece() -> ! {

@@ -423,10 +423,10 @@ impl<D: Device> Engine<D> {
     pub(crate) fn cacheable_to(&self, slot: u32) -> u32 {
         let Some(segment) = self.segments.get(slot) else { return 0 };
         let segment_bytes = self.options.segment_bytes;
-        let flushed = self.streams[segment.stream].flush.flushed;
-        match flushed.sequence(segment_bytes).cmp(&segment.sequence) {
+        let written = self.streams[segment.stream].flush.written;
+        match written.sequence(segment_bytes).cmp(&segment.sequence) {
             core::cmp::Ordering::Greater => u32::MAX,
-            core::cmp::Ordering::Equal => flushed.offset(segment_bytes),
+            core::cmp::Ordering::Equal => written.offset(segment_bytes),
             core::cmp::Ordering::Less => 0,
         }
     }

@@ -281,11 +281,11 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Seals the active segment of a flushed stream where it ends. The stream continues in its next one, once it has that:
+    /// Seals the active segment of a wholly written stream where it ends. The stream continues in its next one, once it has that:
     /// a full store may have space for it only because of this seal.
-    pub(crate) fn seal_flushed(&mut self, kind: StreamKind) {
+    pub(crate) fn seal_written(&mut self, kind: StreamKind) {
         let stream = &mut self.streams[kind];
-        assert!(stream.flush.is_flushed(), "a frame of the segment is not written");
+        assert!(stream.flush.is_written(), "a frame of the segment is not written");
         let Some(slot) = stream.window.active().map(|chunk| chunk.slot) else { return };
         stream.window.clear(&mut self.pool);
         self.segments.expect_mut(slot).sealed = true;

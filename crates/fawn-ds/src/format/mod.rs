@@ -14,6 +14,7 @@ pub mod record;
 pub mod run;
 pub mod scan;
 pub mod segment;
+pub mod tail;
 pub mod walk;
 
 mod bytes;

@@ -1,12 +1,15 @@
 //! Flush state: the open frame, closed frames and their writes, and the flushed and synced watermarks.
 use super::LogPosition;
 use crate::format::frame::Chain;
+use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{MonoMs, Version};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// Log writes in flight, at most. More than one only if their frames share no block.
+/// Log writes in flight, at most. More than one only if they share no block.
 pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 8;
+/// Whole pages of frames that are only in the tail file, from which on they are written to the log, bytes.
+pub(crate) const WRITE_OUT_BYTES: u32 = 64 << 10;
 /// Minimum size of a frame that is padded to a page, so that the next frame need not wait for the shared block, bytes.
 pub(crate) const PAD_FRAME_BYTES_MIN: u32 = 64 << 10;
 /// A small durable write into fresh blocks is extended by zeros to a multiple of this, bytes. The file system then
@@ -47,8 +50,8 @@ pub(crate) struct FrameRange {
 
 pub(crate) type FrameRanges = SmallVec<[FrameRange; 1]>;
 
-/// A closed frame that is not flushed yet. Its header is encoded when its write starts, so that it carries the newest
-/// synced watermark.
+/// A closed frame that is not flushed yet. Its header is encoded as late as possible, so that it carries the newest synced
+/// watermark.
 #[derive(Debug)]
 pub(crate) struct ClosedFrame {
     pub(crate) slot: u32,
@@ -58,9 +61,26 @@ pub(crate) struct ClosedFrame {
     pub(crate) record_bytes: u32,
     pub(crate) count: u32,
     pub(crate) chain: Chain,
-    /// End of its write: whole pages, possibly with zeros after the frame.
-    pub(crate) write_end: u32,
     pub(crate) ranges: FrameRanges,
+    pub(crate) is_in_tail: bool,
+}
+
+/// Bytes of the log, in one segment, that no write has begun to write. Their frames' headers are encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unwritten {
+    pub(crate) slot: u32,
+    pub(crate) sequence: u64,
+    pub(crate) from: u32,
+    pub(crate) end: u32,
+}
+
+/// A write of the log in flight.
+#[derive(Debug)]
+pub(crate) struct LogWrite {
+    pub(crate) slot: u32,
+    /// End of its pages, possibly with zeros behind the frames.
+    pub(crate) pages_end: u32,
+    pub(crate) end: LogPosition,
     pub(crate) done: bool,
 }
 
@@ -82,14 +102,24 @@ pub(crate) struct SyncInFlight {
 #[derive(Debug, Default)]
 pub(crate) struct FlushState {
     pub(crate) open: Option<OpenFrame>,
-    /// Oldest first; the first `started` frames are submitted.
+    /// Oldest first; the first `started` frames are in the tail file or for a write to take.
     pub(crate) frames: VecDeque<ClosedFrame>,
     pub(crate) started: usize,
-    /// Number of `frames[0]` since the open; completions name frames by it.
-    pub(crate) first_number: u64,
+    pub(crate) unwritten: Option<Unwritten>,
+    /// Position up to which the log is written without waiting for whole pages.
+    pub(crate) write_through: LogPosition,
+    /// In log order.
+    pub(crate) writes: VecDeque<LogWrite>,
+    /// Number of `writes[0]` since the open; completions name writes by it.
+    pub(crate) first_write: u64,
     pub(crate) unsynced: VecDeque<Unsynced>,
+    /// End of what the next sync covers, while that is written.
+    pub(crate) sync_waits_for: Option<LogPosition>,
     pub(crate) sync: Option<SyncInFlight>,
+    /// End of the frames that survive the end of the process: in the tail file, or written.
     pub(crate) flushed: LogPosition,
+    /// End of what is written to the segments' files; may be within a frame.
+    pub(crate) written: LogPosition,
     pub(crate) synced: LogPosition,
     /// A flush was requested while a write was in flight.
     pub(crate) wanted: bool,
@@ -98,20 +128,43 @@ pub(crate) struct FlushState {
 }
 
 impl FlushState {
-    /// Marks the frame with this number as written.
-    pub(crate) fn complete(&mut self, number: u64) {
-        let at = (number - self.first_number) as usize;
-        assert!(at < self.started, "frame {number} completes without having been started");
-        self.frames[at].done = true;
+    /// Whether a write from this offset on may start: there are not too many, and the last one does not cover its block.
+    pub(crate) fn can_start_write(&self, slot: u32, from: u32) -> bool {
+        let block = from - from % PAGE_BYTES as u32;
+        self.writes.len() < WRITES_IN_FLIGHT_MAX
+            && self.writes.back().is_none_or(|last| last.slot != slot || last.done || block >= last.pages_end)
     }
 
-    pub(crate) fn pop_done(&mut self) -> Option<ClosedFrame> {
-        if !self.frames.front()?.done {
-            return None;
+    /// Takes a frame whose header is encoded: it follows the other unwritten bytes.
+    pub(crate) fn add_unwritten(&mut self, slot: u32, sequence: u64, (from, end): (u32, u32)) {
+        match &mut self.unwritten {
+            Some(unwritten) => {
+                assert_eq!((unwritten.sequence, unwritten.end), (sequence, from), "frames follow each other");
+                unwritten.end = end;
+            }
+            None => self.unwritten = Some(Unwritten { slot, sequence, from, end }),
         }
-        self.started -= 1;
-        self.first_number += 1;
-        self.frames.pop_front()
+    }
+
+    /// Marks the write with this number as complete; the written end passes every write whose predecessors are complete.
+    pub(crate) fn complete(&mut self, number: u64) {
+        self.writes[(number - self.first_write) as usize].done = true;
+        while let Some(write) = self.writes.pop_front_if(|write| write.done) {
+            assert!(write.end > self.written, "the written end only grows");
+            self.written = write.end;
+            self.first_write += 1;
+        }
+    }
+
+    /// The next frame that is flushed.
+    pub(crate) fn pop_flushed(&mut self, segment_bytes: u32) -> Option<ClosedFrame> {
+        let written = self.written;
+        let is_flushed = |frame: &mut ClosedFrame| {
+            frame.is_in_tail || written >= LogPosition::new(frame.sequence, frame.end, segment_bytes)
+        };
+        let frame = if self.started > 0 { self.frames.pop_front_if(is_flushed) } else { None };
+        self.started -= usize::from(frame.is_some());
+        frame
     }
 
     /// Invalidates a range's records above `after`. Frames before this call must not count for the records that get
@@ -135,13 +188,13 @@ impl FlushState {
         last.map_or(self.flushed, |frame| LogPosition::new(frame.sequence, frame.end, segment_bytes))
     }
 
-    /// Whether no frame is open, queued or in flight.
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.open.is_none() && self.frames.is_empty()
+    /// Whether no frame is open or queued, and all are written.
+    pub(crate) fn is_written(&self) -> bool {
+        self.open.is_none() && self.frames.is_empty() && self.unwritten.is_none() && self.writes.is_empty()
     }
 
-    /// Whether no frame is open, queued or in flight, and no sync is in flight.
+    /// Whether all frames are written, and no sync is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_flushed() && self.sync.is_none()
+        self.is_written() && self.sync.is_none()
     }
 }

@@ -1,6 +1,6 @@
-//! The append window: the newest bytes of the log in memory, in chunks, until they are flushed.
+//! The append window: the newest bytes of the log in memory, in chunks, until they are written.
 //!
-//! Records are encoded here once, contiguously. Reads use this copy until the chunk is flushed and dropped.
+//! Records are encoded here once, contiguously. Reads use this copy until the chunk is written and dropped.
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, AppendBuf, FrozenBytes};
 use std::collections::VecDeque;
@@ -129,11 +129,11 @@ impl Window {
         self.chunks.iter().find(|chunk| chunk.holds(slot, offset)).map(|chunk| chunk.from(offset))
     }
 
-    /// Drops leading chunks that are flushed whole; the active one stays.
-    pub(crate) fn drop_flushed(&mut self, flushed: impl Fn(u64, u32) -> bool, pool: &mut AppendBufferPool) {
+    /// Drops leading chunks that are written whole; the active one stays.
+    pub(crate) fn drop_written(&mut self, written: impl Fn(u64, u32) -> bool, pool: &mut AppendBufferPool) {
         while self.chunks.len() > 1 {
             let front = &self.chunks[0];
-            if !flushed(front.sequence, front.end()) {
+            if !written(front.sequence, front.end()) {
                 return;
             }
             if let Some(chunk) = self.chunks.pop_front() {
@@ -145,12 +145,17 @@ impl Window {
         }
     }
 
-    /// Drops all chunks, which are flushed: the stream has no active segment then.
+    /// Drops all chunks, which are written: the stream has no active segment then.
     pub(crate) fn clear(&mut self, pool: &mut AppendBufferPool) {
         self.capacity_bytes = 0;
         for buf in self.chunks.drain(..).filter_map(|chunk| chunk.buf.into_inner()) {
             pool.give(buf);
         }
+    }
+
+    /// End of the chunk in which this byte of a closed frame is.
+    pub(crate) fn chunk_end(&self, slot: u32, offset: u32) -> u32 {
+        self.chunks.iter().find(|chunk| chunk.holds(slot, offset)).map_or(offset, Chunk::end)
     }
 
     /// The bytes of a closed frame that was not submitted yet, from its header on.

@@ -88,7 +88,7 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect(scanned.slot);
         let (file, end) = (segment.file, u64::from(scanned.report.valid_len));
         let page = PAGE_BYTES as u64;
-        let synced = u64::from(known.synced_in(scanned.entry.sequence).max(FRAMES_OFFSET));
+        let synced = u64::from(known.synced_in(scanned.entry.sequence).max(FRAMES_OFFSET).min(scanned.tail_from));
         let mut io = Io::new(&mut self.device);
         let mut from = synced - synced % page;
         while from < end && synced < end {
@@ -115,6 +115,7 @@ impl<D: Device> Engine<D> {
         for kind in StreamKind::ALL {
             self.choose_active(kind, scanned)?;
         }
+        self.begin_tail()?;
         self.examine_all();
         self.begin_scrub();
         self.balance_memory();
@@ -270,7 +271,7 @@ impl<D: Device> Engine<D> {
             LogPosition::new(segment.sequence, segment.end, self.options.segment_bytes)
         });
         let flush = &mut self.streams[kind].flush;
-        (flush.flushed, flush.synced) = (end, end);
+        (flush.flushed, flush.written, flush.synced) = (end, end, end);
     }
 
     fn begin_first_segment(&mut self) -> Result<(), OpenError> {
@@ -302,7 +303,10 @@ fn read_verified<D: Device>(
     (file, offset, len): (FileId, u64, usize),
 ) -> Result<AlignedBuf, OpenError> {
     for _ in 0..VERIFIED_READS_MAX {
-        let buf = io.read(file, offset, len.next_multiple_of(PAGE_BYTES), IoClass::Recovery)?;
+        let mut buf = io.read(file, offset, len.next_multiple_of(PAGE_BYTES), IoClass::Recovery)?;
+        if let Some(tail) = &scanned.tail {
+            tail.lay_over(offset, &mut buf);
+        }
         if scanned.pages.match_pages(offset, &buf[..len]) {
             return Ok(buf);
         }

@@ -13,6 +13,7 @@ mod read;
 mod report;
 mod salvage;
 pub(crate) mod sequential;
+pub(crate) mod tail;
 mod validate;
 
 pub use progress::OpenProgress;
@@ -33,12 +34,14 @@ use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::Overlay;
 use crate::range::RangeState;
+use tail::{SegmentTail, TailFrames};
 use crate::record_cache::{CacheSplit, RecordCache};
 use crate::stats::EngineStats;
 use fawn_flash::{Device, PageCache};
 use fawn_types::{ExpiryClock, HashSecret, MonoMs, Now};
 use slab::Slab;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Drains operations that an earlier engine left in flight on the device: their completions would be taken for this
 /// one's.
@@ -56,6 +59,9 @@ struct Scanned {
     report: ScanReport,
     /// Of a segment that takes more frames.
     pages: PageSums,
+    tail: Option<Arc<SegmentTail>>,
+    /// Offset of the first byte that only the tail file has; `u32::MAX`: the segment has all.
+    tail_from: u32,
 }
 
 /// The evidence of how far each stream was synced.
@@ -93,6 +99,7 @@ impl<D: Device> Engine<D> {
         // Nothing on disk changes before validation, so a refused open leaves the evidence as it was.
         let orphans = engine.orphans(&mut report)?;
         engine.open_runs()?;
+        engine.left_tail = TailFrames::read(&mut engine.device, engine.manifest.state())?;
         let (scanned, strays) = engine.scan_all(&mut report)?;
         engine.check_generation(&scanned, &mut report)?;
         engine.check_strays(&strays, &mut report)?;
@@ -108,6 +115,7 @@ impl<D: Device> Engine<D> {
         engine.finish_ranges(&mut report);
         if engine.options.read_only {
             StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
+            engine.hold_left_tail();
         } else {
             // The next opening scans the active segments and the sorted ones before the checkpoint again, whether there is
             // another checkpoint or not.
@@ -155,6 +163,8 @@ impl<D: Device> Engine<D> {
             scrubber: Scrubber::default(),
             checkpoints: Checkpoints::default(),
             streams: PerStream::from_fn(|_| Stream::new(now.mono)),
+            tail: None,
+            left_tail: TailFrames::default(),
             pool: AppendBufferPool::new(options.spare_bytes_max()),
             flush_everything: false,
             overlay: Overlay::default(),

@@ -59,15 +59,17 @@ impl<D: Device> Engine<D> {
                 segment_bytes: builder.engine.options.segment_bytes,
                 sealed_len: entry.sealed_len(),
             };
-            let (scan, pages) = scan_segment(&mut builder, slot, input)?;
+            let (scan, pages, tail_from) = scan_segment(&mut builder, slot, input)?;
             // Without a checkpoint the indexes grow with each segment.
             builder.bound_deferred();
             report.segments += 1;
             report.records += scan.records;
             report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
+            report.tail_bytes += u64::from(scan.valid_len.saturating_sub(tail_from));
             let segment = builder.engine.segments.expect_mut(slot);
             (segment.end, segment.facts) = (scan.valid_len, scan.facts.clone());
-            scanned.push(Scanned { entry, slot, report: scan, pages });
+            let tail = builder.engine.left_tail.of(entry.uuid);
+            scanned.push(Scanned { entry, slot, report: scan, pages, tail, tail_from });
         }
         let strays = builder.finish()?;
         Ok((scanned, strays))
@@ -144,14 +146,15 @@ fn scan_segment<D: Device>(
     builder: &mut IndexBuilder<'_, D>,
     slot: u32,
     input: ScanInput,
-) -> Result<(ScanReport, PageSums), OpenError> {
+) -> Result<(ScanReport, PageSums, u32), OpenError> {
     let file: FileId = builder.engine.segments.expect(slot).file;
     let end = u64::from(input.sealed_len.unwrap_or(input.segment_bytes));
     let (is_unsealed, mut pages) = (input.sealed_len.is_none(), PageSums::default());
+    let tail = builder.engine.left_tail.of(input.uuid);
     let mut scanner = Scanner::new(input);
     let part = (u64::from(FRAMES_OFFSET), end);
     let reads = SequentialRead::new(file, part, SCAN_READS_IN_FLIGHT, IoClass::Recovery);
-    let mut reads = reads.counted_by(builder.engine.options.progress.as_ref());
+    let mut reads = reads.counted_by(builder.engine.options.progress.as_ref()).under(tail);
     while let Some(buf) = reads.try_next(&mut builder.engine.device)? {
         scanner.push(&buf, &mut OpenVisitor { builder, slot, pages: is_unsealed.then_some(&mut pages) });
         if builder.must_resolve() {
@@ -159,5 +162,5 @@ fn scan_segment<D: Device>(
             builder.resolve()?;
         }
     }
-    Ok((scanner.finish(), pages))
+    Ok((scanner.finish(), pages, reads.changed_from()))
 }

@@ -46,6 +46,8 @@ pub struct OpenReport {
     pub invalidated_records: u64,
     /// Unfinished ends that were cut off: file and length left, bytes.
     pub truncated: Vec<(String, u32)>,
+    /// Bytes of the log that a killed process had left in the tail file alone.
+    pub tail_bytes: u64,
     /// Files of unfinished steps that were removed.
     pub orphans_removed: Vec<String>,
     /// Corruption found by a read-only open.

@@ -6,6 +6,7 @@
 use super::index_build::IndexBuilder;
 use super::io::Io;
 use super::sequential::SequentialRead;
+use super::tail::TailFrames;
 use super::{OpenReport, abandon_operations};
 use crate::check::{self, CheckFinding, Severity};
 use crate::engine::{Engine, LostPart};
@@ -96,8 +97,10 @@ impl<D: Device> Engine<D> {
         abandon_operations(&mut device);
         let names = device.list()?;
         let headers = segment_headers(&mut device, &names);
-        let (header, mut state) = match read_manifest(&mut device)? {
-            Some(read) => read,
+        let listed = read_manifest(&mut device)?;
+        let has_manifest = listed.is_some();
+        let (header, mut state) = match listed {
+            Some(listed) => listed,
             None => invent_manifest(&headers)?,
         };
         let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
@@ -105,11 +108,14 @@ impl<D: Device> Engine<D> {
         adopt_segments(&mut state, &headers, identity);
         let mut found = open_segments(&mut device, &state, &names, &headers, &findings);
         let missing = forget_missing(&mut state, &found);
-        let numbers = survey(&mut device, &mut found, identity.segment_bytes);
+        // Without a manifest nothing tells which frames of the tail file are cut off. An unreadable one is lost.
+        let tail = has_manifest.then(|| TailFrames::read(&mut device, &state).ok()).flatten().unwrap_or_default();
+        let numbers = survey(&mut device, &mut found, &tail, identity.segment_bytes);
         adopt_numbers(&mut state, numbers);
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let manifest = ManifestFile::for_reading(header, state);
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
+        engine.left_tail = tail;
         let lost_runs = engine.open_intact_runs();
         engine.take_records(&found)?;
         engine.missing =
@@ -120,6 +126,7 @@ impl<D: Device> Engine<D> {
             });
         engine.finish_ranges(&mut OpenReport::default());
         StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
+        engine.hold_left_tail();
         let lost = lost_runs.into_iter().map(|(file, _)| LostPart { file, from_bytes: 0, to_bytes: 0, records: None });
         let missing = missing.into_iter().chain(lost).collect();
         Ok((engine, SalvageReport { findings, missing }))
@@ -137,7 +144,8 @@ impl<D: Device> Engine<D> {
         for segment in found {
             let mut walk = RecordWalk::new(segment.walk_input());
             let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
-            let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery);
+            let tail = builder.engine.left_tail.of(segment.entry.uuid);
+            let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).under(tail);
             while let Some(buf) = reads.next(&mut builder.engine.device) {
                 walk.push(&buf, &mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
                 if builder.must_resolve() {
@@ -272,15 +280,21 @@ fn forget_missing(state: &mut ManifestState, found: &[FoundSegment]) -> Vec<Lost
 }
 
 /// Finds the segments' ends, and the local numbers of their records.
-fn survey<D: Device>(device: &mut D, found: &mut [FoundSegment], segment_bytes: u32) -> BTreeSet<RangeNumber> {
+fn survey<D: Device>(
+    device: &mut D,
+    found: &mut [FoundSegment],
+    tail: &TailFrames,
+    segment_bytes: u32,
+) -> BTreeSet<RangeNumber> {
     let mut numbers = BTreeSet::new();
     for segment in found {
         segment.end = segment.entry.sealed_len().unwrap_or(segment_bytes);
         let mut note = |_: u32, stored: &Stored<'_>| {
             numbers.insert(stored.envelope.number);
         };
-        let mut reads =
-            SequentialRead::new(segment.file, (u64::from(FRAMES_OFFSET), u64::from(segment.end)), 4, IoClass::Recovery);
+        let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
+        let reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery);
+        let mut reads = reads.under(tail.of(segment.entry.uuid));
         if segment.is_damaged || segment.entry.seal.is_some() {
             let mut walk = RecordWalk::new(segment.walk_input());
             while let Some(buf) = reads.next(device) {

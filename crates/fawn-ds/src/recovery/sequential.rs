@@ -2,6 +2,7 @@
 //! has.
 use super::OpenProgress;
 use super::io::Io;
+use super::tail::SegmentTail;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId, IoClass, Token};
 use hashbrown::HashMap;
@@ -25,6 +26,9 @@ pub(crate) struct SequentialRead {
     done: HashMap<u64, Completion, FxBuildHasher>,
     last_token: u64,
     progress: Option<Arc<OpenProgress>>,
+    /// Frames that are laid over the bytes read.
+    tail: Option<Arc<SegmentTail>>,
+    changed_from: Option<u32>,
 }
 
 impl SequentialRead {
@@ -33,7 +37,19 @@ impl SequentialRead {
     pub(crate) fn new(file: FileId, (from, end): (u64, u64), depth: usize, class: IoClass) -> Self {
         let end = end.next_multiple_of(PAGE_BYTES as u64);
         let (started, done) = (VecDeque::new(), HashMap::default());
-        Self { file, next: from, end, depth, class, started, done, last_token: 0, progress: None }
+        let (progress, tail, changed_from) = (None, None, None);
+        Self { file, next: from, end, depth, class, started, done, last_token: 0, progress, tail, changed_from }
+    }
+
+    /// Lays the frames of a tail file over the bytes, up to the end of its last one.
+    pub(crate) fn under(mut self, tail: Option<Arc<SegmentTail>>) -> Self {
+        self.tail = tail;
+        self
+    }
+
+    /// Offset of the first byte that the file does not have as the tail file does; `u32::MAX` without one.
+    pub(crate) fn changed_from(&self) -> u32 {
+        self.changed_from.unwrap_or(u32::MAX)
     }
 
     /// Counts the bytes read.
@@ -45,17 +61,25 @@ impl SequentialRead {
     /// The next bytes; `None` at the end.
     pub(crate) fn next<D: Device>(&mut self, device: &mut D) -> Option<AlignedBuf> {
         let (offset, len, read) = self.next_read(device)?;
-        let buf = read.unwrap_or_else(|_| self.read_pages(device, offset, len));
+        let mut buf = read.unwrap_or_else(|_| self.read_pages(device, offset, len));
+        self.lay_over(offset, &mut buf);
         self.read_ahead(device);
         Some(buf)
     }
 
     /// As [`SequentialRead::next`], but bytes that cannot be read are an error.
     pub(crate) fn try_next<D: Device>(&mut self, device: &mut D) -> Result<Option<AlignedBuf>, DeviceError> {
-        let Some((_, _, read)) = self.next_read(device) else { return Ok(None) };
-        let buf = read?;
+        let Some((offset, _, read)) = self.next_read(device) else { return Ok(None) };
+        let mut buf = read?;
+        self.lay_over(offset, &mut buf);
         self.read_ahead(device);
         Ok(Some(buf))
+    }
+
+    fn lay_over(&mut self, offset: u64, buf: &mut AlignedBuf) {
+        if let Some(tail) = &self.tail {
+            self.changed_from = self.changed_from.or(tail.lay_over(offset, buf));
+        }
     }
 
     /// The next read: its offset, length and result.

@@ -53,6 +53,12 @@ impl Device for BusySource<'_> {
     fn len(&mut self, file: FileId) -> Result<u64, DeviceError> {
         self.device().len(file)
     }
+    fn map(&mut self, file: FileId, len_bytes: usize) -> Result<(), DeviceError> {
+        self.device.map(file, len_bytes)
+    }
+    fn store(&mut self, file: FileId, offset: u64, bytes: &[u8]) {
+        self.device.store(file, offset, bytes);
+    }
     fn free_bytes(&mut self) -> Result<u64, DeviceError> {
         self.device.free_bytes()
     }

@@ -149,6 +149,7 @@ fn without_space_for_a_fresh_manifest_the_old_one_goes_on() {
 fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
     for seed in 0..8 {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        disk.fail_every(OpKind::Map, DeviceFault::Fail);
         let options = Options { durability: Durability::EverySecond, ..options() };
         let mut node = TestNode::open(&disk, options.clone(), Now::at(1)).unwrap();
         for i in 0..20 {

@@ -49,6 +49,12 @@ impl Device for PanickingDevice {
     fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
         self.inner.punch(file, offset, len_bytes)
     }
+    fn map(&mut self, file: FileId, len_bytes: usize) -> Result<(), DeviceError> {
+        self.inner.map(file, len_bytes)
+    }
+    fn store(&mut self, file: FileId, offset: u64, bytes: &[u8]) {
+        self.inner.store(file, offset, bytes);
+    }
     fn free_bytes(&mut self) -> Result<u64, DeviceError> {
         self.inner.free_bytes()
     }

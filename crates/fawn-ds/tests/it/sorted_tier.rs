@@ -226,7 +226,7 @@ fn every_image_around_sorts_and_merges_has_all_that_was_acked() {
 #[test]
 fn every_image_of_a_kill_keeps_what_was_flushed_or_sorted() {
     let mut classes = CrashImageCounts::default();
-    for seed in 100..104 {
+    for seed in 100..106 {
         let options = Options { sort_bytes: 1, ..sorted(Durability::EverySecond) };
         classes.add(run_workload(cold_keys_in(seed, options), seed, Loss::Process, 160, (true, false)));
     }

@@ -30,6 +30,7 @@ fn a_failed_condition_reports_no_write_that_was_never_durable() {
     for seed in 0..50 {
         for durability in [Durability::Sync, Durability::EverySecond] {
             let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+            disk.fail_every(OpKind::Map, DeviceFault::Fail);
             let store = builder(durability).open_on(SimDevice::attach(&disk)).unwrap();
             disk.fail_nth(OpKind::Write, 1, DeviceFault::Fail);
             let results = race(&store, |store| store.put_with("k", "v", PutOptions::new().if_absent()));

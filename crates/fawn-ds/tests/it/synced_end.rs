@@ -4,7 +4,7 @@ use fawn_ds::internals::check::check;
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::segment;
 use fawn_ds::internals::{OpenError, View};
-use fawn_flash::sim::{Capture, Loss, OpKind};
+use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -37,6 +37,8 @@ fn holes(durability: Durability) -> usize {
     let mut candidates = 0;
     for seed in 0..6 {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        // A tail file would still have the frame that is damaged here.
+        disk.fail_every(OpKind::Map, DeviceFault::Fail);
         let mut node = TestNode::open(&disk, small(durability), Now::at(1000)).unwrap();
         disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
         for i in 0..220 {
@@ -166,7 +168,10 @@ fn closing_protects_the_last_copies_of_cleaning() {
 fn an_idle_log_has_its_last_frame_protected_by_one_write() {
     for durability in [Durability::Sync, Durability::EverySecond] {
         let (disk, mut node) = log_at_rest(durability);
-        assert!(!last_frame_is_protected(&disk, durability), "{durability:?}: the frame is not certified yet");
+        if durability == Durability::Sync {
+            // Otherwise it is in the tail file alone.
+            assert!(!last_frame_is_protected(&disk, durability), "the frame is not certified yet");
+        }
         idle(&mut node, 3000);
         disk.crash(1);
         assert!(last_frame_is_protected(&disk, durability), "{durability:?}");

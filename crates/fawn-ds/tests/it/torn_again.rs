@@ -26,6 +26,7 @@ fn has(node: &mut TestNode, key: &str) -> bool {
 /// A segment filled to 44 KiB, then a lost frame, then four complete ones almost up to the segment's end.
 fn torn(seed: u64) -> SimDisk {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+    disk.fail_every(OpKind::Map, DeviceFault::Fail);
     let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
     for i in 0..10 {
         put(&mut node, &format!("a{i}"), 3000);

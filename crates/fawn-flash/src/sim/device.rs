@@ -23,6 +23,8 @@ pub struct SimDevice {
     id: u64,
     power_cycles: u64,
     files: Vec<Option<OpenFileState>>,
+    /// Mapped files, with the length of the mapped part.
+    mapped: Vec<(FileId, usize)>,
     in_flight: usize,
     stats: IoStats,
     poison: Option<DeviceError>,
@@ -42,8 +44,8 @@ impl SimDevice {
         state.devices += 1;
         let (id, power_cycles) = (state.devices, state.power_cycles);
         drop(state);
-        let (files, stats) = (Vec::new(), IoStats::default());
-        Self { disk: disk.clone(), id, power_cycles, files, in_flight: 0, stats, poison: None }
+        let (files, mapped, stats) = (Vec::new(), Vec::new(), IoStats::default());
+        Self { disk: disk.clone(), id, power_cycles, files, mapped, in_flight: 0, stats, poison: None }
     }
 
     /// The disk.
@@ -171,6 +173,7 @@ impl Device for SimDevice {
     fn close(&mut self, file: FileId) {
         let inode = self.handle(file).inode;
         self.files[file.0 as usize] = None;
+        self.mapped.retain(|(mapped, _)| *mapped != file);
         if let Ok(mut state) = self.alive() {
             let busy = state.queue.iter().any(|operation| operation.device == self.id && operation.inode == inode);
             let open_twice = state.handles.get(&inode).is_some_and(|&count| count > 1);
@@ -250,6 +253,32 @@ impl Device for SimDevice {
             inode.punch(seq, offset, len_bytes);
             Ok(())
         })
+    }
+
+    fn map(&mut self, file: FileId, len_bytes: usize) -> Result<(), DeviceError> {
+        let handle = self.handle(file);
+        let inode = handle.inode;
+        self.change(OpKind::Map, &handle.name, |state| {
+            assert!(state.inode(inode).len() >= len_bytes as u64, "a mapping past the end of the file");
+            Ok(())
+        })?;
+        self.mapped.push((file, len_bytes));
+        Ok(())
+    }
+
+    fn store(&mut self, file: FileId, offset: u64, bytes: &[u8]) {
+        let mapped = self.mapped.iter().find(|(mapped, _)| *mapped == file);
+        let Some(&(_, len_bytes)) = mapped else { panic!("{file:?} is not mapped") };
+        assert!(offset as usize + bytes.len() <= len_bytes, "a store outside of the mapping");
+        let inode = self.handle(file).inode;
+        // The process may end in the middle of the copy.
+        let (first, rest) = bytes.split_at(bytes.len() / 2);
+        for (offset, part) in [(offset, first), (offset + first.len() as u64, rest)] {
+            let Ok(mut state) = self.alive() else { return };
+            let (inode, seq) = state.change(inode);
+            inode.write(seq, offset, part);
+            state.count_op();
+        }
     }
 
     fn free_bytes(&mut self) -> Result<u64, DeviceError> {

@@ -30,13 +30,15 @@ pub enum OpKind {
     Allocate,
     /// `punch`.
     Punch,
+    /// `map`.
+    Map,
     /// `list`, `lock`, `len` and `free_bytes`.
     Inspect,
 }
 
 impl OpKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Read,
         Self::Write,
         Self::Sync,
@@ -49,6 +51,7 @@ impl OpKind {
         Self::Truncate,
         Self::Allocate,
         Self::Punch,
+        Self::Map,
         Self::Inspect,
     ];
 

@@ -253,6 +253,7 @@ fn operation_of(kind: OpKind) -> IoOperation {
         OpKind::Truncate => "truncate",
         OpKind::Allocate => "allocate",
         OpKind::Punch => "punch",
+        OpKind::Map => "map",
         OpKind::Read | OpKind::Write | OpKind::Sync | OpKind::SyncDir | OpKind::Inspect => "inspect",
     })
 }

@@ -13,7 +13,7 @@ macro_rules! conformance {
             use super::*;
             conformance!(@each $place, $attach, names, names_are_refused, data, past_the_end, many_in_flight,
                 big_operations, truncation, allocation, holes, unlinked_but_open, reopened, locked_once, counted,
-                nothing_to_wait_for, partial_buffer, shared_memory);
+                nothing_to_wait_for, partial_buffer, shared_memory, mapped_files);
         }
     };
     (@each $place:expr, $attach:expr, $($check:ident),*) => {
@@ -33,6 +33,29 @@ conformance!(uring, test_dir(), |dir: &TestDir| uring(dir, 256));
 #[cfg(target_os = "linux")]
 conformance!(uring_shallow, test_dir(), |dir: &TestDir| uring(dir, 8));
 conformance!(sim_instant, SimDisk::new(SimOptions::instant(1)), SimDevice::attach);
+
+fn mapped_files<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("map").unwrap();
+    write(&mut device, file, 0, pattern(1, 2 * BLOCK)).unwrap();
+    device.map(file, 2 * BLOCK).unwrap();
+    let mut expected = pattern(1, 2 * BLOCK).to_vec();
+    for (offset, bytes) in [(0, &b"first"[..]), (BLOCK - 3, b"across pages"), (2 * BLOCK - 4, b"last"), (7, b"")] {
+        device.store(file, offset as u64, bytes);
+        expected[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+    assert_eq!(read(&mut device, file, 0, 2 * BLOCK).unwrap(), expected, "reads see stores");
+    drop(device);
+    let mut device = attach();
+    let file = device.open("map").unwrap();
+    assert_eq!(read(&mut device, file, 0, 2 * BLOCK).unwrap(), expected, "stores outlive the device without a sync");
+    device.map(file, BLOCK).unwrap();
+    device.close(file);
+    let file = device.open("map").unwrap();
+    device.map(file, BLOCK).unwrap();
+    device.store(file, 0, b"again");
+    assert_eq!(&read(&mut device, file, 0, BLOCK).unwrap()[..5], b"again");
+}
 
 fn names<D: Device>(attach: &mut dyn FnMut() -> D) {
     let mut device = attach();

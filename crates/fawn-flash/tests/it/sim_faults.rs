@@ -431,3 +431,23 @@ fn faults_of_a_kind_stand_until_they_are_ended() {
 fn metadata_operations_cannot_hang() {
     disk().hang(OpKind::Create);
 }
+
+#[test]
+fn stores_survive_a_kill_whole_or_in_part_and_a_power_loss_by_sectors() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 2);
+    device.map(file, 2 * BLOCK).unwrap();
+    disk.capture(Capture::Every { stride: 1, loss: Loss::Process, seed: 1 });
+    device.store(file, 100, &[0xAB; 600]);
+    let images = disk.take_images();
+    disk.capture(Capture::Never);
+    let stored = |contents: &[u8]| contents[100..700].iter().filter(|&&byte| byte == 0xAB).count();
+    let kept: Vec<_> = images.iter().map(|image| stored(&image.disk.contents("f").unwrap())).collect();
+    assert_eq!(kept, [300, 600], "a kill in the middle keeps what was copied, a later one everything");
+    let losses: BTreeSet<_> =
+        (0..200).map(|seed| stored(&disk.image(Loss::Power, seed).contents("f").unwrap())).collect();
+    assert!(losses.contains(&0) && losses.contains(&600) && losses.len() > 3, "by sectors: {losses:?}");
+    sync(&mut device, file).unwrap();
+    assert!((0..50).all(|seed| stored(&disk.image(Loss::Power, seed).contents("f").unwrap()) == 600), "synced");
+}

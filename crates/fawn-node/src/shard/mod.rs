@@ -234,7 +234,9 @@ impl<D: Device> Shard<D> {
         }
         let has_moved = std::mem::take(&mut self.state.forward.has_moved) || self.state.committed() > before;
         self.settle_sessions(has_moved);
-        let is_due = self.has_local_work();
+        // Flushed without a write: no completion will end the wait for events.
+        let has_progress = self.is_in_cluster() && self.state.host.engine.has_progress();
+        let is_due = self.has_local_work() || has_progress;
         if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
             self.state.multi_reply = Vec::new();
         }

@@ -96,8 +96,8 @@ impl<D: Device> Engine<D> {
             return;
         }
         let flush = &mut self.streams[StreamKind::Survivors].flush;
-        if flush.is_flushed() {
-            self.seal_flushed(StreamKind::Survivors);
+        if flush.is_written() {
+            self.seal_written(StreamKind::Survivors);
         } else {
             flush.wanted |= flush.open.is_some();
         }
