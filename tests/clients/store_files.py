@@ -9,6 +9,7 @@ import xxhash
 FRAMES_AT = 4096
 FRAME_HEADER_BYTES = 64
 UNIT_BYTES = 16
+TAIL_UNIT_BYTES = 64
 M64 = 2**64 - 1
 FOREGROUND, SURVIVORS = 0, 1
 PUT, TOMBSTONE, RESULT, CLEAR, MARK, ROLLBACK = range(1, 7)
@@ -122,7 +123,7 @@ def read_record(data, at, end, folded):
 class Segment:
     """One segment's bytes, judged by what the manifest and the other segments of its stream say was synced."""
 
-    def __init__(self, path, file, slot, listed, store, segment_bytes):
+    def __init__(self, path, file, slot, listed, store, segment_bytes, tail):
         self.file, self.slot, self.listed, self.segment_bytes = file, slot, listed, segment_bytes
         try:
             with open(path, "rb") as opened:
@@ -137,6 +138,8 @@ class Segment:
         self.folded = fold(listed.uuid)
         self.frames, self.records = [], []
         self.end, self.why, self.synced, self.generation = FRAMES_AT, None, (0, 0), 0
+        if listed.stream == FOREGROUND and not listed.seal:
+            self.lay_over(tail)
         self.scan(listed.seal.length if listed.seal else segment_bytes)
 
     def read_header(self, store):
@@ -182,6 +185,27 @@ class Segment:
         if not is_zero(self.data[records_end : frame.end]):
             return "the frame's padding is not zero"
         return records
+
+    def lay_over(self, tail):
+        """Takes the frames of the tail file that count for this segment; it may have them already."""
+        content, generation, recorded_end = tail
+        data, at = bytearray(self.data), 0
+        while at + FRAME_HEADER_BYTES <= len(content):
+            place, end = u32(content, at + 40), at + u32(content, at + 8)
+            frame = content[at:end]
+            before = bytes(data[place : place + len(frame)])
+            is_here = content[at + 24 : at + 40] == self.listed.uuid and u32(content, at + 20) == generation
+            is_inside = end <= len(content) and FRAMES_AT <= place <= self.segment_bytes - len(frame)
+            if is_here and is_inside and (self.listed.sequence, place) >= recorded_end:
+                data[place : place + len(frame)] = frame
+                self.data = bytes(data)
+                header = self.frame_header(place)
+                if header and not isinstance(self.frame_records(header, self.segment_bytes), str):
+                    at = round_up(end, TAIL_UNIT_BYTES)
+                    continue
+                data[place : place + len(frame)] = before
+                self.data = bytes(data)
+            at += TAIL_UNIT_BYTES
 
     def scan(self, limit):
         """Accepts frames up to the first that is not acceptable; behind it, only headers count, as evidence."""
@@ -243,10 +267,11 @@ def segment_name(slot, uuid):
 
 def read_segments(directory, state):
     """All listed segments by slot, each judged, and without damage."""
-    segments = {}
+    segments, path = {}, directory / "tail"
+    tail = (path.read_bytes() if path.exists() else b"", state.generation, state.ends[FOREGROUND])
     for slot, listed in state.segments.items():
         file = segment_name(slot, listed.uuid)
-        segments[slot] = Segment(directory / file, file, slot, listed, state.store, state.segment_bytes)
+        segments[slot] = Segment(directory / file, file, slot, listed, state.store, state.segment_bytes, tail)
     for stream in (FOREGROUND, SURVIVORS):
         of_stream = sorted((s for s in segments.values() if s.listed.stream == stream), key=lambda s: s.listed.sequence)
         ends = [segment.synced for segment in of_stream] + [state.ends[stream]]

@@ -196,7 +196,7 @@ impl<D: Device> Engine<D> {
         if kind != StreamKind::Foreground || end - offset >= PAD_FRAME_BYTES_MIN {
             return None;
         }
-        self.tail.as_ref()?.place((end - offset) as usize)
+        self.tail.file.as_ref()?.place((end - offset) as usize)
     }
 
     /// Copies a closed frame into the tail file: it survives the end of the process from now on.
@@ -204,7 +204,7 @@ impl<D: Device> Engine<D> {
         let Stream { window, flush, .. } = &mut self.streams[kind];
         let frame = &mut flush.frames[at];
         let Some(bytes) = window.frame_bytes(frame.slot, frame.offset, frame.end) else { not_in_its_piece() };
-        let Some(tail) = &mut self.tail else { unreachable!("a place is in a tail file") };
+        let Some(tail) = &mut self.tail.file else { unreachable!("a place is in a tail file") };
         self.device.store(tail.file, place as u64, bytes);
         tail.add(place, bytes.len(), log_end);
         frame.is_in_tail = true;
@@ -276,13 +276,7 @@ impl<D: Device> Engine<D> {
 
     /// The write of the log's bytes up to `zeros.start`, and zeros behind them. Without zeros it shares the window's buffer.
     /// With zeros it copies, because the next frame continues in the last page.
-    fn log_write(
-        &mut self,
-        kind: StreamKind,
-        (slot, from): (u32, u32),
-        zeros: Range<u32>,
-        token: Token,
-    ) -> IoRequest {
+    fn log_write(&mut self, kind: StreamKind, (slot, from): (u32, u32), zeros: Range<u32>, token: Token) -> IoRequest {
         let class = io_class(kind);
         let file = self.segments.expect(slot).file;
         if zeros.is_empty() {
@@ -304,7 +298,7 @@ impl<D: Device> Engine<D> {
         let flush = &mut self.streams[kind].flush;
         flush.complete(number);
         if kind == StreamKind::Foreground
-            && let Some(tail) = &mut self.tail
+            && let Some(tail) = &mut self.tail.file
         {
             tail.release(flush.written);
         }

@@ -55,13 +55,12 @@ use crate::format::{RangeNumber, StoreUuid};
 use crate::log::LogPosition;
 use crate::log::segments::{Segment, SegmentTable};
 use crate::log::stream::Stream;
-use crate::log::tail::TailFile;
+use crate::log::tail::Tail;
 use crate::log::window::AppendBufferPool;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
 use crate::range::{RangeProgress, RangeState};
-use crate::recovery::tail::TailFrames;
 use crate::record_cache::{CacheSplit, RecordCache};
 use crate::sorted::ReadRange;
 use crate::stats::{EngineStats, LogReport, MemoryReport};
@@ -170,10 +169,7 @@ pub struct Engine<D: Device> {
     pub(crate) scrubber: Scrubber,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) streams: PerStream<Stream>,
-    /// In `everysec` durability, if the device could create it.
-    pub(crate) tail: Option<TailFile>,
-    /// Frames of an earlier process's tail file: for scans, and for lookups of a store that is only read.
-    pub(crate) left_tail: TailFrames,
+    pub(crate) tail: Tail,
     pub(crate) pool: AppendBufferPool,
     /// Syncs at once, in every durability mode: during a close, or for a chain's handshake.
     pub(crate) flush_everything: bool,

@@ -29,12 +29,12 @@ use crate::format::scan::{ScanReport, SyncedLog};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::log::segments::SegmentTable;
 use crate::log::stream::Stream;
+use crate::log::tail::Tail;
 use crate::log::window::AppendBufferPool;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::Overlay;
 use crate::range::RangeState;
-use tail::{SegmentTail, TailFrames};
 use crate::record_cache::{CacheSplit, RecordCache};
 use crate::stats::EngineStats;
 use fawn_flash::{Device, PageCache};
@@ -42,6 +42,7 @@ use fawn_types::{ExpiryClock, HashSecret, MonoMs, Now};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tail::{SegmentTail, TailFrames};
 
 /// Drains operations that an earlier engine left in flight on the device: their completions would be taken for this
 /// one's.
@@ -99,7 +100,7 @@ impl<D: Device> Engine<D> {
         // Nothing on disk changes before validation, so a refused open leaves the evidence as it was.
         let orphans = engine.orphans(&mut report)?;
         engine.open_runs()?;
-        engine.left_tail = TailFrames::read(&mut engine.device, engine.manifest.state())?;
+        engine.tail.left = TailFrames::read(&mut engine.device, engine.manifest.state())?;
         let (scanned, strays) = engine.scan_all(&mut report)?;
         engine.check_generation(&scanned, &mut report)?;
         engine.check_strays(&strays, &mut report)?;
@@ -163,8 +164,7 @@ impl<D: Device> Engine<D> {
             scrubber: Scrubber::default(),
             checkpoints: Checkpoints::default(),
             streams: PerStream::from_fn(|_| Stream::new(now.mono)),
-            tail: None,
-            left_tail: TailFrames::default(),
+            tail: Tail::default(),
             pool: AppendBufferPool::new(options.spare_bytes_max()),
             flush_everything: false,
             overlay: Overlay::default(),

@@ -115,7 +115,7 @@ impl<D: Device> Engine<D> {
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let manifest = ManifestFile::for_reading(header, state);
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
-        engine.left_tail = tail;
+        engine.tail.left = tail;
         let lost_runs = engine.open_intact_runs();
         engine.take_records(&found)?;
         engine.missing =
@@ -144,7 +144,7 @@ impl<D: Device> Engine<D> {
         for segment in found {
             let mut walk = RecordWalk::new(segment.walk_input());
             let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
-            let tail = builder.engine.left_tail.of(segment.entry.uuid);
+            let tail = builder.engine.tail.left.of(segment.entry.uuid);
             let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).under(tail);
             while let Some(buf) = reads.next(&mut builder.engine.device) {
                 walk.push(&buf, &mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));

@@ -91,7 +91,8 @@ impl TailFrames {
         let mut read = Ok(());
         for _ in 0..READS {
             let bytes = Io::new(device).read(file, 0, tail::TAIL_BYTES, IoClass::Recovery);
-            read = read.and(bytes.map(|bytes| tail::frames(&bytes, state.generation, identity.segment_bytes, &mut add)));
+            read =
+                read.and(bytes.map(|bytes| tail::frames(&bytes, state.generation, identity.segment_bytes, &mut add)));
         }
         device.close(file);
         read?;
@@ -108,7 +109,7 @@ impl<D: Device> Engine<D> {
     pub(super) fn hold_left_tail(&mut self) {
         let foreground = self.segments.iter().filter(|segment| segment.stream == StreamKind::Foreground);
         let Some(newest) = foreground.max_by_key(|segment| segment.sequence) else { return };
-        let Some(tail) = self.left_tail.of(newest.uuid) else { return };
+        let Some(tail) = self.tail.left.of(newest.uuid) else { return };
         let (slot, sequence, file, end) = (newest.slot, newest.sequence, newest.file, newest.end);
         let Some((first, _)) = tail.extent().filter(|(first, _)| *first < end) else { return };
         let base = first - first % PAGE_BYTES as u32;
@@ -121,12 +122,12 @@ impl<D: Device> Engine<D> {
 
     /// Creates the tail file or takes the old one, whose frames the log has by now.
     pub(super) fn begin_tail(&mut self) -> Result<(), OpenError> {
-        self.left_tail = TailFrames::default();
+        self.tail.left = TailFrames::default();
         if self.options.durability != Durability::EverySecond {
             return Ok(());
         }
         match self.map_tail() {
-            Ok(file) => self.tail = Some(TailFile::new(file)),
+            Ok(file) => self.tail.file = Some(TailFile::new(file)),
             // No space for it, or a file system without shared mappings: each frame is written to the log at once.
             Err(error) if self.device.poisoned().is_none() => drop(error),
             Err(error) => return Err(error.into()),

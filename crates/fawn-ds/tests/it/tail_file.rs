@@ -100,7 +100,10 @@ fn a_kill_after_each_store_keeps_what_was_acknowledged() {
                 let node = TestNode::open(&image.disk, options(), Now::at(9000)).unwrap();
                 tailed += usize::from(node.report.tail_bytes > 0);
                 let found = node.report.ranges[0].recovered;
-                assert!(found >= acked || i < last && found.seq() + 1 == acked.seq(), "seed {seed}, key {key}: {found:?}");
+                assert!(
+                    found >= acked || i < last && found.seq() + 1 == acked.seq(),
+                    "seed {seed}, key {key}: {found:?}"
+                );
                 assert!(node.report.truncated.is_empty() || i < last, "seed {seed}, key {key}: {:?}", node.report);
             }
         }
@@ -193,8 +196,7 @@ fn a_store_that_is_only_read_has_the_tails_frames() {
     let (name, _) = active(&disk);
     let (at, _) = frames(&disk.contents(&name).unwrap())[5];
     disk.flip_bits(&name, at as u64 + 64 + 100, 1);
-    let (mut engine, report) =
-        open_for_salvage(|| Ok(SimDevice::attach(&disk)), &read_only, Now::at(2)).unwrap();
+    let (mut engine, report) = open_for_salvage(|| Ok(SimDevice::attach(&disk)), &read_only, Now::at(2)).unwrap();
     assert!(report.is_damaged());
     let mut salvaged = 0;
     engine.dump(|_, _| Ok::<_, ()>(salvaged += 1)).unwrap();
@@ -217,8 +219,7 @@ fn an_unreadable_tail_file_refuses_the_opening() {
     let report = check(&mut SimDevice::attach(&disk)).unwrap();
     assert!(report.findings.iter().any(|found| found.severity == Severity::Damage && found.file == TAIL), "{report:?}");
     let read_only = Options { read_only: true, ..options() };
-    let (mut engine, report) =
-        open_for_salvage(|| Ok(SimDevice::attach(&disk)), &read_only, Now::at(2)).unwrap();
+    let (mut engine, report) = open_for_salvage(|| Ok(SimDevice::attach(&disk)), &read_only, Now::at(2)).unwrap();
     assert!(report.is_damaged());
     let mut salvaged = 0;
     engine.dump(|_, _| Ok::<_, ()>(salvaged += 1)).unwrap();
@@ -241,7 +242,7 @@ fn the_next_opening_may_be_of_another_durability() {
         assert!(node.report.tail_bytes > 0);
         assert_eq!(missing(&mut node, 0..100), []);
         drop(node);
-        // What an opening has found is synced.
+        // An opening syncs the frames that it found.
         disk.crash(1);
         let mut node = TestNode::open(&disk, options(), Now::at(3)).unwrap();
         assert_eq!(missing(&mut node, 0..100), []);
