@@ -127,8 +127,9 @@ impl Conflicts {
                     }
                 }
             }
-            for (run, buf) in batch.iter().zip(&bufs) {
+            for (run, buf) in batch.iter().zip(&mut bufs) {
                 let Some(buf) = buf else { continue };
+                run.lay_tail_over(engine, buf);
                 for &pointer in &wanted[run.first..run.last] {
                     // Candidates that are missing are read again, one by one.
                     let _ = self.learn(engine, pointer, run, buf);
@@ -221,9 +222,18 @@ impl RecordRun {
     fn read<D: Device>(&self, engine: &mut Engine<D>) -> Result<AlignedBuf, DeviceError> {
         let file = engine.segments.expect(self.slot).file;
         let mut io = Io::new(&mut engine.device);
-        match io.read(file, u64::from(self.from), (self.to - self.from) as usize, IoClass::Recovery) {
-            Err(_) if engine.options.read_only => Ok(self.read_pages(&mut io, &engine.segments)),
-            read => read,
+        let mut buf = match io.read(file, u64::from(self.from), (self.to - self.from) as usize, IoClass::Recovery) {
+            Err(_) if engine.options.read_only => self.read_pages(&mut io, &engine.segments),
+            read => read?,
+        };
+        self.lay_tail_over(engine, &mut buf);
+        Ok(buf)
+    }
+
+    /// The segment's end may be in the tail file alone.
+    fn lay_tail_over<D: Device>(&self, engine: &Engine<D>, bytes: &mut [u8]) {
+        if let Some(tail) = engine.tail.left.of(engine.segments.expect(self.slot).uuid) {
+            tail.lay_over(u64::from(self.from), bytes);
         }
     }
 

@@ -203,6 +203,29 @@ fn a_store_that_is_only_read_has_the_tails_frames() {
     assert!((335..340).contains(&salvaged), "{salvaged}");
 }
 
+/// Openings that compare keys at once, because the memory for deferring that is used up, read records of the tail's frames.
+#[test]
+fn keys_are_compared_with_the_tails_frames() {
+    let small_memory = Options { memory_bytes: 256 << 10, checkpoint_log_bytes_min: u64::MAX, ..options() };
+    for read_only in [true, false] {
+        let disk = disk();
+        let mut node = TestNode::open(&disk, small_memory.clone(), Now::at(1)).unwrap();
+        for round in 0..4 {
+            put(&mut node, 0..40 + round);
+        }
+        drop(node);
+        disk.kill(1);
+        let options = Options { read_only, ..small_memory.clone() };
+        let mut node = TestNode::open_in_chain(&disk, options, Now::at(2)).unwrap();
+        assert!(node.report.tail_bytes > 4096, "{:?}", node.report);
+        if !read_only {
+            let last = node.engine.progress(RANGE).appended;
+            node.engine.commit(RANGE, last);
+        }
+        assert_eq!(missing(&mut node, 0..43), [], "read only: {read_only}");
+    }
+}
+
 #[test]
 fn an_unreadable_tail_file_refuses_the_opening() {
     let disk = disk();
