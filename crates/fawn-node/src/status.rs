@@ -143,6 +143,8 @@ counters! {
     pub struct StoreStatus {
         keys: u64, "Keys, expired ones not met yet included.", prometheus "fawn_keys", stats "curr_items";
         user_bytes: u64, "Bytes of keys and values appended.", prometheus "fawn_user_bytes_total";
+        tail_frames: u64, "Frames of the log that were acknowledged by a copy into the tail file.",
+            prometheus "fawn_tail_frames_total";
         log_writes: u64, "Writes of the log.", prometheus "fawn_log_writes_total";
         log_written_bytes: u64, "Bytes of these.", prometheus "fawn_log_written_bytes_total";
         log_syncs: u64, "Syncs of the log.", prometheus "fawn_log_syncs_total";
@@ -295,6 +297,7 @@ impl StoreStatus {
     pub fn of_reports(engine: &EngineStats, log: &LogReport, memory: &MemoryReport) -> Self {
         Self {
             user_bytes: engine.user_bytes,
+            tail_frames: engine.tail_frames,
             log_writes: engine.writes,
             log_written_bytes: engine.written_bytes,
             log_syncs: engine.syncs,

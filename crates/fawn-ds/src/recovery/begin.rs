@@ -102,7 +102,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Begins a generation, and chooses or creates the segment to append to.
-    pub(super) fn begin(&mut self, scanned: &[Scanned], report: &OpenReport) -> Result<(), OpenError> {
+    pub(super) fn begin(&mut self, scanned: &[Scanned], report: &mut OpenReport) -> Result<(), OpenError> {
         self.generation += 1;
         self.manifest.note_clock(self.clock.get(), self.now.mono);
         let mut edits = vec![ManifestEdit::Generation(self.generation)];
@@ -115,7 +115,7 @@ impl<D: Device> Engine<D> {
         for kind in StreamKind::ALL {
             self.choose_active(kind, scanned)?;
         }
-        self.begin_tail()?;
+        self.begin_tail(report)?;
         self.examine_all();
         self.begin_scrub();
         self.balance_memory();

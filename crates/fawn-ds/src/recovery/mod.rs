@@ -125,7 +125,7 @@ impl<D: Device> Engine<D> {
             let complete = behind().filter(|scanned| scanned.entry.seal.is_some());
             engine.checkpoints.last.log_bytes = complete.map(|scanned| u64::from(scanned.report.valid_len)).sum();
             engine.checkpoints.last.records = behind().map(|scanned| scanned.report.records).sum();
-            engine.begin(&scanned, &report)?;
+            engine.begin(&scanned, &mut report)?;
         }
         Ok((engine, report))
     }

@@ -48,6 +48,8 @@ pub struct OpenReport {
     pub truncated: Vec<(String, u32)>,
     /// Bytes of the log that a killed process had left in the tail file alone.
     pub tail_bytes: u64,
+    /// The reason why `everysec` durability has no tail file, if it has none.
+    pub tail_refused: Option<String>,
     /// Files of unfinished steps that were removed.
     pub orphans_removed: Vec<String>,
     /// Corruption found by a read-only open.

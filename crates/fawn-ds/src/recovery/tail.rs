@@ -2,6 +2,7 @@
 //!
 //! A frame's bytes at an offset never change within a generation. So it does no harm to lay them over a segment that has
 //! them already; the scan then finds a longer log, and judges it as if it had been written.
+use super::OpenReport;
 use super::io::Io;
 use crate::engine::Engine;
 use crate::error::OpenError;
@@ -121,7 +122,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Creates the tail file or takes the old one, whose frames the log has by now.
-    pub(super) fn begin_tail(&mut self) -> Result<(), OpenError> {
+    pub(super) fn begin_tail(&mut self, report: &mut OpenReport) -> Result<(), OpenError> {
         self.tail.left = TailFrames::default();
         if self.options.durability != Durability::EverySecond {
             return Ok(());
@@ -129,7 +130,7 @@ impl<D: Device> Engine<D> {
         match self.map_tail() {
             Ok(file) => self.tail.file = Some(TailFile::new(file)),
             // No space for it, or a file system without shared mappings: each frame is written to the log at once.
-            Err(error) if self.device.poisoned().is_none() => drop(error),
+            Err(error) if self.device.poisoned().is_none() => report.tail_refused = Some(error.to_string()),
             Err(error) => return Err(error.into()),
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The tail file of `everysec`: writes that survive a kill without a write of the device, and openings that find them.
 use crate::support::{RANGE, TestNode, TestWrite, frames, small};
 use fawn_ds::internals::check::{Severity, check};
-use fawn_ds::internals::{EngineError, OpenError, Options, View, open_for_salvage};
+use fawn_ds::internals::{Engine, EngineError, OpenError, Options, View, open_for_salvage};
 use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{Device, IoClass, SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
@@ -35,6 +35,16 @@ fn rest(node: &mut TestNode) {
         node.now = node.now.plus_ms(500);
         node.turn();
     }
+}
+
+fn dumped(engine: &mut Engine<SimDevice>) -> usize {
+    let mut records = 0;
+    let dumped = engine.dump(|_, _| -> Result<(), ()> {
+        records += 1;
+        Ok(())
+    });
+    dumped.unwrap();
+    records
 }
 
 fn missing(node: &mut TestNode, keys: std::ops::Range<u32>) -> Vec<u32> {
@@ -187,9 +197,7 @@ fn a_store_that_is_only_read_has_the_tails_frames() {
     let mut node = TestNode::open_in_chain(&disk, read_only.clone(), Now::at(2)).unwrap();
     assert_eq!(missing(&mut node, 0..340), []);
     assert!(node.report.tail_bytes > 0);
-    let mut dumped = 0;
-    node.engine.dump(|_, _| Ok::<_, ()>(dumped += 1)).unwrap();
-    assert_eq!(dumped, 340);
+    assert_eq!(dumped(&mut node.engine), 340);
     drop(node);
     assert_eq!(disk.contents(&active(&disk).0).unwrap(), before, "nothing was written");
     // With other damage, a salvage has them too.
@@ -198,8 +206,7 @@ fn a_store_that_is_only_read_has_the_tails_frames() {
     disk.flip_bits(&name, at as u64 + 64 + 100, 1);
     let (mut engine, report) = open_for_salvage(|| Ok(SimDevice::attach(&disk)), &read_only, Now::at(2)).unwrap();
     assert!(report.is_damaged());
-    let mut salvaged = 0;
-    engine.dump(|_, _| Ok::<_, ()>(salvaged += 1)).unwrap();
+    let salvaged = dumped(&mut engine);
     assert!((335..340).contains(&salvaged), "{salvaged}");
 }
 
@@ -244,8 +251,7 @@ fn an_unreadable_tail_file_refuses_the_opening() {
     let read_only = Options { read_only: true, ..options() };
     let (mut engine, report) = open_for_salvage(|| Ok(SimDevice::attach(&disk)), &read_only, Now::at(2)).unwrap();
     assert!(report.is_damaged());
-    let mut salvaged = 0;
-    engine.dump(|_, _| Ok::<_, ()>(salvaged += 1)).unwrap();
+    let salvaged = dumped(&mut engine);
     assert_eq!(salvaged, 301, "all but the record that is in the tail file alone");
     drop(engine);
     disk.heal();
@@ -282,6 +288,7 @@ fn without_a_tail_file_every_flush_is_a_write() {
         disk.fail_every(kind, fault);
         let mut node = TestNode::open(&disk, options(), Now::at(2)).unwrap();
         disk.clear_faults();
+        assert!(node.report.tail_refused.is_some(), "{kind:?}");
         let writes = node.engine.stats().writes;
         put(&mut node, 0..10);
         assert_eq!((node.engine.stats().tail_frames, node.engine.stats().writes - writes), (0, 10), "{kind:?}");

@@ -260,6 +260,7 @@ mod tests {
             scrub_reads_failed: 418,
             sort_bytes: 419,
             merges_failed: 420,
+            tail_frames: 421,
             ..EngineStats::default()
         };
         let log = LogReport {

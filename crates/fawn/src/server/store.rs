@@ -110,11 +110,15 @@ fn log_opened(engine: &Engine<StoreDevice>, report: &OpenReport) {
     for file in &report.orphans_removed {
         tracing::info!(file, "removed a file left by an interrupted step");
     }
+    if let Some(reason) = &report.tail_refused {
+        tracing::warn!(reason, "no tail file: small writes of `everysec` are written to the log one by one");
+    }
     tracing::info!(
         device = engine.device().name(),
         created = report.created,
         segments = report.segments,
         records = report.records,
+        tail_bytes = report.tail_bytes,
         generation = engine.generation(),
         "store open"
     );
