@@ -370,7 +370,7 @@ fn frames_beyond_the_tail_file_keep_their_order() {
             node.now = node.now.plus_ms(40);
             if step % 30 == 29 {
                 let acked = node.engine.progress(RANGE).flushed;
-                let image = disk.image(Loss::Process, seed.into());
+                let image = disk.image(Loss::Process, seed);
                 let found = TestNode::open(&image, options(), Now::at(9000)).unwrap();
                 tailed += usize::from(found.report.tail_bytes > 0);
                 assert!(found.report.ranges[0].recovered >= acked, "seed {seed}, step {step}");
@@ -381,7 +381,7 @@ fn frames_beyond_the_tail_file_keep_their_order() {
         node.settle();
         let appended = node.engine.progress(RANGE).appended;
         drop(node.engine.close().unwrap());
-        disk.crash(seed.into());
+        disk.crash(seed);
         let node = TestNode::open(&disk, options(), Now::at(9000)).unwrap();
         assert_eq!(node.report.ranges[0].recovered, appended, "seed {seed}");
     }
