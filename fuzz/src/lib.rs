@@ -19,6 +19,7 @@ pub struct FuzzTarget {
 pub static TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "record", run: fawn_ds::fuzz::record, samples: samples::records },
     FuzzTarget { name: "frame", run: fawn_ds::fuzz::frame, samples: samples::frames },
+    FuzzTarget { name: "tail_frames", run: fawn_ds::fuzz::tail_frames, samples: samples::frames },
     FuzzTarget { name: "scan", run: fawn_ds::fuzz::scan, samples: samples::segments },
     FuzzTarget { name: "manifest", run: fawn_ds::fuzz::manifest, samples: samples::manifests },
     FuzzTarget { name: "recovery", run: fawn_ds::fuzz::recovery, samples: samples::splices },

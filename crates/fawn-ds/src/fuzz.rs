@@ -4,7 +4,7 @@
 use crate::check::check;
 use crate::engine::{Engine, Event, Lookup, View};
 use crate::error::{EngineError, OpenError};
-pub use crate::format::fuzz::{frame, manifest, record, scan};
+pub use crate::format::fuzz::{frame, manifest, record, scan, tail_frames};
 use crate::format::record::RecordRef;
 use crate::format::segment;
 use crate::index::IndexOptions;

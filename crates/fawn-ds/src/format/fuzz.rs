@@ -4,7 +4,7 @@
 use super::manifest::{ManifestVerdict, decode_all};
 use super::record::{RecordKind, RecordPlace, RecordRef, Stored, encode_into, encoded_len};
 use super::scan::{ScanInput, Scanner, SegmentVerdict, SyncedLog};
-use super::{FRAMES_OFFSET, SEGMENT_BYTES_MIN, SegmentUuid, Watermark, frame, manifest, record, segment};
+use super::{FRAMES_OFFSET, SEGMENT_BYTES_MIN, SegmentUuid, Watermark, frame, manifest, record, segment, tail};
 use fawn_types::ClientTag;
 
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
@@ -76,6 +76,17 @@ pub fn frame(data: &[u8]) {
         assert_eq!(frame::records(&header, &bytes).count(), header.count as usize, "every record is yielded");
     }
     assert!(frame::records(&header, &bytes).count() <= bytes.len() / 32, "the iterator ends");
+}
+
+/// Finds frames in a tail file of these bytes: each is whole, and none overlaps another.
+pub fn tail_frames(data: &[u8]) {
+    let mut visited_bytes = 0;
+    tail::frames(data, 0, SEGMENT_BYTES_MIN, |header, bytes| {
+        assert_eq!(bytes.len(), header.frame_bytes as usize, "the bytes are the frame's");
+        assert!(header.end() <= SEGMENT_BYTES_MIN && frame::verify(header, bytes).is_ok(), "a whole frame of a segment");
+        visited_bytes += bytes.len();
+    });
+    assert!(visited_bytes <= data.len(), "no byte is in two frames");
 }
 
 /// If a manifest decodes, writing it again yields the same state.
