@@ -258,6 +258,7 @@ impl FaultDriver {
         self.tally.records_filed += stats.filed_records;
         self.tally.runs_listed += stats.runs_listed;
         self.tally.sweep_parts += stats.sweep_parts;
+        self.tally.tail_frames += stats.tail_frames;
     }
 }
 

@@ -223,7 +223,8 @@ impl FaultDriver {
     fn try_open(&mut self) -> Result<(Engine<SimDevice>, BTreeMap<RangeId, OpenedRange>), String> {
         let text = |error: EngineError| error.to_string();
         let opened = Engine::open(SimDevice::attach(&self.disk), self.options.clone(), self.now);
-        let (mut engine, _) = opened.map_err(|error| error.to_string())?;
+        let (mut engine, report) = opened.map_err(|error| error.to_string())?;
+        self.tally.tails_applied += u64::from(report.tail_bytes > 0);
         let mut ranges = BTreeMap::new();
         let listed: Vec<(RangeId, KeyRange)> = engine.ranges().collect();
         for (id, keys) in listed {

@@ -24,5 +24,5 @@ tally! {
     operations, writes, batches, lookups, held_plans, scans, clears, closes, kills, power_losses, openings, failed_openings,
     poisoned, full, resumed, hangs, read_errors, clock_steps, flipped_bits, flips_refused, flips_served, expired,
     segments_cleaned, segments_dropped, moved_records, checkpoints, scrubbed, splits, merges, drops, undecided_changes,
-    records_filed, wide_pointers, runs_listed, sweep_parts,
+    records_filed, wide_pointers, runs_listed, sweep_parts, tail_frames, tails_applied,
 }
