@@ -302,7 +302,9 @@ impl DataDir {
 
     pub(crate) fn map(&self, file: FileId, len_bytes: usize) -> Result<FileMapping, DeviceError> {
         self.healthy()?;
-        let mapping = FileMapping::new(self.fd(file), len_bytes);
+        let fd = self.fd(file);
+        let mapping =
+            if may_refuse_stores(fd.as_fd()) { Err(Errno::OPNOTSUPP) } else { FileMapping::new(fd, len_bytes) };
         mapping.map_err(|errno| self.metadata_error(errno, "map", &self.file(file).name))
     }
 
@@ -385,6 +387,20 @@ fn punch_hole(fd: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> Result<(), Err
 #[cfg(not(target_os = "linux"))]
 fn punch_hole(_: BorrowedFd<'_>, _: u64, _: u64) -> Result<(), Errno> {
     Err(Errno::OPNOTSUPP)
+}
+
+/// Whether a store into a mapped page may need space, or another computer: if that fails, the system ends the process.
+#[cfg(target_os = "linux")]
+fn may_refuse_stores(fd: BorrowedFd<'_>) -> bool {
+    // Btrfs, ZFS, bcachefs; NFS, SMB, FUSE, Ceph (`statfs(2)`).
+    const MAGICS: [u32; 8] =
+        [0x9123_683E, 0x2FC1_2FC1, 0xCA45_1A4E, 0x0000_6969, 0xFF53_4D42, 0xFE53_4D42, 0x6573_5546, 0x00C3_6400];
+    fs::fstatfs(fd).map_or(true, |found| MAGICS.contains(&(found.f_type as u32)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn may_refuse_stores(_: BorrowedFd<'_>) -> bool {
+    false
 }
 
 fn write_zeros(fd: BorrowedFd<'_>, mut offset: u64, end: u64) -> Result<(), Errno> {

@@ -375,6 +375,8 @@ impl<D: Device> Engine<D> {
             StreamKind::Survivors => false,
         };
         if !is_whole && !is_due && !self.flush_everything && !self.needs_sync(kind) {
+            // A later sync covers more.
+            self.streams[kind].flush.sync_waits_for = None;
             return;
         }
         let file = segment.file;
@@ -451,6 +453,9 @@ impl<D: Device> Engine<D> {
         self.checkpoint_at_close(is_past_deadline);
         self.certify();
         self.sync_all()?;
+        if self.tail.file.is_some() {
+            self.unlink_tail();
+        }
         Ok(self.device)
     }
 

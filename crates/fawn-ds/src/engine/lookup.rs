@@ -6,6 +6,8 @@ use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
 use crate::index::Pointer;
+use crate::log::LogPosition;
+use crate::log::flush::FlushState;
 use crate::overlay::{OverlayBase, ReplacedRecord};
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 use fawn_types::{EntryRef, KeyHash, RangeId, TimeMs, Version};
@@ -421,12 +423,22 @@ impl<D: Device> Engine<D> {
 
     /// End of the segment's bytes that are final when a read is submitted now.
     pub(crate) fn cacheable_to(&self, slot: u32) -> u32 {
+        self.end_before(slot, |flush| flush.written)
+    }
+
+    /// End of the last frame that can be read from the segment's file.
+    pub(crate) fn written_frames_end(&self, slot: u32) -> u32 {
+        self.end_before(slot, FlushState::written_frames_end)
+    }
+
+    /// End of the segment's part before a position of its stream.
+    fn end_before(&self, slot: u32, position: impl Fn(&FlushState) -> LogPosition) -> u32 {
         let Some(segment) = self.segments.get(slot) else { return 0 };
         let segment_bytes = self.options.segment_bytes;
-        let written = self.streams[segment.stream].flush.written;
-        match written.sequence(segment_bytes).cmp(&segment.sequence) {
+        let position = position(&self.streams[segment.stream].flush);
+        match position.sequence(segment_bytes).cmp(&segment.sequence) {
             core::cmp::Ordering::Greater => u32::MAX,
-            core::cmp::Ordering::Equal => written.offset(segment_bytes),
+            core::cmp::Ordering::Equal => position.offset(segment_bytes),
             core::cmp::Ordering::Less => 0,
         }
     }

@@ -18,11 +18,11 @@ impl<D: Device> Engine<D> {
         self.completions = reaped;
     }
 
-    /// As [`Engine::poll`], but first blocks for a completion if any I/O is in flight.
+    /// As [`Engine::poll`], but first blocks for a completion if any I/O is in flight and there is nothing to report yet.
     pub fn wait(&mut self, now: Now, events: &mut Vec<Event>) {
         self.now = now;
         let mut reaped = core::mem::take(&mut self.completions);
-        if self.stale.is_empty() && self.held_events.is_empty() {
+        if self.stale.is_empty() && self.held_events.is_empty() && !self.progressed {
             self.device.wait(&mut reaped);
         } else {
             self.device.reap(&mut reaped);

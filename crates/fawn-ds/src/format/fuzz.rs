@@ -83,7 +83,10 @@ pub fn tail_frames(data: &[u8]) {
     let mut visited_bytes = 0;
     tail::frames(data, 0, SEGMENT_BYTES_MIN, |header, bytes| {
         assert_eq!(bytes.len(), header.frame_bytes as usize, "the bytes are the frame's");
-        assert!(header.end() <= SEGMENT_BYTES_MIN && frame::verify(header, bytes).is_ok(), "a whole frame of a segment");
+        assert!(
+            header.end() <= SEGMENT_BYTES_MIN && frame::verify(header, bytes).is_ok(),
+            "a whole frame of a segment"
+        );
         visited_bytes += bytes.len();
     });
     assert!(visited_bytes <= data.len(), "no byte is in two frames");

@@ -156,6 +156,12 @@ impl FlushState {
         }
     }
 
+    /// End of the last frame that is written whole.
+    pub(crate) fn written_frames_end(&self) -> LogPosition {
+        let written = self.unsynced.partition_point(|unsynced| unsynced.end <= self.written);
+        written.checked_sub(1).map_or(self.synced, |last| self.unsynced[last].end)
+    }
+
     /// The next frame that is flushed.
     pub(crate) fn pop_flushed(&mut self, segment_bytes: u32) -> Option<ClosedFrame> {
         let written = self.written;

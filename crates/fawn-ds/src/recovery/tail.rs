@@ -59,6 +59,7 @@ const READS: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct TailFrames {
     segments: BTreeMap<SegmentUuid, Arc<SegmentTail>>,
+    has_file: bool,
 }
 
 impl TailFrames {
@@ -97,7 +98,8 @@ impl TailFrames {
         }
         device.close(file);
         read?;
-        Ok(Self { segments: segments.into_iter().map(|(uuid, frames)| (uuid, Arc::new(frames))).collect() })
+        let segments = segments.into_iter().map(|(uuid, frames)| (uuid, Arc::new(frames))).collect();
+        Ok(Self { segments, has_file: true })
     }
 
     pub(crate) fn of(&self, uuid: SegmentUuid) -> Option<Arc<SegmentTail>> {
@@ -108,23 +110,29 @@ impl TailFrames {
 impl<D: Device> Engine<D> {
     /// Lookups of a store that is only read find the tail's frames in the window, as in the process that appended them.
     pub(super) fn hold_left_tail(&mut self) {
-        let foreground = self.segments.iter().filter(|segment| segment.stream == StreamKind::Foreground);
-        let Some(newest) = foreground.max_by_key(|segment| segment.sequence) else { return };
-        let Some(tail) = self.tail.left.of(newest.uuid) else { return };
-        let (slot, sequence, file, end) = (newest.slot, newest.sequence, newest.file, newest.end);
-        let Some((first, _)) = tail.extent().filter(|(first, _)| *first < end) else { return };
-        let base = first - first % PAGE_BYTES as u32;
-        let (len, offset) = ((end - base) as usize, u64::from(base));
-        let pages_bytes = len.next_multiple_of(PAGE_BYTES);
-        let mut buf = Io::new(&mut self.device).read_pages(file, offset, pages_bytes, IoClass::Recovery);
-        tail.lay_over(offset, &mut buf);
-        self.streams[StreamKind::Foreground].window.push(Chunk { slot, sequence, base, len, buf: buf.into() });
+        let mut segments: Vec<_> = self.segments.iter().map(|segment| (segment.sequence, segment.slot)).collect();
+        segments.sort_unstable();
+        for (sequence, slot) in segments {
+            let segment = self.segments.expect(slot);
+            let Some(tail) = self.tail.left.of(segment.uuid) else { continue };
+            let (file, end) = (segment.file, segment.end);
+            let Some((first, _)) = tail.extent().filter(|(first, _)| *first < end) else { continue };
+            let base = first - first % PAGE_BYTES as u32;
+            let (len, offset) = ((end - base) as usize, u64::from(base));
+            let pages_bytes = len.next_multiple_of(PAGE_BYTES);
+            let mut buf = Io::new(&mut self.device).read_pages(file, offset, pages_bytes, IoClass::Recovery);
+            tail.lay_over(offset, &mut buf);
+            self.streams[StreamKind::Foreground].window.push(Chunk { slot, sequence, base, len, buf: buf.into() });
+        }
     }
 
     /// Creates the tail file or takes the old one, whose frames the log has by now.
     pub(super) fn begin_tail(&mut self, report: &mut OpenReport) -> Result<(), OpenError> {
-        self.tail.left = TailFrames::default();
+        let has_file = core::mem::take(&mut self.tail.left).has_file;
         if self.options.durability != Durability::EverySecond {
+            if has_file {
+                self.unlink_tail();
+            }
             return Ok(());
         }
         match self.map_tail() {
@@ -134,6 +142,15 @@ impl<D: Device> Engine<D> {
             Err(error) => return Err(error.into()),
         }
         Ok(())
+    }
+
+    /// Removes the tail file, whose frames the log has: no later damage to it can stand in the way of an opening.
+    pub(crate) fn unlink_tail(&mut self) {
+        if let Some(tail) = self.tail.file.take() {
+            self.device.close(tail.file);
+        }
+        // A file that stays has no frame that counts.
+        let _ = self.device.unlink(tail::FILE_NAME);
     }
 
     fn map_tail(&mut self) -> Result<FileId, DeviceError> {
@@ -151,8 +168,10 @@ impl<D: Device> Engine<D> {
 
     /// Writes the whole file once: the system then never allocates blocks when it writes pages back.
     fn fill_tail(&mut self, file: FileId) -> Result<(), DeviceError> {
-        if self.device.len(file)? != TAIL_BYTES as u64 {
-            self.device.allocate(file, 0, TAIL_BYTES as u64)?;
+        let is_new = self.device.len(file)? != TAIL_BYTES as u64;
+        // Also a file that was there: a copied one may have holes.
+        self.device.allocate(file, 0, TAIL_BYTES as u64)?;
+        if is_new {
             let mut io = Io::new(&mut self.device);
             io.write_durable(file, 0, &[0; TAIL_BYTES], IoClass::Manifest)?;
             io.sync(file, IoClass::Manifest)?;

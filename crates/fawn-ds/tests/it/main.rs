@@ -88,6 +88,7 @@ mod store_lifecycle;
 mod store_methods;
 mod support;
 mod synced_end;
+mod tail_attacks;
 mod tail_file;
 mod tail_lost;
 mod torn_again;

@@ -257,6 +257,8 @@ fn an_unreadable_tail_file_refuses_the_opening() {
     disk.heal();
     let mut node = TestNode::open(&disk, options(), Now::at(2)).unwrap();
     assert_eq!(missing(&mut node, 0..302), []);
+    drop(node.engine.close().unwrap());
+    assert!(!disk.names().contains(&TAIL.to_owned()), "a closed store does not depend on it");
 }
 
 #[test]
@@ -270,6 +272,7 @@ fn the_next_opening_may_be_of_another_durability() {
         let mut node = TestNode::open(&disk, Options { durability, ..options() }, Now::at(2)).unwrap();
         assert!(node.report.tail_bytes > 0);
         assert_eq!(missing(&mut node, 0..100), []);
+        assert!(!disk.names().contains(&TAIL.to_owned()), "{durability:?}");
         drop(node);
         // An opening syncs the frames that it found.
         disk.crash(1);

@@ -11,7 +11,7 @@ pub(crate) use new_dir::{NewDir, create_private, with_suffix};
 
 use crate::config::{Settings, ShardCount};
 use crate::failure::{Exit, Failure};
-use fawn_ds::internals::format::{manifest, segment};
+use fawn_ds::internals::format::{manifest, segment, tail};
 use fawn_flash::DirLock;
 use fawn_node::Placement;
 use fawn_types::{HashSecret, ShardId};
@@ -194,7 +194,7 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
         // Files that an interrupted start leaves, files whose loss is reported elsewhere, and
         // files of a new file system.
         let is_ours = name.to_str().is_some_and(|name| {
-            ["LOCK", manifest::NEW_FILE_NAME, file::NEW_NAME, "lost+found"].contains(&name)
+            ["LOCK", manifest::NEW_FILE_NAME, tail::FILE_NAME, file::NEW_NAME, "lost+found"].contains(&name)
                 || segment::is_file_name(name)
         });
         if !is_ours && !is_of_shard(&name) {

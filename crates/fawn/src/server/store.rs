@@ -105,7 +105,11 @@ pub(super) fn engine_options(settings: &Settings) -> Result<Options, Failure> {
 
 fn log_opened(engine: &Engine<StoreDevice>, report: &OpenReport) {
     for (file, from_bytes) in &report.truncated {
-        tracing::warn!(file, from_bytes, "cut off an unfinished end of the log; in `sync` mode nothing in it had been acknowledged");
+        tracing::warn!(
+            file,
+            from_bytes,
+            "cut off an unfinished end of the log; in `sync` mode nothing in it had been acknowledged"
+        );
     }
     for file in &report.orphans_removed {
         tracing::info!(file, "removed a file left by an interrupted step");

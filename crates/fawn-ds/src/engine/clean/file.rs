@@ -52,8 +52,8 @@ impl<D: Device> Engine<D> {
             }
             return false;
         };
-        // A retired range has no record behind what is flushed.
-        let end = self.segments.expect(slot).end.min(self.cacheable_to(slot));
+        // A retired range's records are synced, so they are in frames that are written whole.
+        let end = self.segments.expect(slot).end.min(self.written_frames_end(slot));
         self.segments.expect_mut(slot).pins += 1;
         self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::File(Vec::new())));
         true

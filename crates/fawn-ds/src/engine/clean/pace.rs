@@ -231,6 +231,10 @@ impl<D: Device> Engine<D> {
         if !segment.sealed || segment.is_cleaned || segment.is_gathered || self.overlay.may_defer(segment.sequence) {
             return false;
         }
+        // The end of a segment that was sealed just now may not be in its file yet.
+        if self.cacheable_to(segment.slot) < segment.end {
+            return false;
+        }
         // Survivors are read before a clear, which would clear those behind it too. During a transfer this is a guard: copies
         // lie under the transfer's number, and an opening compares their versions. A sorted record would be hidden by an older
         // one that the transfer brings, but it brings none.
