@@ -132,6 +132,7 @@ fn every_kind_fails_on_order() {
             OpKind::Truncate => device.truncate(file, 0),
             OpKind::Allocate => device.allocate(file, 0, 1 << 20),
             OpKind::Punch => device.punch(file, 0, BLOCK as u64),
+            OpKind::Map => device.map(file, BLOCK),
             OpKind::Inspect => device.list().map(drop),
             kind => panic!("{kind:?} is not covered"),
         };
