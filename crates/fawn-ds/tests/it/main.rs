@@ -91,6 +91,7 @@ mod synced_end;
 mod tail_attacks;
 mod tail_file;
 mod tail_lost;
+mod tail_planted;
 mod torn_again;
 mod transfer_reads;
 mod undone_delete;
