@@ -199,7 +199,7 @@ fn an_interrupted_opening_leaves_the_tail_for_the_next() {
                 let found = node.report.ranges[0].recovered;
                 assert!(loss == Loss::Power || found >= acked, "seed {seed}, image {i}: {found:?} of {acked:?}");
                 highest = Some(found);
-                // What an opening has found stays, also for those after a power loss.
+                // Everything that an opening has found stays, also for those after a power loss.
                 drop(node);
                 image.disk.crash(seed + i as u64);
                 let node = TestNode::open(&image.disk, options(), Now::at(90_002))

@@ -192,7 +192,12 @@ impl TestWorld {
             self.deliver(name);
             let now = self.now;
             let Some(node) = self.nodes.get_mut(&name) else { continue };
-            let _ = node.run_once(now);
+            let due = node.run_once(now);
+            let is_due = due.is_some_and(|due| due <= now.mono);
+            assert!(
+                is_due || !node.engine().has_progress(),
+                "node {name} waits for an event, and has progress to report"
+            );
             let outputs: Vec<_> = std::iter::from_fn(|| node.poll_node_output()).collect();
             outputs.into_iter().for_each(|output| self.carry_out(name, output));
             self.serve_sessions(name);
