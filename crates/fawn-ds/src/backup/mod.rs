@@ -233,8 +233,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let (survivors, foreground): (Vec<_>, Vec<_>) =
             unsealed.into_iter().partition(|(_, entry)| entry.stream == StreamKind::Survivors);
         for (at_most, segments) in [(1, survivors), (usize::MAX, foreground)] {
-            // Before the foreground: its segments then have every frame that is missing here. After the survivors: they
-            // were moved out of older segments.
+            // Before the segments: these then have every frame that is written and missing here.
             self.tail = TailFrames::read(self.source, &state)?;
             for (slot, entry) in &segments {
                 match self.copy_frames(&state, *slot, entry)? {
