@@ -10,7 +10,7 @@ use crate::format::segment::{self, HEADER_BYTES, PerStream, RecordFacts, Segment
 use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame, tail};
 use crate::recovery::checkpoint::verify_pieces;
 use crate::recovery::io::Io;
-use crate::recovery::tail::{SegmentTail, TailFrames};
+use crate::recovery::left_tail::{SegmentTail, TailFrames};
 use crate::sorted::{Run, RunCheck, RunError};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};

@@ -25,7 +25,7 @@ use crate::format::scan::{ScanInput, ScanReport, Scanner};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader, StreamKind};
 use crate::manifest_file::ManifestFile;
 use crate::recovery::io::Io;
-use crate::recovery::tail::{SegmentTail, TailFrames};
+use crate::recovery::left_tail::{SegmentTail, TailFrames};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass};
 use fawn_types::Epoch;

@@ -83,7 +83,7 @@ impl<D: Device> Engine<D> {
             let mut walk = RecordWalk::new(segment.input);
             let range = (u64::from(FRAMES_OFFSET), u64::from(segment.input.end));
             let reads = SequentialRead::new(segment.file, range, READS_IN_FLIGHT, IoClass::Foreground);
-            let mut reads = reads.under(self.tail.left.of(segment.input.uuid));
+            let mut reads = reads.overlaid_by(self.left_tail.of(segment.input.uuid));
             while let Some(buf) = reads.next(&mut self.device) {
                 read_bytes += buf.len() as u64;
                 let mut take = |offset: u32, stored: &Stored<'_>| {

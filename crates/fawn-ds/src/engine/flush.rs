@@ -196,7 +196,7 @@ impl<D: Device> Engine<D> {
         if kind != StreamKind::Foreground || end - offset >= PAD_FRAME_BYTES_MIN {
             return None;
         }
-        self.tail.file.as_ref()?.place((end - offset) as usize)
+        self.tail.as_ref()?.place((end - offset) as usize)
     }
 
     /// Copies a closed frame into the tail file: it survives the end of the process from now on.
@@ -204,7 +204,7 @@ impl<D: Device> Engine<D> {
         let Stream { window, flush, .. } = &mut self.streams[kind];
         let frame = &mut flush.frames[at];
         let Some(bytes) = window.frame_bytes(frame.slot, frame.offset, frame.end) else { not_in_its_piece() };
-        let Some(tail) = &mut self.tail.file else { unreachable!("a place is in a tail file") };
+        let Some(tail) = &mut self.tail else { unreachable!("a place is in a tail file") };
         self.device.store(tail.file, place as u64, bytes);
         tail.add(place, bytes.len(), log_end);
         frame.is_in_tail = true;
@@ -298,7 +298,7 @@ impl<D: Device> Engine<D> {
         let flush = &mut self.streams[kind].flush;
         flush.complete(number);
         if kind == StreamKind::Foreground
-            && let Some(tail) = &mut self.tail.file
+            && let Some(tail) = &mut self.tail
         {
             tail.release(flush.written);
         }
@@ -453,7 +453,7 @@ impl<D: Device> Engine<D> {
         self.checkpoint_at_close(is_past_deadline);
         self.certify();
         self.sync_all()?;
-        if self.tail.file.is_some() {
+        if self.tail.is_some() {
             self.unlink_tail();
         }
         Ok(self.device)

@@ -55,13 +55,14 @@ use crate::format::{RangeNumber, StoreUuid};
 use crate::log::LogPosition;
 use crate::log::segments::{Segment, SegmentTable};
 use crate::log::stream::Stream;
-use crate::log::tail::Tail;
+use crate::log::tail::TailFile;
 use crate::log::window::AppendBufferPool;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
 use crate::range::{RangeProgress, RangeState};
 use crate::record_cache::{CacheSplit, RecordCache};
+use crate::recovery::left_tail::TailFrames;
 use crate::sorted::ReadRange;
 use crate::stats::{EngineStats, LogReport, MemoryReport};
 pub(crate) use append::Reserve;
@@ -169,7 +170,10 @@ pub struct Engine<D: Device> {
     pub(crate) scrubber: Scrubber,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) streams: PerStream<Stream>,
-    pub(crate) tail: Tail,
+    /// The tail file in use: in `everysec` durability, if the device could map one.
+    pub(crate) tail: Option<TailFile>,
+    /// Frames that an earlier process left in it: for scans, and for lookups of a store that is only read.
+    pub(crate) left_tail: TailFrames,
     pub(crate) pool: AppendBufferPool,
     /// Syncs at once, in every durability mode: during a close, or for a chain's handshake.
     pub(crate) flush_everything: bool,

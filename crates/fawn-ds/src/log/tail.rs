@@ -4,18 +4,8 @@
 //! that without a write of the device, which for a record or two would write a whole page each time.
 use super::LogPosition;
 use crate::format::tail::{FRAME_ALIGNMENT, TAIL_BYTES};
-use crate::recovery::tail::TailFrames;
 use fawn_flash::FileId;
 use std::collections::VecDeque;
-
-/// The tail files of a store.
-#[derive(Debug, Default)]
-pub(crate) struct Tail {
-    /// The one in use: in `everysec` durability, if the device could map it.
-    pub(crate) file: Option<TailFile>,
-    /// Frames that an earlier process left: for scans, and for lookups of a store that is only read.
-    pub(crate) left: TailFrames,
-}
 
 /// A frame in the tail file.
 #[derive(Debug)]

@@ -232,7 +232,7 @@ impl RecordRun {
 
     /// The segment's end may be in the tail file alone.
     fn lay_tail_over<D: Device>(&self, engine: &Engine<D>, bytes: &mut [u8]) {
-        if let Some(tail) = engine.tail.left.of(engine.segments.expect(self.slot).uuid) {
+        if let Some(tail) = engine.left_tail.of(engine.segments.expect(self.slot).uuid) {
             tail.lay_over(u64::from(self.from), bytes);
         }
     }

@@ -8,6 +8,7 @@ mod create;
 pub(crate) mod deferred;
 mod index_build;
 pub(crate) mod io;
+pub(crate) mod left_tail;
 mod progress;
 mod read;
 mod report;
@@ -29,7 +30,6 @@ use crate::format::scan::{ScanReport, SyncedLog};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::log::segments::SegmentTable;
 use crate::log::stream::Stream;
-use crate::log::tail::Tail;
 use crate::log::window::AppendBufferPool;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
@@ -39,10 +39,10 @@ use crate::record_cache::{CacheSplit, RecordCache};
 use crate::stats::EngineStats;
 use fawn_flash::{Device, PageCache};
 use fawn_types::{ExpiryClock, HashSecret, MonoMs, Now};
+use left_tail::{SegmentTail, TailFrames};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tail::{SegmentTail, TailFrames};
 
 /// Drains operations that an earlier engine left in flight on the device: their completions would be taken for this
 /// one's.
@@ -100,7 +100,7 @@ impl<D: Device> Engine<D> {
         // Nothing on disk changes before validation, so a refused open leaves the evidence as it was.
         let orphans = engine.orphans(&mut report)?;
         engine.open_runs()?;
-        engine.tail.left = TailFrames::read(&mut engine.device, engine.manifest.state())?;
+        engine.left_tail = TailFrames::read(&mut engine.device, engine.manifest.state())?;
         let (scanned, strays) = engine.scan_all(&mut report)?;
         engine.check_generation(&scanned, &mut report)?;
         engine.check_strays(&strays, &mut report)?;
@@ -164,7 +164,8 @@ impl<D: Device> Engine<D> {
             scrubber: Scrubber::default(),
             checkpoints: Checkpoints::default(),
             streams: PerStream::from_fn(|_| Stream::new(now.mono)),
-            tail: Tail::default(),
+            tail: None,
+            left_tail: TailFrames::default(),
             pool: AppendBufferPool::new(options.spare_bytes_max()),
             flush_everything: false,
             overlay: Overlay::default(),

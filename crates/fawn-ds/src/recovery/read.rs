@@ -68,7 +68,7 @@ impl<D: Device> Engine<D> {
             report.tail_bytes += u64::from(scan.valid_len.saturating_sub(tail_from));
             let segment = builder.engine.segments.expect_mut(slot);
             (segment.end, segment.facts) = (scan.valid_len, scan.facts.clone());
-            let tail = builder.engine.tail.left.of(entry.uuid);
+            let tail = builder.engine.left_tail.of(entry.uuid);
             scanned.push(Scanned { entry, slot, report: scan, pages, tail, tail_from });
         }
         let strays = builder.finish()?;
@@ -150,11 +150,11 @@ fn scan_segment<D: Device>(
     let file: FileId = builder.engine.segments.expect(slot).file;
     let end = u64::from(input.sealed_len.unwrap_or(input.segment_bytes));
     let (is_unsealed, mut pages) = (input.sealed_len.is_none(), PageSums::default());
-    let tail = builder.engine.tail.left.of(input.uuid);
+    let tail = builder.engine.left_tail.of(input.uuid);
     let mut scanner = Scanner::new(input);
     let part = (u64::from(FRAMES_OFFSET), end);
     let reads = SequentialRead::new(file, part, SCAN_READS_IN_FLIGHT, IoClass::Recovery);
-    let mut reads = reads.counted_by(builder.engine.options.progress.as_ref()).under(tail);
+    let mut reads = reads.counted_by(builder.engine.options.progress.as_ref()).overlaid_by(tail);
     while let Some(buf) = reads.try_next(&mut builder.engine.device)? {
         scanner.push(&buf, &mut OpenVisitor { builder, slot, pages: is_unsealed.then_some(&mut pages) });
         if builder.must_resolve() {

@@ -5,8 +5,8 @@
 //! its end, also behind damage. All of them count as committed, because what was acknowledged is among them.
 use super::index_build::IndexBuilder;
 use super::io::Io;
+use super::left_tail::TailFrames;
 use super::sequential::SequentialRead;
-use super::tail::TailFrames;
 use super::{OpenReport, abandon_operations};
 use crate::check::{self, CheckFinding, Severity};
 use crate::engine::{Engine, LostPart};
@@ -115,7 +115,7 @@ impl<D: Device> Engine<D> {
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let manifest = ManifestFile::for_reading(header, state);
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
-        engine.tail.left = tail;
+        engine.left_tail = tail;
         let lost_runs = engine.open_intact_runs();
         engine.take_records(&found)?;
         engine.missing =
@@ -144,8 +144,8 @@ impl<D: Device> Engine<D> {
         for segment in found {
             let mut walk = RecordWalk::new(segment.walk_input());
             let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
-            let tail = builder.engine.tail.left.of(segment.entry.uuid);
-            let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).under(tail);
+            let tail = builder.engine.left_tail.of(segment.entry.uuid);
+            let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).overlaid_by(tail);
             while let Some(buf) = reads.next(&mut builder.engine.device) {
                 walk.push(&buf, &mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
                 if builder.must_resolve() {
@@ -294,7 +294,7 @@ fn survey<D: Device>(
         };
         let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
         let reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery);
-        let mut reads = reads.under(tail.of(segment.entry.uuid));
+        let mut reads = reads.overlaid_by(tail.of(segment.entry.uuid));
         if segment.is_damaged || segment.entry.seal.is_some() {
             let mut walk = RecordWalk::new(segment.walk_input());
             while let Some(buf) = reads.next(device) {

@@ -2,7 +2,7 @@
 //! has.
 use super::OpenProgress;
 use super::io::Io;
-use super::tail::SegmentTail;
+use super::left_tail::SegmentTail;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId, IoClass, Token};
 use hashbrown::HashMap;
@@ -42,7 +42,7 @@ impl SequentialRead {
     }
 
     /// Lays the frames of a tail file over the bytes, up to the end of its last one.
-    pub(crate) fn under(mut self, tail: Option<Arc<SegmentTail>>) -> Self {
+    pub(crate) fn overlaid_by(mut self, tail: Option<Arc<SegmentTail>>) -> Self {
         self.tail = tail;
         self
     }
