@@ -120,6 +120,9 @@ fn seeds(arguments: &Arguments) -> bool {
     if total.copies_compared == 0 && ran >= COPIES_AFTER_SEEDS {
         missing.push(format!("no copy was compared in {ran} seeds"));
     }
+    if total.runs_listed == 0 && ran >= COPIES_AFTER_SEEDS && arguments.canary.is_none() {
+        missing.push(format!("no segment was sorted in {ran} seeds"));
+    }
     if ran >= KINDS_AFTER_SEEDS && arguments.canary.is_none() {
         missing.extend(total.tally.missing().map(|kind| format!("no fault of kind {kind:?} in {ran} seeds")));
     }
@@ -130,7 +133,7 @@ fn seeds(arguments: &Arguments) -> bool {
 fn print_total(total: &RunReport, ran: u64, began: Instant) {
     println!(
         "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} clean shutdowns, {} losses reported, {} copies ({} \
-         hit, {} compared), {} operations answered, {} on the whole keyspace, {} left open, {} keys judged ({} undecided), {} events, {} steps ({} of the longest seed), {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
+         hit, {} compared), {} jobs with runs, {} operations answered, {} on the whole keyspace, {} left open, {} keys judged ({} undecided), {} events, {} steps ({} of the longest seed), {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
         total.hash,
         total.faults,
         total.dropped,
@@ -140,6 +143,7 @@ fn print_total(total: &RunReport, ran: u64, began: Instant) {
         total.copies,
         total.copies_hit,
         total.copies_compared,
+        total.runs_listed,
         total.answered,
         total.sweeps,
         total.unknown,
@@ -191,6 +195,7 @@ fn add(total: &mut RunReport, report: &RunReport) {
     total.copies += report.copies;
     total.copies_compared += report.copies_compared;
     total.copies_hit += report.copies_hit;
+    total.runs_listed += report.runs_listed;
     total.tally.add(&report.tally);
     total.phase_steps.iter_mut().zip(report.phase_steps).for_each(|(sum, steps)| *sum += steps);
 }

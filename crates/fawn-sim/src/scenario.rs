@@ -26,6 +26,9 @@ const TWIN_EVERY_SEEDS: u64 = 12;
 /// One seed in this many lets keys expire.
 const EXPIRY_EVERY_SEEDS: u64 = 3;
 
+/// One seed in this many sorts segments into runs.
+const SORTED_EVERY_SEEDS: u64 = 4;
+
 /// One seed in this many has client sessions on back-ends.
 const BACKEND_SESSIONS_EVERY_SEEDS: u64 = 3;
 
@@ -70,6 +73,8 @@ pub struct Scenario {
     pub deletes_often: bool,
     /// Clients let keys expire.
     pub expires: bool,
+    /// Stores have the sorted tier, and short segments, so that some keys are in runs.
+    pub sorts: bool,
     /// Longest pause of a client between two operations, µs.
     pub think_us_max: u64,
     /// Longest device operation, µs.
@@ -304,6 +309,7 @@ impl Scenario {
             keys,
             deletes_often: seed.stream("deletes").chance(1, 2),
             expires,
+            sorts: seed.stream("sorted tier").chance(1, SORTED_EVERY_SEEDS),
             think_us_max: if apart_long { APART_LONG_THINK_US_MAX } else { think_us_max },
             disk_us_max,
             retained_records_max: retained_records_max(think_us_max, seed.stream("copies").below(8)),
@@ -351,6 +357,8 @@ impl Scenario {
     /// chance.
     #[must_use]
     pub fn with_canary(mut self, canary: Option<Canary>) -> Self {
+        // Counts of stores with runs are upper bounds: a lower one could pass.
+        self.sorts &= canary.is_none();
         if canary == Some(Canary::ExpiryGuessed) {
             // A read is refused while an update of a key that has just expired waits for a sync.
             (self.expires, self.disk_us_max) = (true, DISK_US_SLOW);

@@ -6,7 +6,7 @@ use crate::scenario::Scenario;
 use fawn_chain::map::{decode_state, encode_state};
 use fawn_chain::{Closed, ClusterMap, ManagerOptions, PersistedState, RouterOptions};
 use fawn_ds::internals::index::IndexOptions;
-use fawn_ds::internals::{Engine, EngineError, Options};
+use fawn_ds::internals::{Engine, EngineError, Options, RecordLayout};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, NodeConfig, NodeLimits, NodeOutput, NodeStatus};
@@ -52,12 +52,12 @@ impl ShardDisk {
 
     fn open(
         &mut self,
-        map: &ClusterMap,
+        options: Options,
         former: BootId,
         now: Now,
         canary: Option<Canary>,
     ) -> Result<Engine<SimDevice>, String> {
-        let opened = Engine::open(SimDevice::attach(&self.disk), options(map), now);
+        let opened = Engine::open(SimDevice::attach(&self.disk), options, now);
         let (mut engine, _) = opened.map_err(|error| error.to_string())?;
         match canary {
             Some(Canary::PromiseForgotten | Canary::MapForgotten) => {
@@ -268,7 +268,7 @@ impl Machine {
         let mut engines = Vec::new();
         for disk in &mut self.disks {
             disk.disk.advance_to(now_us);
-            let opened = disk.open(map, former, now, canary);
+            let opened = disk.open(options(map, scenario), former, now, canary);
             engines.push(opened.map_err(|error| format!("shard {} does not start: {error}", disk.id))?);
         }
         let shard_options = shard_options(map, scenario, canary);
@@ -422,9 +422,15 @@ fn forge_marks(engine: &mut Engine<SimDevice>, former: BootId) -> Result<(), Eng
     Ok(())
 }
 
-fn options(map: &ClusterMap) -> Options {
+fn options(map: &ClusterMap, scenario: &Scenario) -> Options {
+    let (layout, segment_bytes) =
+        if scenario.sorts { (RecordLayout::Sorted, 128 << 10) } else { (RecordLayout::Log, 256 << 10) };
     Options {
-        segment_bytes: 256 << 10,
+        segment_bytes,
+        layout,
+        // Each segment is sorted alone, and merges with the oldest runs take several parts.
+        sort_bytes: 1,
+        run_bytes_max: 16 << 10,
         memory_bytes: 4 << 20,
         durability: map.durability,
         value_bytes_max: 1 << 20,
@@ -438,7 +444,7 @@ fn options(map: &ClusterMap) -> Options {
 }
 
 fn shard_options(map: &ClusterMap, scenario: &Scenario, canary: Option<Canary>) -> ShardOptions {
-    let value_bytes_max = options(map).value_bytes_max;
+    let value_bytes_max = options(map, scenario).value_bytes_max;
     let mut options = ShardOptions { durability: map.durability, value_bytes_max, ..scenario.shard() };
     if canary == Some(Canary::RequestsUnbounded) {
         (options.pending_max, options.requests_bytes_max) = (usize::MAX, usize::MAX);

@@ -99,6 +99,8 @@ pub struct RunReport {
     pub phase_steps: [u64; 7],
     /// Faults by kind.
     pub tally: FaultTally,
+    /// Jobs of the sorted tier that listed runs.
+    pub runs_listed: u64,
 }
 
 /// A whole cluster.
@@ -250,7 +252,14 @@ impl World {
             copies_hit: self.copies_hit,
             phase_steps: self.phase_steps,
             tally: self.tally,
+            runs_listed: self.runs_listed(),
         }
+    }
+
+    /// Jobs of the sorted tier that listed runs, in the processes of the end.
+    fn runs_listed(&self) -> u64 {
+        let shards = self.machines.iter().flat_map(Machine::shards);
+        shards.map(|(_, shard)| shard.engine().stats().runs_listed).sum()
     }
 
     /// Runs both phases. Returns the number of keys that could not be checked.
