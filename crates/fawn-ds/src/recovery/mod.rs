@@ -200,13 +200,18 @@ impl<D: Device> Engine<D> {
             retained_share: options.retained_share(manifest_ranges),
             options,
         };
-        for (&id, entry) in &engine.manifest.state().ranges {
-            let number = entry.beginning.map_or(RangeNumber::default(), |beginning| beginning.number);
-            engine.ranges.push(RangeState::new(Some(id), number, entry.keys, engine.options.index));
-            engine.range_ids.push(Some(id));
-        }
-        engine.place_ancestors();
+        engine.place_ranges();
         engine
+    }
+
+    /// Gives the manifest's ranges their places.
+    fn place_ranges(&mut self) {
+        for (&id, entry) in &self.manifest.state().ranges {
+            let number = entry.beginning.map_or(RangeNumber::default(), |beginning| beginning.number);
+            self.ranges.push(RangeState::new(Some(id), number, entry.keys, self.options.index));
+            self.range_ids.push(Some(id));
+        }
+        self.place_ancestors();
     }
 
     /// Everything that was recovered is flushed and synced.

@@ -1,6 +1,8 @@
 //! Key count: exact when no verification waits, else off by at most the number that wait.
+use crate::sorted_files::{put, sort_out};
+use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::Options;
+use fawn_ds::internals::{Options, RecordLayout};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now, Version};
@@ -90,4 +92,30 @@ fn keys_are_counted_exactly_whenever_nothing_is_under_way() {
     }
     println!("{off} times behind, {reads} verification reads");
     assert!(off > 3 && reads > 100, "{off} times behind, {reads} verification reads: the bound was not tested");
+}
+
+/// A sorted key that is deleted counts until its run is merged with that of its delete, but not twice.
+#[test]
+fn deletes_in_a_run_do_not_count() {
+    const SORTED_KEYS: u64 = 8_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let write_all = |layout, value: Option<&[u8]>| {
+        let options = Options { layout, sort_bytes: 1, ..sorted(Durability::Sync) };
+        let mut node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
+        for number in 0..SORTED_KEYS {
+            put(&mut node, format!("key-{number}").as_bytes(), value);
+        }
+        sort_out(&mut node);
+        node
+    };
+    let node = write_all(RecordLayout::Sorted, Some(&[1; 400]));
+    let runs = node.engine.runs();
+    node.engine.close().unwrap();
+    // Segments with many deletes are sorted also in a store that sorts nothing else.
+    let node = write_all(RecordLayout::Log, None);
+    let stats = node.engine.stats();
+    assert!(node.engine.runs() > runs && stats.sweep_parts == 0, "{runs}, now {}: {stats:?}", node.engine.runs());
+    let len = node.engine.len(RANGE);
+    // The deletes of the active segment are still in the log, where they do.
+    assert!((SORTED_KEYS..SORTED_KEYS + 2_000).contains(&len), "{len} keys");
 }

@@ -205,22 +205,23 @@ impl<D: Device> Engine<D> {
         self.sorted.runs.len()
     }
 
-    /// Records of the range in runs, older ones and deletes included. If it has records under the numbers of ranges before
-    /// it, by the pages of its part of the ring.
+    /// Puts of the range in runs, older ones included, and deletes of runs with records of several ranges. If it has records
+    /// under the numbers of ranges before it, by the pages of its part of the ring.
     pub(crate) fn keys_in_runs(&self, at: usize) -> u64 {
         let range = &self.ranges[at];
         let entry = range.id.and_then(|id| self.manifest.state().ranges.get(&id));
         let lineage = entry.map_or(&[][..], |entry| &entry.lineage);
         let of_run = |listed: &ListedRun| {
-            let (numbers, footer) = (&listed.run.facts().numbers, listed.run.footer());
+            let (facts, footer) = (listed.run.facts(), listed.run.footer());
             let is_older = |facts: &&NumberFacts| lineage.iter().any(|ancestor| ancestor.number == facts.number);
-            if numbers.iter().any(|facts| is_older(&facts)) {
+            if facts.numbers.iter().any(|facts| is_older(&facts)) {
                 let pages = listed.run.extent(Space::KEYS, &range.keys.start, range.keys.end.as_ref()).len() as u64;
                 return footer.records * pages / u64::from(footer.pages.max(1));
             }
-            let own =
-                numbers.iter().find(|facts| facts.number == range.number && facts.highest > range.cleared.committed);
-            own.map_or(0, |facts| u64::from(facts.records))
+            // Which number a delete has is not counted.
+            let deletes = if facts.numbers.len() == 1 { facts.tombstones } else { 0 };
+            let is_own = |facts: &&NumberFacts| facts.number == range.number && facts.highest > range.cleared.committed;
+            facts.numbers.iter().find(is_own).map_or(0, |facts| u64::from(facts.records.saturating_sub(deletes)))
         };
         self.sorted.runs.iter().map(of_run).sum()
     }
