@@ -14,6 +14,8 @@ const COMMANDS_PER_MULTI: u64 = 12;
 const COMMANDS_PER_SWEEP: u64 = 250;
 /// Maximum keys of a command.
 pub const MULTI_KEYS_MAX: u64 = 3;
+/// Length of a long value that a client writes or appends, bytes.
+pub const LONG_VALUE_BYTES_MAX: u64 = 6_000;
 /// One pipeline in this many is abandoned, after up to so long, µs.
 const PIPELINES_PER_ABANDON: u64 = 300;
 const ABANDON_US_MAX: u64 = 5_000;
@@ -265,7 +267,11 @@ impl Clients {
     fn token(&mut self) -> Vec<u8> {
         self.tokens += 1;
         // Some values are long, so that records span pages and frames arrive in pieces.
-        let fill = if self.random.chance(1, self.values_per_long) { self.random.below(6_000) as usize } else { 0 };
+        let fill = if self.random.chance(1, self.values_per_long) {
+            self.random.below(LONG_VALUE_BYTES_MAX) as usize
+        } else {
+            0
+        };
         let mut token = format!("<{}>", self.tokens).into_bytes();
         token.resize(token.len() + fill, b'.');
         token

@@ -8,7 +8,7 @@ mod codec;
 mod connection;
 mod draw;
 
-pub use draw::{LIFE_MS_MAX, MULTI_KEYS_MAX};
+pub use draw::{LIFE_MS_MAX, LONG_VALUE_BYTES_MAX, MULTI_KEYS_MAX};
 
 use crate::canary::Canary;
 use crate::chain_time::{ChainTimes, TailTime};

@@ -1,6 +1,6 @@
 //! Memory oracle: after each iteration no buffer of a shard is larger than its bound.
 use super::World;
-use crate::clients::MULTI_KEYS_MAX;
+use crate::clients::{LONG_VALUE_BYTES_MAX, MULTI_KEYS_MAX};
 use fawn_node::ShardStatus;
 use fawn_node::cluster::NodeStatus;
 use fawn_types::MemberId;
@@ -27,9 +27,11 @@ impl World {
         let store_bytes = memory.total_bytes();
         let ranges = status.members.len().max(1);
         let parts_max = PARTS_MAX.max(self.map.ranges.len());
-        // Appends make values of any length; those of which no reply has arrived yet add less than another such reply.
+        // Appends make values of any length. Each value of a reply may have grown by one of which no reply has arrived yet;
+        // further ones add less than another value.
         let value_bytes_seen = self.clients.value_bytes_seen;
-        let reply_bytes_max = REPLY_BYTES_MAX.max(MULTI_KEYS_MAX as usize * value_bytes_seen) + value_bytes_seen;
+        let value_bytes_max = value_bytes_seen + LONG_VALUE_BYTES_MAX as usize;
+        let reply_bytes_max = REPLY_BYTES_MAX.max(MULTI_KEYS_MAX as usize * value_bytes_max) + value_bytes_seen;
         let bounds = [
             ("bytes of replies", replies_bytes, options.replies_bytes_max / 8 * 9 + reply_bytes_max),
             ("waiting requests", of_sessions.pending, options.pending_max + limits.parked_max + parts_max),
