@@ -101,6 +101,9 @@ impl<D: Device> Engine<D> {
             return Err(EngineError::TooLarge { found_bytes: len - result_len, limit_bytes });
         }
         self.check_pending()?;
+        if record.kind == RecordKind::Put && self.sorted.holds_puts() {
+            return Err(EngineError::Overloaded);
+        }
         Ok(len)
     }
 

@@ -50,6 +50,11 @@ impl Drops {
         self.is_released || !self.examine.is_empty()
     }
 
+    /// Segments that are dropped once the log is synced further.
+    pub(super) const fn unsynced(&self) -> usize {
+        self.unsynced.len()
+    }
+
     pub(crate) fn synced(&mut self) {
         self.examine.append(&mut self.unsynced);
         self.waits_for = PerStream::default();

@@ -73,6 +73,7 @@ mod sorted_dropped;
 mod sorted_files;
 mod sorted_jobs;
 mod sorted_late;
+mod sorted_pace;
 mod sorted_ranges;
 mod sorted_scans;
 mod sorted_space;

@@ -193,8 +193,8 @@ fn a_sorted_store_takes_little_memory_and_one_read_a_hit() {
         "{index_bytes:.2} B a key, {hit:.3} reads a hit, {miss:.3} a miss, {amplification:.2} written, {} runs",
         node.engine.runs()
     );
-    // At this size the unsorted end of the log weighs as much as the runs: 1.2 B of 8-bit filters and fences a key.
-    assert!(index_bytes < 2.8 && hit < 1.02 && miss < 0.15, "{index_bytes} {hit} {miss}");
+    // At this size the unsorted end of the log weighs more than the runs: 1.2 B of 8-bit filters and fences a key.
+    assert!(index_bytes < 3.2 && hit < 1.02 && miss < 0.15, "{index_bytes} {hit} {miss}");
 }
 
 #[test]

@@ -222,7 +222,6 @@ fn a_segment_that_was_sorted_after_the_checkpoint_is_dropped_after_an_opening() 
             other => panic!("{other:?}"),
         }
     }
-    poll(&mut node);
     assert_eq!(disk.hung(), 4);
     disk.clear_faults();
     while node.engine.stats().runs_listed < 4 || node.engine.is_sorting() {

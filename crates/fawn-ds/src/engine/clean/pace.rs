@@ -104,7 +104,8 @@ impl<D: Device> Engine<D> {
         (pace.paid_bytes, pace.paid_at) = (self.stats.record_bytes, self.now.mono);
         // Sorting must be faster than what makes it necessary.
         let factor = pace.debt.max(if self.sorted.is_gathering() { SORTED_PER_WRITTEN } else { 0 }) + 1;
-        let earned = if self.full { CREDIT_BYTES_MAX } else { written * factor + passed_ms * BYTES_PER_MS };
+        let may_hurry = self.full || self.sorted.holds_puts();
+        let earned = if may_hurry { CREDIT_BYTES_MAX } else { written * factor + passed_ms * BYTES_PER_MS };
         pace.credit_bytes = (pace.credit_bytes + earned).min(CREDIT_BYTES_MAX);
     }
 
@@ -215,7 +216,7 @@ impl<D: Device> Engine<D> {
         let tombstone_bytes = self.kept_tombstone_bytes(segment);
         let is_worthwhile = segment.dead_bytes(tombstone_bytes) >= dead_bytes_min;
         let is_waiting = self.now.mono < segment.clean_again_at;
-        if !segment.sealed || segment.is_cleaned || is_waiting || !is_worthwhile {
+        if !segment.sealed || segment.is_cleaned || is_waiting || !is_worthwhile || self.is_left_to_sort(segment) {
             return false;
         }
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.
@@ -223,6 +224,13 @@ impl<D: Device> Engine<D> {
         let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
         let copied_bytes = self.with_frames(segment.live_bytes() + tombstone_bytes);
         room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable(segment)
+    }
+
+    /// Whether the segment is sorted soon, with more than a quarter of it live. Copies of it would be sorted later, and their old
+    /// versions in a young segment would keep the sorted segments that hide them.
+    fn is_left_to_sort(&self, segment: &Segment) -> bool {
+        let is_mostly_dead = segment.live_bytes() * 4 < u64::from(segment.end);
+        self.sorts_soon() && !segment.is_sorted && segment.has_many_for_runs() && !is_mostly_dead
     }
 
     /// Whether nothing but live records and tombstones keeps the segment for long.

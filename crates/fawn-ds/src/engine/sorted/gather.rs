@@ -25,6 +25,14 @@ pub(in crate::engine) enum CleanGoal {
 /// Deletes with index entries may take so much of the log, one part in so many, where nothing else is sorted.
 const DELETES_SHARE_MAX: u64 = 20;
 
+/// Share of the capacity, one in so many, that a sort takes at most: until it ends, records lie in segments and in runs.
+const SORTS_PER_CAPACITY: u64 = 64;
+
+/// Sorts whose records may be unsorted before puts wait for the next one.
+const SORTS_AHEAD: u64 = 2;
+/// Share of the memory that the index may take before puts wait for the sorts, percent.
+const INDEX_PERCENT_MAX: u64 = 60;
+
 /// The reason why segments are sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SortReason {
@@ -45,11 +53,8 @@ pub(in crate::engine) const fn run_record<'a>(record: &RecordRef<'a>, number: Ra
 }
 
 impl<D: Device> Engine<D> {
-    /// The next segment to gather from. Begins a job if enough of the log can be sorted.
+    /// The next segment to gather from.
     pub(in crate::engine) fn choose_to_sort(&mut self) -> Option<(u32, SortJobId)> {
-        if self.sorted.job.is_none() {
-            self.begin_due_sort();
-        }
         loop {
             let job = self.sorted.job.as_mut().filter(|job| job.step == SortStep::Gather)?;
             let Some(slot) = job.todo.pop() else {
@@ -79,26 +84,56 @@ impl<D: Device> Engine<D> {
     /// Records that are sorted at a time, bytes.
     pub(super) fn sort_bytes(&self) -> u64 {
         let bytes = match self.options.sort_bytes {
-            0 => (self.options.memory_bytes / 16).min(256 << 20),
+            0 => (self.options.memory_bytes / 16).min(self.capacity_bytes() / SORTS_PER_CAPACITY).min(256 << 20),
             bytes => bytes,
         };
         // A run of them must fit into the reserve of a full store.
         if self.full { bytes.min(2 * u64::from(self.options.segment_bytes)) } else { bytes }
     }
 
-    fn sort_reason(&mut self) -> Option<SortReason> {
-        let by_layout = match self.options.layout {
+    /// Whether all segments are sorted, the oldest ones first.
+    pub(in crate::engine) fn sorts_all(&self) -> bool {
+        match self.options.layout {
             RecordLayout::Log => false,
             RecordLayout::Sorted => true,
-            RecordLayout::Auto => {
-                let index_bytes: u64 = self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum();
-                let of_budget = |percent: u64| index_bytes * 100 > self.options.memory_bytes * percent;
-                let is_over = if self.sorted.is_over_budget { of_budget(40) } else { of_budget(50) };
-                self.sorted.is_over_budget = is_over;
-                is_over
+            RecordLayout::Auto => self.sorted.is_over_budget,
+        }
+    }
+
+    /// Whether all segments are sorted before they take much of the capacity.
+    pub(in crate::engine) fn sorts_soon(&self) -> bool {
+        let bytes = self.sort_bytes().max(self.unsorted_bytes());
+        self.sorts_all() && !self.full && bytes <= self.capacity_bytes() / 8
+    }
+
+    /// Live bytes that are still to be sorted, at most.
+    pub(super) fn unsorted_bytes(&self) -> u64 {
+        self.sorted.unsorted_bytes + (self.stats.record_bytes - self.sorted.sorted_at_bytes)
+    }
+
+    /// Whether puts are ahead of the sorts, and the index exceeds its share of the memory. A store that begins to sort late has
+    /// much to sort for long: as long as it has, puts write three quarters of what is sorted.
+    pub(super) fn has_much_to_sort(&self) -> bool {
+        let written = self.stats.record_bytes - self.sorted.sorted_at_bytes;
+        let is_ahead = written > self.sort_bytes() * 3 / 4;
+        is_ahead
+            && match self.options.layout {
+                RecordLayout::Log => false,
+                RecordLayout::Sorted => self.unsorted_bytes() > SORTS_AHEAD * self.sort_bytes(),
+                RecordLayout::Auto => self.index_bytes() * 100 > self.options.memory_bytes * INDEX_PERCENT_MAX,
             }
-        };
-        if by_layout {
+    }
+
+    fn index_bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum()
+    }
+
+    fn sort_reason(&mut self) -> Option<SortReason> {
+        if self.options.layout == RecordLayout::Auto {
+            let percent = if self.sorted.is_over_budget { 40 } else { 50 };
+            self.sorted.is_over_budget = self.index_bytes() * 100 > self.options.memory_bytes * percent;
+        }
+        if self.sorts_all() {
             return Some(SortReason::Layout);
         }
         // Each poll asks, and the answer needs all segments.
@@ -158,6 +193,9 @@ impl<D: Device> Engine<D> {
     fn begin_sort(&mut self, reason: SortReason) -> bool {
         self.stats.sort_searches += 1;
         self.sorted.segment_search.begin();
+        if self.sorts_soon() || self.has_little_space() {
+            self.seal_survivors();
+        }
         let (bytes_max, room_bytes) = (self.sort_bytes(), self.room_for_sort());
         let is_worthwhile: fn(&Segment) -> bool = match reason {
             SortReason::Layout => Segment::has_many_for_runs,
@@ -171,7 +209,10 @@ impl<D: Device> Engine<D> {
             // frees space.
             sortable.retain(|segment| segment.longer_than_runs() == 0);
         }
-        sortable.sort_unstable_by_key(|segment| segment.sequence);
+        // Sorted segments stay as long as others have older records.
+        let lowest = |segment: &Segment| segment.shares.iter().map(|share| share.lowest_put).min();
+        sortable.sort_unstable_by_key(|segment| (lowest(segment), segment.sequence));
+        let all_bytes: u64 = sortable.iter().chain(&later).map(|segment| segment.live_bytes()).sum();
         let (mut bytes, mut slots) = (0, Vec::new());
         for segment in &sortable {
             let together = bytes + segment.live_bytes();
@@ -190,11 +231,9 @@ impl<D: Device> Engine<D> {
             if later_bytes > 0 && bytes + later_bytes >= bytes_min {
                 self.sorted.segment_search.repeat_soon(self.now.mono);
             }
-            if self.has_little_space() {
-                self.seal_survivors();
-            }
             return false;
         }
+        (self.sorted.unsorted_bytes, self.sorted.sorted_at_bytes) = (all_bytes - bytes, self.stats.record_bytes);
         let age = self.sorted.runs.first().map_or(1, |newest| newest.age + 1);
         for &slot in &slots {
             let segment = self.segments.expect_mut(slot);

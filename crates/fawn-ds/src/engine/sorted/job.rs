@@ -1,4 +1,5 @@
 //! The job of the sorted tier: one at a time, from segments to a run, or from runs to others.
+use super::pace::MergePace;
 use super::sweep::SweepPart;
 use crate::format::manifest::ManifestEdit;
 use crate::format::run::RunRecord;
@@ -86,6 +87,8 @@ pub(crate) struct SortJob {
     pub(super) filter_bits: u8,
     /// Space that its runs take at most, bytes: it counts as taken from the start.
     pub(super) space_bytes: u64,
+    /// The pace of a merge of later runs. A part of a sweep has the sweep's.
+    pub(super) pace: Option<MergePace>,
     pub(super) merge: Option<RunMerge>,
     pub(super) writer: Option<RunWriter>,
     /// The last record was passed to the writer.
@@ -130,6 +133,7 @@ impl SortJob {
             age,
             filter_bits,
             space_bytes: 0,
+            pace: None,
             merge: None,
             writer: None,
             is_read: false,
@@ -140,9 +144,14 @@ impl SortJob {
         }
     }
 
+    /// Whether it sorts segments.
+    pub(super) const fn is_sort(&self) -> bool {
+        self.inputs.sources.is_empty() && self.inputs.part.is_none()
+    }
+
     /// Whether it is a sort none of whose segments was gathered whole.
     pub(super) fn is_empty_sort(&self) -> bool {
-        self.inputs.sources.is_empty() && self.slots.is_empty() && self.todo.is_empty()
+        self.is_sort() && self.slots.is_empty() && self.todo.is_empty()
     }
 
     /// Whether it is the job with this number, and takes records of segments.
@@ -186,6 +195,11 @@ impl SortJob {
             SortStep::Unindex { .. } => 0,
             _ => self.space_bytes.max(self.file_bytes()),
         }
+    }
+
+    /// Segments that it has sorted, and that are dropped soon: their records are in its runs, which are entered.
+    pub(super) const fn sorted_segments(&self) -> usize {
+        if matches!(self.step, SortStep::Unindex { .. }) { self.slots.len() } else { 0 }
     }
 
     /// Memory of its records and reads, bytes.

@@ -15,7 +15,7 @@ const SWEPT_AGES_MIN: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SpaceLeft {
     Ample,
-    /// Less than a twentieth of the capacity.
+    /// Puts have little besides what jobs need.
     Little,
     /// The last attempt to allocate failed.
     None,

@@ -69,6 +69,8 @@ pub(crate) struct SortedTier {
     was_merge: bool,
     /// The merge with the oldest runs that is under way.
     sweep: Option<RunSweep>,
+    /// Space that the last sweep took until its end, for new keys, in percent of the later runs.
+    growth_percent: u64,
     last_job: SortJobId,
     last_id: u64,
     /// Changes of the list of runs.
@@ -89,12 +91,24 @@ pub(crate) struct SortedTier {
     begun: u64,
     /// Runs are not entered for now.
     is_held: bool,
+    /// Live bytes that the last sort left in segments, and the record bytes of clients' writes by then.
+    unsorted_bytes: u64,
+    sorted_at_bytes: u64,
+    /// Puts are ahead of a sort or a sweep: they wait.
+    puts_wait: bool,
+    /// Record bytes of clients' writes when that was checked last.
+    checked_record_bytes: u64,
 }
 
 impl SortedTier {
     /// Whether deletes have index entries.
     pub(crate) const fn is_active(&self) -> bool {
         self.is_active
+    }
+
+    /// Whether puts wait for the job that is under way.
+    pub(crate) const fn holds_puts(&self) -> bool {
+        self.puts_wait
     }
 
     /// Memory of the runs' fences and filters, bytes.

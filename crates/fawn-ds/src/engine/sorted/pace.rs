@@ -52,6 +52,39 @@ impl JobSearch {
     }
 }
 
+/// Progress of a merge against the space that puts have until it ends: only then are its runs given back, the later ones of a
+/// sweep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct MergePace {
+    /// Space that puts had at its start, bytes.
+    pub(super) room_bytes: u64,
+    /// Length of the runs that it reads, bytes, and what it has read of them. Of a sweep only the oldest ones count: pages of
+    /// later ones may be read twice, at ends of parts.
+    pub(super) to_read_bytes: u64,
+    pub(super) read_bytes: u64,
+    /// Length of what parts of a sweep have written, and of the oldest runs that they have replaced, bytes.
+    pub(super) written_bytes: u64,
+    pub(super) replaced_bytes: u64,
+}
+
+impl MergePace {
+    pub(super) const fn grown_bytes(&self) -> u64 {
+        self.written_bytes.saturating_sub(self.replaced_bytes)
+    }
+
+    /// Whether puts that have so much space left should wait for the merge. They may be a quarter of the space ahead of it.
+    pub(super) fn is_behind(&self, left_bytes: u64) -> bool {
+        let [to_read, read] = [self.to_read_bytes, self.read_bytes.min(self.to_read_bytes)].map(u128::from);
+        // Parts with new keys take space until the end.
+        let growth_of = |bytes: u128| u128::from(self.grown_bytes()) * bytes / read.max(1);
+        let left = u128::from(left_bytes).saturating_sub(growth_of(to_read - read));
+        // At least a byte, if there was space: without any left, puts wait until the end.
+        let room = u128::from(self.room_bytes);
+        let room = room.saturating_sub(growth_of(to_read)).max(room.min(1));
+        left * 4 * to_read < room * 3 * (to_read - read)
+    }
+}
+
 /// Failures of a run that was to be merged.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RunFailures {
@@ -105,6 +138,23 @@ mod tests {
         search.begin();
         search.repeat_soon(MonoMs(200));
         assert!(search.is_due(MonoMs(201)), "a change begins with a short one");
+    }
+
+    #[test]
+    fn puts_wait_for_a_sweep_that_a_quarter_of_their_space_is_ahead_of() {
+        let at = |read_bytes| MergePace { room_bytes: 400, to_read_bytes: 1_000, read_bytes, ..MergePace::default() };
+        assert!(!at(0).is_behind(300) && at(0).is_behind(299));
+        assert!(!at(500).is_behind(150) && at(500).is_behind(149));
+        assert!(!at(1_000).is_behind(0), "the last part is read");
+        let full = MergePace { room_bytes: 0, ..at(0) };
+        assert!(!full.is_behind(0), "a full store refuses puts in any case");
+        // Runs have grown by 30 B, and will by 10 B more: of the space at the start, 360 B are left to puts.
+        let growing = MergePace { written_bytes: 780, replaced_bytes: 750, ..at(750) };
+        assert!(!growing.is_behind(360 * 3 / 16 + 1 + 10) && growing.is_behind(360 * 3 / 16 + 9));
+        let all = MergePace { written_bytes: 1_050, ..growing };
+        assert!(all.is_behind(100) && !all.is_behind(101), "it takes all of the space, a quarter of it from now on");
+        let shrinking = MergePace { written_bytes: 750, replaced_bytes: 780, ..at(750) };
+        assert!(!shrinking.is_behind(75) && shrinking.is_behind(74));
     }
 
     #[test]

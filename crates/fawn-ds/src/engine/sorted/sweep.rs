@@ -7,6 +7,7 @@
 use super::super::Engine;
 use super::job::{LATER_FILTER_BITS, RunInputs, SortJob};
 use super::merge_choice::{ChosenMerge, MergeCandidate, choose_merge, choose_newer};
+use super::pace::MergePace;
 use super::{ListedRun, SortedTier};
 use crate::format::run::{KeyBounds, Space};
 use crate::sorted::{MergeSource, RunSource};
@@ -16,8 +17,6 @@ use fawn_types::RingKey;
 
 /// Bits per key of the oldest runs' filters.
 const OLDEST_FILTER_BITS: u8 = 4;
-/// Full runs that a part of a sweep replaces at most. Its last run may be short, and is one of several in the next sweep.
-const RUNS_PER_PART: u64 = 4;
 
 /// A sweep between two of its parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +29,11 @@ pub(super) struct RunSweep {
     pub(super) oldest_age: u64,
     /// The first ring key of the next part.
     pub(super) from: RingKey,
+    /// Length of the later runs, bytes.
+    pub(super) later_bytes: u64,
+    /// Space that a part may take, bytes.
+    pub(super) part_bytes: u64,
+    pub(super) pace: MergePace,
 }
 
 /// A part of a sweep.
@@ -65,9 +69,18 @@ impl ListedRun {
 }
 
 impl SortedTier {
-    /// A part is listed: the sweep continues behind it, or has ended.
-    pub(super) fn end_part(&mut self, part: SweepPart) {
-        self.sweep = self.sweep.take().and_then(|sweep| Some(RunSweep { from: part.to?, ..sweep }));
+    /// A part is listed, with runs of so many bytes: the sweep continues behind it, or has ended.
+    pub(super) fn end_part(&mut self, part: SweepPart, written_bytes: u64) {
+        let replaced = self.runs.iter().filter(|listed| part.oldest.contains(&listed.id));
+        let replaced_bytes: u64 = replaced.map(|listed| listed.file_bytes).sum();
+        self.sweep = self.sweep.take().and_then(|mut sweep| {
+            sweep.pace.written_bytes += written_bytes;
+            sweep.pace.replaced_bytes += replaced_bytes;
+            if part.to.is_none() {
+                self.growth_percent = sweep.pace.grown_bytes() * 100 / sweep.later_bytes.max(1);
+            }
+            Some(RunSweep { from: part.to?, ..sweep })
+        });
     }
 }
 
@@ -101,14 +114,27 @@ impl<D: Device> Engine<D> {
             None => false,
             Some(ChosenMerge::Later(places)) => self.merge_later(places),
             Some(ChosenMerge::Sweep(places)) => {
-                let oldest_age = runs.last().map_or(0, |listed| listed.age);
-                let later = &runs[places];
-                let age = later.first().map_or(0, |listed| listed.age);
-                let later = later.iter().map(|listed| listed.id).collect();
-                self.sorted.sweep = Some(RunSweep { later, age, oldest_age, from: RingKey::MIN });
+                self.begin_sweep(places);
                 self.begin_part()
             }
         }
+    }
+
+    /// Begins the sweep of these later runs.
+    fn begin_sweep(&mut self, later: Range<usize>) {
+        let runs = &self.sorted.runs;
+        let oldest_age = runs.last().map_or(0, |listed| listed.age);
+        let oldest = runs.iter().filter(|listed| listed.age == oldest_age);
+        let to_read_bytes = oldest.map(|listed| listed.file_bytes).sum();
+        let later = &runs[later];
+        let age = later.first().map_or(0, |listed| listed.age);
+        let later_bytes = later.iter().map(|listed| listed.file_bytes).sum();
+        let later = later.iter().map(|listed| listed.id).collect();
+        let part_bytes = self.part_bytes_max();
+        let room_bytes = self.room_for_puts(part_bytes);
+        let pace = MergePace { room_bytes, to_read_bytes, ..MergePace::default() };
+        self.sorted.sweep =
+            Some(RunSweep { later, age, oldest_age, from: RingKey::MIN, later_bytes, part_bytes, pace });
     }
 
     fn merge_later(&mut self, places: Range<usize>) -> bool {
@@ -117,22 +143,46 @@ impl<D: Device> Engine<D> {
         let sources = runs.iter().map(|listed| MergeSource::Run(RunSource::all(&listed.run))).collect();
         let ids: Vec<u64> = runs.iter().map(|listed| listed.id).collect();
         let space_bytes = self.space_of_pages(runs.iter().map(|listed| u64::from(listed.run.footer().pages)).sum());
-        if space_bytes > self.room_for_runs(self.merge_segments()) {
+        let room_bytes = self.room_for_runs(self.reserved_segments());
+        if space_bytes > room_bytes / 2 {
             // It frees hardly anything. Lookups are slower until there is space.
             return false;
         }
+        let to_read_bytes = runs.iter().map(|listed| listed.file_bytes).sum();
+        let pace = MergePace { room_bytes: room_bytes - space_bytes, to_read_bytes, ..MergePace::default() };
         let inputs = RunInputs { sources: ids.clone(), replaced: ids, part: None };
-        self.begin_merge_of(inputs, sources, (age, LATER_FILTER_BITS), space_bytes)
+        self.begin_merge_of(inputs, sources, (age, LATER_FILTER_BITS), space_bytes);
+        if let Some(job) = &mut self.sorted.job {
+            job.pace = Some(pace);
+        }
+        true
     }
 
     /// Begins the next part of the sweep.
     fn begin_part(&mut self) -> bool {
-        // In little space a part is shorter, and in a full store a single run may have to exceed the capacity: what it takes is
-        // given back, and more, at its end.
-        let bytes_max = (RUNS_PER_PART * self.run_bytes_max()).min(self.room_for_part());
+        let Some(RunSweep { oldest_age, part_bytes, .. }) = self.sorted.sweep else { return false };
+        let room_bytes = part_bytes.min(self.room_for_part());
+        let mut bytes_max = room_bytes;
+        loop {
+            let Some((inputs, sources, space_bytes)) = self.part_of_at_most(bytes_max) else { return false };
+            let is_short = inputs.part.as_ref().is_none_or(|part| part.oldest.len() <= 1);
+            // In a full store a single run may have to exceed the capacity: what it takes is given back, and more, at its end.
+            if space_bytes <= room_bytes || (is_short && (self.full || space_bytes <= self.room_for_part())) {
+                self.begin_merge_of(inputs, sources, (oldest_age, OLDEST_FILTER_BITS), space_bytes);
+                return true;
+            }
+            if is_short {
+                // The next change of space is a drop of a segment, or the store's being full.
+                return false;
+            }
+            bytes_max -= bytes_max / 4;
+        }
+    }
+
+    /// The next part of the sweep, of oldest runs of so many bytes, with the space that it takes at most.
+    fn part_of_at_most(&self, bytes_max: u64) -> Option<(RunInputs, Vec<MergeSource>, u64)> {
         let SortedTier { runs, sweep, .. } = &self.sorted;
-        let Some(sweep) = sweep else { return false };
-        let age = sweep.oldest_age;
+        let sweep = sweep.as_ref()?;
         let part = sweep.next_part(runs, bytes_max);
         let mut inputs = RunInputs { replaced: part.oldest.clone(), ..RunInputs::default() };
         let (mut sources, mut pages) = (Vec::new(), 0);
@@ -155,12 +205,7 @@ impl<D: Device> Engine<D> {
             inputs.replaced.extend(later.map(|listed| listed.id));
         }
         inputs.part = Some(part);
-        let space_bytes = self.space_of_pages(pages);
-        if space_bytes > self.room_for_part() && !self.full {
-            // The next change of space is a drop of a segment, or the store's being full.
-            return false;
-        }
-        self.begin_merge_of(inputs, sources, (age, OLDEST_FILTER_BITS), space_bytes)
+        Some((inputs, sources, self.space_of_pages(pages)))
     }
 
     fn begin_merge_of(
@@ -169,13 +214,12 @@ impl<D: Device> Engine<D> {
         sources: Vec<MergeSource>,
         (age, filter_bits): (u64, u8),
         space_bytes: u64,
-    ) -> bool {
+    ) {
         let id = self.sorted.next_job();
         let mut job = SortJob::of_runs(id, inputs, sources, age, filter_bits);
         job.space_bytes = space_bytes;
         self.sorted.job = Some(Box::new(job));
         self.sorted.was_merge = true;
-        true
     }
 }
 

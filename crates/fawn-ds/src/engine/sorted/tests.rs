@@ -1,7 +1,9 @@
 //! Unit tests of the sorted tier's jobs: orders of events that other rules make impossible today.
+use super::job::RunInputs;
+use super::pace::MergePace;
 use super::*;
 use crate::engine::{Event, Lookup, View};
-use crate::format::record::RecordRef;
+use crate::format::record::{RecordKind, RecordRef};
 use crate::options::{Options, RecordLayout};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs};
@@ -89,4 +91,45 @@ fn a_segment_read_for_a_job_that_was_given_up_is_not_of_the_next_one() {
     engine.close().unwrap();
     let mut engine = open(&disk);
     assert!((0..numbers).all(|number| has(&mut engine, number)));
+}
+
+/// Puts that are ahead of a sweep wait, deletes do not, and the work that lets them go on is reported.
+#[test]
+fn puts_wait_for_a_sweep_only_while_its_work_goes_on() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = open(&disk);
+    let hash = KeyHash::of(&SECRET, &key(1));
+    let version = |number| Version::new(Epoch::new(1).unwrap(), number).unwrap();
+    let room_bytes = 2 * engine.room_for_puts(0);
+    let pace = MergePace { room_bytes, to_read_bytes: 100, ..MergePace::default() };
+    let (later, from) = (Vec::new(), RingKey::MIN);
+    engine.sorted.sweep = Some(RunSweep { later, age: 2, oldest_age: 1, from, later_bytes: 0, part_bytes: 0, pace });
+    let write = |engine: &mut Engine<SimDevice>, bytes| {
+        engine.stats.record_bytes += bytes;
+        engine.sorted.sorted_at_bytes = engine.stats.record_bytes;
+    };
+    write(&mut engine, 1 << 20);
+    engine.hold_puts_if_ahead();
+    assert!(!engine.sorted.holds_puts(), "nothing is read or written for the sweep");
+    let job = SortJob::of_runs(SortJobId::default(), RunInputs::default(), Vec::new(), 1, 4);
+    engine.sorted.job = Some(Box::new(job));
+    write(&mut engine, 1 << 20);
+    engine.hold_puts_if_ahead();
+    assert!(engine.sorted.holds_puts() && !engine.has_progress());
+    let refused = engine.append(RANGE, hash, &RecordRef::put(version(1), &key(1), &[7; 400]));
+    assert_eq!(refused, Err(EngineError::Overloaded));
+    engine.append(RANGE, hash, &RecordRef::bare(RecordKind::Tombstone, version(1), &key(1))).unwrap();
+    let read = |engine: &mut Engine<SimDevice>, bytes| {
+        engine.sorted.sorted_at_bytes = engine.stats.record_bytes;
+        engine.sorted.sweep.as_mut().unwrap().pace.read_bytes = bytes;
+        engine.hold_puts_if_ahead();
+        engine.sorted.holds_puts()
+    };
+    assert!(!read(&mut engine, 50) && engine.has_progress(), "they are checked without another write");
+    engine.append(RANGE, hash, &RecordRef::put(version(2), &key(1), &[7; 400])).unwrap();
+    assert!(!read(&mut engine, 0), "not before the next part of a segment is written");
+    write(&mut engine, 1 << 20);
+    assert!(read(&mut engine, 0));
+    engine.hold_runs(true);
+    assert!(!read(&mut engine, 0), "a scan holds the sweep");
 }

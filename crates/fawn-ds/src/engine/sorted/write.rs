@@ -1,6 +1,7 @@
 //! Writing runs: steps of the job between gathering and the removal of index entries.
 use super::super::{Engine, InFlight};
 use super::job::{Gathered, SortJob, SortStep};
+use super::sweep::SweepPart;
 use super::{ListedRun, RunError};
 use crate::format::manifest::{ManifestEdit, RunEntry};
 use crate::format::run::{self, RunHeader, RunRecord, Space};
@@ -46,16 +47,19 @@ impl From<DeviceError> for SortFailure {
 }
 
 impl<D: Device> Engine<D> {
-    /// Continues the job, or begins a merge that is due.
+    /// Continues the job, or begins one that is due.
     pub(in crate::engine) fn advance_sort(&mut self) {
-        if !self.sorted.is_active() || self.sorted.is_held || self.poisoned.is_some() || self.options.read_only {
+        self.step_sort();
+        self.hold_puts_if_ahead();
+    }
+
+    fn step_sort(&mut self) {
+        if self.poisoned.is_some() || self.options.read_only {
             return;
         }
-        if !self.sorted.retired.is_empty() {
-            self.unlink_runs();
-        }
-        // A merge and a sort take turns while both are due.
-        if self.sorted.job.is_none() && !(self.sorted.was_merge && self.begin_due_sort()) && !self.begin_merge() {
+        if self.sorted.is_held {
+            // Gathering does not change the list of runs.
+            let _ = self.sorted.job.is_some() || self.begin_due_sort();
             return;
         }
         match self.sorted.job.as_ref().map(|job| job.step) {
@@ -69,6 +73,20 @@ impl<D: Device> Engine<D> {
             Some(SortStep::Unindex { at, cursor }) => self.unindex_next(at, cursor),
             Some(SortStep::GivenUp) => self.remove_sort(),
         }
+        if !self.sorted.retired.is_empty() {
+            self.unlink_runs();
+        }
+        // At once, since puts that wait for jobs go on when there is none.
+        if self.sorted.job.is_none() {
+            self.begin_job();
+        }
+    }
+
+    /// A merge and a sort take turns while both are due.
+    fn begin_job(&mut self) {
+        let sort_is_first = core::mem::take(&mut self.sorted.was_merge);
+        let _ =
+            (sort_is_first && self.begin_due_sort()) || self.begin_merge() || (!sort_is_first && self.begin_due_sort());
     }
 
     fn write_runs(&mut self) {
@@ -194,6 +212,11 @@ impl<D: Device> Engine<D> {
         let file = job.inputs.sources.get(index).and_then(|&id| self.sorted.find(id)).map(|listed| listed.file);
         let range = merge.run(index).and_then(|source| source.next_read(READ_BYTES));
         let (Some(file), Some(range)) = (file, range) else { unreachable!("a source that waits has pages left") };
+        let is_oldest = |part: &SweepPart| part.oldest.contains(&job.inputs.sources[index]);
+        let of_sweep = self.sorted.sweep.as_mut().filter(|_| job.inputs.part.as_ref().is_some_and(is_oldest));
+        if let Some(pace) = job.pace.as_mut().or(of_sweep.map(|sweep| &mut sweep.pace)) {
+            pace.read_bytes += range.len_bytes as u64;
+        }
         job.is_waiting.push(index);
         job.read_bytes += range.len_bytes;
         let token = Token(self.in_flight.insert(InFlight::SortRead { source: index, range }) as u64);
@@ -321,7 +344,10 @@ impl<D: Device> Engine<D> {
         }));
         edits.extend(job.slots.iter().map(|gathered| gathered.edit()));
         if edits.is_empty() {
-            // Nothing of the segments could be sorted.
+            // Nothing of the segments could be sorted, or all runs of the sweep were void and are dropped.
+            if let Some(part) = job.inputs.part.clone() {
+                self.sorted.end_part(part, 0);
+            }
             self.sorted.end_job();
             return;
         }
@@ -367,11 +393,11 @@ impl<D: Device> Engine<D> {
         let Some(mut job) = self.sorted.job.take() else { return };
         let inputs = core::mem::take(&mut job.inputs);
         self.sorted.changes += 1;
-        self.retire_runs(&inputs.replaced);
         if let Some(part) = inputs.part {
-            self.sorted.end_part(part);
+            self.sorted.end_part(part, job.file_bytes());
             self.stats.sweep_parts += 1;
         }
+        self.retire_runs(&inputs.replaced);
         for (run, file, file_bytes) in job.done.drain(..) {
             self.sorted.enter(RunEntry { uuid: run.header().uuid, file_bytes, age: job.age }, run, file);
         }
