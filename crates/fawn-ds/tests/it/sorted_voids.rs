@@ -180,3 +180,35 @@ fn runs_of_a_range_that_was_split_go_once_all_parts_are_cleared() {
         harness.check(&keys, "cleared");
     }
 }
+
+/// All runs are dropped as void between two parts of a sweep. The rest of it has nothing to list, and began again with each
+/// poll.
+#[test]
+fn a_sweep_ends_once_a_clear_has_made_all_its_runs_void() {
+    let keys = keys(3_000);
+    for parts in (20..200).step_by(30) {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let options = Options { run_bytes_max: 16 << 10, ..each_segment(Durability::Sync) };
+        let mut harness = RangeHarness::new(disk, options, true);
+        harness.add(ID.0, KeyRange::ALL);
+        let mut writes = 0;
+        while harness.engine.stats().sweep_parts < parts {
+            // A write could wait for the end of the sweep.
+            if !harness.engine.is_sorting() {
+                harness.write(&keys[writes % keys.len()], Some(&[1; 300]));
+                writes += 1;
+                assert!(writes < 100_000, "{:?}", harness.engine);
+            }
+            harness.turn();
+        }
+        harness.clear(ID.0);
+        for _ in 0..400 {
+            harness.now = harness.now.plus_ms(100);
+            harness.turn();
+        }
+        assert!(harness.engine.runs() == 0 && !harness.engine.is_sorting(), "{parts}: {:?}", harness.engine);
+        let searches = harness.engine.stats().sort_searches;
+        (0..100).for_each(|_| harness.turn());
+        assert!(harness.engine.stats().sort_searches < searches + 5, "{parts}");
+    }
+}
