@@ -92,7 +92,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether all segments are sorted, the oldest ones first.
-    pub(in crate::engine) fn sorts_all(&self) -> bool {
+    fn sorts_all(&self) -> bool {
         match self.options.layout {
             RecordLayout::Log => false,
             RecordLayout::Sorted => true,
@@ -107,12 +107,12 @@ impl<D: Device> Engine<D> {
     }
 
     /// Live bytes that are still to be sorted, at most.
-    pub(super) fn unsorted_bytes(&self) -> u64 {
+    fn unsorted_bytes(&self) -> u64 {
         self.sorted.unsorted_bytes + (self.stats.record_bytes - self.sorted.sorted_at_bytes)
     }
 
     /// Whether puts are ahead of the sorts, and the index exceeds its share of the memory. A store that begins to sort late has
-    /// much to sort for long: as long as it has, puts write three quarters of what is sorted.
+    /// much to sort for long, and puts write three quarters of what is sorted meanwhile.
     pub(super) fn has_much_to_sort(&self) -> bool {
         let written = self.stats.record_bytes - self.sorted.sorted_at_bytes;
         let is_ahead = written > self.sort_bytes() * 3 / 4;

@@ -144,14 +144,9 @@ impl SortJob {
         }
     }
 
-    /// Whether it sorts segments.
-    pub(super) const fn is_sort(&self) -> bool {
-        self.inputs.sources.is_empty() && self.inputs.part.is_none()
-    }
-
     /// Whether it is a sort none of whose segments was gathered whole.
     pub(super) fn is_empty_sort(&self) -> bool {
-        self.is_sort() && self.slots.is_empty() && self.todo.is_empty()
+        self.inputs.sources.is_empty() && self.inputs.part.is_none() && self.slots.is_empty() && self.todo.is_empty()
     }
 
     /// Whether it is the job with this number, and takes records of segments.

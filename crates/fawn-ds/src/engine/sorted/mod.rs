@@ -106,7 +106,7 @@ impl SortedTier {
         self.is_active
     }
 
-    /// Whether puts wait for the job that is under way.
+    /// Whether puts wait for the job in progress.
     pub(crate) const fn holds_puts(&self) -> bool {
         self.puts_wait
     }

@@ -1,4 +1,9 @@
-//! Pace of the sorted tier: when a search for segments to sort or runs to merge is due, and when a run that failed is read again.
+//! Pace of the sorted tier: when a search for segments to sort or runs to merge is due, when a run that failed is read again, and
+//! when puts wait for a job.
+use super::super::Engine;
+use super::SortedTier;
+use super::sweep::RunSweep;
+use fawn_flash::Device;
 use fawn_types::MonoMs;
 
 /// Delay of the next search if the last one found work that something holds up, ms; each further one doubles it.
@@ -9,6 +14,8 @@ const SEARCH_MS_MAX: u64 = 1024;
 const UNREADABLE_MS: u64 = 10_000;
 /// Longest delay after such a failure, ms.
 const UNREADABLE_MS_MAX: u64 = 3_600_000;
+/// Checks whether puts are ahead of a merge or a sort, for each segment of records that clients write.
+const CHECKS_PER_SEGMENT: u64 = 32;
 
 /// A search that visits all segments or all runs. A poll searches only if the result can differ from the last one.
 #[derive(Debug, Default)]
@@ -72,7 +79,7 @@ impl MergePace {
         self.written_bytes.saturating_sub(self.replaced_bytes)
     }
 
-    /// Whether puts that have so much space left should wait for the merge. They may be a quarter of the space ahead of it.
+    /// Whether puts that have so much space left should wait for the merge. Puts may be a quarter of the space ahead of it.
     pub(super) fn is_behind(&self, left_bytes: u64) -> bool {
         let [to_read, read] = [self.to_read_bytes, self.read_bytes.min(self.to_read_bytes)].map(u128::from);
         // Parts with new keys take space until the end.
@@ -112,6 +119,37 @@ impl RunFailures {
     }
 }
 
+impl<D: Device> Engine<D> {
+    /// Decides whether puts wait for the job in progress.
+    pub(super) fn hold_puts_if_ahead(&mut self) {
+        let SortedTier { puts_wait, checked_record_bytes, .. } = &self.sorted;
+        let (was_waiting, written) = (*puts_wait, self.stats.record_bytes - checked_record_bytes);
+        // The sum over all runs is not for each poll.
+        let check_bytes = u64::from(self.options.segment_bytes) / CHECKS_PER_SEGMENT;
+        let is_ahead = (was_waiting || written >= check_bytes) && self.are_puts_ahead();
+        if is_ahead || written >= check_bytes {
+            self.sorted.checked_record_bytes = self.stats.record_bytes;
+        }
+        self.progressed |= was_waiting && !is_ahead;
+        self.sorted.puts_wait = is_ahead;
+    }
+
+    /// Whether puts are ahead of the job, or of the sweep that the job is a part of. Puts wait only for a job that continues.
+    fn are_puts_ahead(&self) -> bool {
+        let SortedTier { sweep, job, is_held, .. } = &self.sorted;
+        // A complete job may need further writes before it is listed: job and puts would wait for each other.
+        let Some(job) = job.as_ref().filter(|job| !is_held && !job.is_complete()) else { return false };
+        // A merge of later runs has taken the space for all of it.
+        let is_behind_merge = job.pace.is_some_and(|pace| pace.is_behind(self.room_for_runs(self.reserved_segments())));
+        let is_behind = |sweep: &RunSweep| {
+            // Until a sync, sorted segments and the next part may take all of the space together.
+            let is_filled = self.room_for_runs(self.reserved_segments() + 2) == 0 && sweep.pace.room_bytes > 0;
+            is_filled || sweep.pace.is_behind(self.room_for_puts(sweep.part_bytes))
+        };
+        self.has_much_to_sort() || is_behind_merge || sweep.as_ref().is_some_and(is_behind)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_wait_for_a_sweep_that_a_quarter_of_their_space_is_ahead_of() {
+    fn puts_may_be_ahead_of_a_sweep_by_a_quarter_of_their_space() {
         let at = |read_bytes| MergePace { room_bytes: 400, to_read_bytes: 1_000, read_bytes, ..MergePace::default() };
         assert!(!at(0).is_behind(300) && at(0).is_behind(299));
         assert!(!at(500).is_behind(150) && at(500).is_behind(149));

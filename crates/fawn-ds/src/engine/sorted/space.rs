@@ -1,8 +1,6 @@
 //! Space for runs: how long they may be, what jobs may take, and what is kept for merges.
 use super::super::Engine;
-use super::SortedTier;
 use super::merge_choice::SpaceLeft;
-use super::sweep::RunSweep;
 use crate::format::segment::StreamKind;
 use crate::log::segments::{RangeShare, Segment};
 use crate::log::stream::NextSegment;
@@ -23,10 +21,8 @@ const SHORT_PART_BYTES: u64 = 4 << 20;
 const RUNS_PER_PART: u64 = 4;
 /// Share of the capacity, one in so many, below which the space that puts have is little.
 const LITTLE_PER_CAPACITY: u64 = 32;
-/// Share of the capacity, one in so many, that is left to a job while one is needed soon.
+/// Share of the capacity, one in so many, that the space of puts leaves to the next job at most.
 const JOBS_PER_CAPACITY: u64 = 32;
-/// Checks whether puts are ahead of a merge or a sort, for each segment of records that clients write.
-const CHECKS_PER_SEGMENT: u64 = 32;
 /// Live records per page of a run at least, bytes: the page ends before a record of at most a quarter of it.
 const PAGE_FILLED_BYTES: u64 = PAGE_BYTES as u64 * 3 / 4;
 /// Filters and fences of a page, bytes: 10.5 bits for each of 195 records of 21 B.
@@ -93,7 +89,8 @@ impl<D: Device> Engine<D> {
         let of_job = part_bytes.max(self.space_of_records(self.sort_bytes()));
         let of_job = of_job.min(self.capacity_bytes() / JOBS_PER_CAPACITY);
         let left = self.room_for_runs(self.reserved_segments()) + self.soon_free_bytes();
-        // With what is left of segments that count as taken, so that it falls steadily, and without two more that are taken soon.
+        // The unused parts of the active and the next segment count, so that the result falls steadily. Three segments are
+        // subtracted, because streams take whole ones.
         let segment_bytes = u64::from(self.options.segment_bytes);
         let stream = &self.streams[StreamKind::Foreground];
         let active_bytes = stream.window.active().map_or(0, |chunk| segment_bytes - u64::from(chunk.end()));
@@ -101,40 +98,11 @@ impl<D: Device> Engine<D> {
         (left + active_bytes + next_bytes).saturating_sub(of_job + 3 * segment_bytes)
     }
 
-    /// Space that counts as taken and is free again once a part of a sweep or a sort has ended, bytes.
+    /// Space that counts as taken only until a part of a sweep, a sort or a sync ends, bytes.
     fn soon_free_bytes(&self) -> u64 {
         let job = self.sorted.job.as_ref().filter(|job| job.pace.is_none());
         let (reserved_bytes, sorted) = job.map_or((0, 0), |job| (job.reserved_bytes(), job.sorted_segments()));
         reserved_bytes + (sorted + self.drops.unsynced()) as u64 * u64::from(self.options.segment_bytes)
-    }
-
-    /// Decides whether puts wait for the job that is under way.
-    pub(super) fn hold_puts_if_ahead(&mut self) {
-        let SortedTier { puts_wait, checked_record_bytes, .. } = &self.sorted;
-        let (was_waiting, written) = (*puts_wait, self.stats.record_bytes - checked_record_bytes);
-        // The sum over all runs is not for each poll.
-        let check_bytes = u64::from(self.options.segment_bytes) / CHECKS_PER_SEGMENT;
-        let is_ahead = (was_waiting || written >= check_bytes) && self.are_puts_ahead();
-        if is_ahead || written >= check_bytes {
-            self.sorted.checked_record_bytes = self.stats.record_bytes;
-        }
-        self.progressed |= was_waiting && !is_ahead;
-        self.sorted.puts_wait = is_ahead;
-    }
-
-    /// Whether puts are ahead of the job, or of the sweep that it is a part of. They wait only for work that goes on.
-    fn are_puts_ahead(&self) -> bool {
-        let SortedTier { sweep, job, is_held, .. } = &self.sorted;
-        // One that waits to be listed may wait for writes.
-        let Some(job) = job.as_ref().filter(|job| !is_held && !job.is_complete()) else { return false };
-        // A merge of later runs has taken the space for all of it.
-        let is_behind_merge = job.pace.is_some_and(|pace| pace.is_behind(self.room_for_runs(self.reserved_segments())));
-        let is_behind = |sweep: &RunSweep| {
-            // Sorted segments that are dropped soon and the next part may take all of the space together.
-            let is_filled = self.room_for_runs(self.reserved_segments() + 2) == 0 && sweep.pace.room_bytes > 0;
-            is_filled || sweep.pace.is_behind(self.room_for_puts(sweep.part_bytes))
-        };
-        self.has_much_to_sort() || is_behind_merge || sweep.as_ref().is_some_and(is_behind)
     }
 
     /// Space that new runs may take if so many segments are kept, bytes.
