@@ -1,9 +1,13 @@
 //! `Blocks`: an array of equal blocks that grows and shrinks at its end.
 //!
-//! Resident memory exceeds the blocks in use by at most a sixty-fourth; a general allocator guarantees no such bound.
-//! Each 2 MiB that is fully in use becomes a huge page, and only then, so a small structure pays only for what it uses.
+//! Resident memory exceeds the blocks in use by at most a thirty-second; a general allocator guarantees no such bound.
+//! Each 2 MiB that is fully in use becomes a huge page. In a large structure the next one is huge from the start: its unused
+//! rest is within the bound, and the system need not copy it later.
 use crate::region::{PlainBytes, Region};
 use std::alloc::{Layout, handle_alloc_error};
+
+/// Unused memory, one part in so many of the blocks in use.
+const UNUSED_SHARE: usize = 32;
 
 /// Equal blocks, numbered from zero.
 #[derive(Debug)]
@@ -46,8 +50,13 @@ impl<T: PlainBytes> Blocks<T> {
             if let Some(full) = self.regions.last() {
                 full.collapse();
             }
-            let Some(region) = Region::small() else { handle_alloc_error(Layout::new::<T>()) };
+            let is_huge = self.regions.len() >= UNUSED_SHARE;
+            let region = if is_huge { Region::huge() } else { Region::small() };
+            let Some(region) = region else { handle_alloc_error(Layout::new::<T>()) };
             self.regions.push(region);
+            if is_huge {
+                self.touched = at + Region::<T>::ITEMS;
+            }
         }
         self.len += 1;
         self.touched = self.touched.max(self.len);
@@ -62,7 +71,7 @@ impl<T: PlainBytes> Blocks<T> {
         assert!(self.len > 0, "no block is in use");
         self.len -= 1;
         // Keep some blocks, so that a large structure that alternates between sizes makes no system call each time.
-        let kept = self.len / 64;
+        let kept = self.len / UNUSED_SHARE;
         if self.touched - self.len > kept {
             self.discard_from(self.len + kept / 2);
         }
@@ -126,10 +135,27 @@ mod tests {
             assert!(blocks.resident_bytes() < 701 * 8192, "{} B", blocks.resident_bytes());
             while blocks.len() > 200 * round {
                 blocks.pop();
-                assert!(blocks.resident_bytes() <= (blocks.len() * 65 / 64 + 1) * 8192, "{blocks:?}");
+                assert!(blocks.resident_bytes() <= (blocks.len() * 33 / 32 + 1) * 8192, "{blocks:?}");
             }
             assert!((0..blocks.len()).all(|at| blocks.get(at).iter().all(|&unit| unit == at as u16)), "round {round}");
         }
+    }
+
+    #[test]
+    fn a_large_structure_takes_whole_regions() {
+        let mut blocks = Blocks::<[u16; 4096]>::default();
+        let per_region = Region::<[u16; 4096]>::ITEMS;
+        let resident = |blocks: &Blocks<_>| blocks.touched / per_region;
+        while blocks.len() < UNUSED_SHARE * per_region {
+            blocks.push();
+        }
+        assert_eq!(resident(&blocks), UNUSED_SHARE);
+        blocks.push();
+        assert_eq!(resident(&blocks), UNUSED_SHARE + 1, "all of the region counts");
+        blocks.pop();
+        assert_eq!(resident(&blocks), UNUSED_SHARE + 1, "a push and a pop in turn map nothing");
+        (0..per_region / 2).for_each(|_| blocks.pop());
+        assert!(blocks.touched - blocks.len() <= blocks.len() / UNUSED_SHARE, "{blocks:?}");
     }
 
     #[test]
