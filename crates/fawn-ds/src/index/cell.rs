@@ -70,8 +70,7 @@ impl<'a> Cell<'a> {
 
     /// Every entry of the cell as it is stored: fragment and pointer.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (u16, Pointer)> + 'a {
-        let page = self.page;
-        page.fragments.iter().enumerate().map(move |(at, &fragment)| (fragment, page.pointer(at)))
+        self.page.entries()
     }
 
     /// The entries with fewer than `bits` hash bits left, which [`super::Index::refill`] would make selective again.

@@ -1,15 +1,11 @@
 //! Growth of the index: one page split, paid by the insert that makes it due.
-use super::fragment::{self, VACANT};
-use super::slab::{BlockHandle, PAGE_ENTRIES_MAX};
+use super::slab::BlockHandle;
 use super::table::{Address, CellTable};
-use super::{Index, Pointer};
+use super::{Index, Pointer, fragment};
+use smallvec::SmallVec;
 
-/// A page's entries on the stack while they move to other slots.
-struct TakenPage {
-    fragments: [u16; PAGE_ENTRIES_MAX],
-    pointers: [Pointer; PAGE_ENTRIES_MAX],
-    len: usize,
-}
+/// A page's entries while they move to other slots: on the stack, except of pages with many equal hashes.
+type TakenEntries = SmallVec<[(u16, Pointer); 64]>;
 
 impl Index {
     /// Where growth is blocked: a cursor whose cell holds entries without a hash bit left. The page is not split,
@@ -36,13 +32,7 @@ impl Index {
         if page.fragments.iter().any(|&entry| fragment::bits(entry) == 0) {
             return false;
         }
-        let mut taken =
-            TakenPage { fragments: [VACANT; PAGE_ENTRIES_MAX], pointers: [Pointer::new(0); PAGE_ENTRIES_MAX], len: 0 };
-        taken.len = page.fragments.len();
-        taken.fragments[..taken.len].copy_from_slice(page.fragments);
-        for (at, pointer) in taken.pointers[..taken.len].iter_mut().enumerate() {
-            *pointer = page.pointer(at);
-        }
+        let taken: TakenEntries = page.entries().collect();
         let old = self.table.handle(address.page);
         self.table.set(address.page, BlockHandle::NONE);
         if old != BlockHandle::NONE {
@@ -56,16 +46,15 @@ impl Index {
     }
 
     /// A slot with the entries of `taken` whose top bit is `side`, one bit shorter.
-    fn fill_child(&mut self, taken: &TakenPage, side: bool, owner: u32) -> BlockHandle {
-        let fragments = &taken.fragments[..taken.len];
-        let entries = fragments.iter().filter(|&&entry| entry >> 15 == u16::from(side)).count();
+    fn fill_child(&mut self, taken: &[(u16, Pointer)], side: bool, owner: u32) -> BlockHandle {
+        let entries = taken.iter().filter(|(entry, _)| entry >> 15 == u16::from(side)).count();
         if entries == 0 {
             return BlockHandle::NONE;
         }
         let handle = self.slab.allocate(entries, owner);
         let mut page = self.slab.page_mut(handle);
         let mut at = 0;
-        for (&entry, &pointer) in fragments.iter().zip(&taken.pointers) {
+        for &(entry, pointer) in taken {
             let descended = fragment::descend(entry);
             assert!(descended.is_some(), "a page with exhausted fragments must not be split");
             if let Some((_, rest)) = descended.filter(|&(bit, _)| bit == side) {

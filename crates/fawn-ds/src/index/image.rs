@@ -40,7 +40,7 @@ impl Index {
         &mut self,
         first_hash: u64,
         depth: u32,
-        entries: impl ExactSizeIterator<Item = (u16, Pointer)>,
+        entries: &mut [(u16, Pointer)],
     ) -> Result<(), IndexImageError> {
         let address = self.table.address(first_hash);
         if depth < address.depth {
@@ -54,17 +54,15 @@ impl Index {
         if added == 0 {
             return Ok(());
         }
-        self.resize(address.page, len, len + added);
-        let mut page = self.slab.page_mut(self.table.handle(address.page));
-        for (i, (mut entry, pointer)) in entries.enumerate() {
-            if entry == fragment::VACANT {
-                return Err(IndexImageError("a vacant entry"));
-            }
-            for bit in (address.depth..depth).rev() {
-                entry = fragment::ascend(entry, first_hash << bit >> 63 == 1);
-            }
-            page.set(len + i, entry, pointer);
+        if entries.iter().any(|&(fragment, _)| fragment == fragment::VACANT) {
+            return Err(IndexImageError("a vacant entry"));
         }
+        for bit in (address.depth..depth).rev() {
+            let side = first_hash << bit >> 63 == 1;
+            entries.iter_mut().for_each(|(fragment, _)| *fragment = fragment::ascend(*fragment, side));
+        }
+        self.resize(address.page, len, len + added);
+        self.slab.page_mut(self.table.handle(address.page)).set_all(len, entries);
         self.entries = total;
         Ok(())
     }

@@ -283,7 +283,7 @@ impl Index {
     #[must_use]
     pub fn cell(&self, cursor: u64) -> Cell<'_> {
         let (address, page) = self.page_of(KeyHash(cursor));
-        Cell::new(page, CellTable::first_hash(address), address.depth)
+        Cell::new(page, cursor & !(u64::MAX >> address.depth), address.depth)
     }
 
     fn page_of(&self, hash: KeyHash) -> (Address, IndexPage<'_>) {

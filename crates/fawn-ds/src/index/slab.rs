@@ -106,13 +106,27 @@ impl IndexPage<'_> {
     #[inline]
     pub(super) fn pointer(&self, at: usize) -> Pointer {
         debug_assert!(at < self.fragments.len());
-        let low = u32::from(self.pointers[2 * at]) | u32::from(self.pointers[2 * at + 1]) << 16;
-        let unit = u64::from(low);
+        self.pointer_of(at, [self.pointers[2 * at], self.pointers[2 * at + 1]])
+    }
+
+    #[inline]
+    fn pointer_of(&self, at: usize, [low, middle]: [u16; 2]) -> Pointer {
+        let unit = u64::from(low) | u64::from(middle) << 16;
         if self.high_at == 0 {
             return Pointer::new(unit);
         }
         let high = self.pointers[self.high_at + at / 2].to_le_bytes()[at % 2];
         Pointer::new(u64::from(high) << 32 | unit)
+    }
+}
+
+impl<'a> IndexPage<'a> {
+    /// Every entry: fragment and pointer.
+    #[inline]
+    pub(super) fn entries(self) -> impl ExactSizeIterator<Item = (u16, Pointer)> + 'a {
+        let (pairs, _) = self.pointers.as_chunks::<2>();
+        let entries = self.fragments.iter().zip(pairs).enumerate();
+        entries.map(move |(at, (&fragment, &pair))| (fragment, self.pointer_of(at, pair)))
     }
 }
 
@@ -131,6 +145,22 @@ impl IndexPageMut<'_> {
         self.pointers[2 * at] = unit as u16;
         self.pointers[2 * at + 1] = (unit >> 16) as u16;
         self.set_high_byte(at, (unit >> 32) as u8);
+    }
+
+    /// Writes entries to the places from `from` on.
+    pub(super) fn set_all(&mut self, from: usize, entries: &[(u16, Pointer)]) {
+        let (pairs, _) = self.pointers.as_chunks_mut::<2>();
+        let places = self.fragments[from..].iter_mut().zip(&mut pairs[from..]);
+        for ((place, pair), &(fragment, pointer)) in places.zip(entries) {
+            debug_assert_ne!(fragment, VACANT, "a fragment without delimiter would match every query");
+            let unit = pointer.unit();
+            (*place, *pair) = (fragment, [unit as u16, (unit >> 16) as u16]);
+        }
+        if !self.high_bytes.is_empty() {
+            for (at, (_, pointer)) in entries.iter().enumerate() {
+                self.set_high_byte(from + at, (pointer.unit() >> 32) as u8);
+            }
+        }
     }
 
     fn set_high_byte(&mut self, at: usize, byte: u8) {

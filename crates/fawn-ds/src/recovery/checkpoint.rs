@@ -196,12 +196,8 @@ fn read_content(
     segments: &SegmentTable,
     options: crate::index::IndexOptions,
 ) -> Result<CheckpointImage, ContentError> {
-    let slot_of = |pointer: Pointer| segments.slot_and_offset(pointer).0 as usize;
-    let is_before = |pointer: Pointer| {
-        let (slot, offset) = segments.slot_and_offset(pointer);
-        slots.get(slot as usize).is_some_and(|&end| offset < end)
-    };
     let (mut indexes, mut ranges) = (Vec::new(), Vec::new());
+    let mut current = SmallVec::<[(u16, Pointer); 64]>::new();
     let count = content::decode_count(source)?;
     for _ in 0..count {
         let (number, pages) = content::decode_range_start(source)?;
@@ -218,9 +214,16 @@ fn read_content(
             }
             // Most cells are as deep as this one.
             image.index.fetch_cell(first.wrapping_add(CELLS_AHEAD << (64 - depth)));
-            let current: SmallVec<[(u16, Pointer); 64]> = entries.filter(|&(_, pointer)| is_before(pointer)).collect();
-            current.iter().for_each(|&(_, pointer)| image.counts[slot_of(pointer)] += 1);
-            let loaded = image.index.load_cell(first, depth, current.into_iter());
+            current.clear();
+            for (fragment, pointer) in entries {
+                let (slot, offset) = segments.slot_and_offset(pointer);
+                let at = slot as usize;
+                if slots.get(at).is_some_and(|&end| offset < end) {
+                    image.counts[at] += 1;
+                    current.push((fragment, pointer));
+                }
+            }
+            let loaded = image.index.load_cell(first, depth, &mut current);
             loaded.map_err(|error| ContentError(error.to_string()))?;
             match first.checked_add(1 << (64 - depth)) {
                 Some(next) => first = next,

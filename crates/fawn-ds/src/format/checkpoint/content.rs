@@ -185,18 +185,33 @@ fn encode_pointer(pointer: Pointer, pointers: PointerWidth, out: &mut Vec<u8>) {
 }
 
 fn pointer_at(bytes: &[u8], at: usize, pointers: PointerWidth) -> Pointer {
-    let mut pointer = [0; 8];
-    pointer[..pointers.bytes()].copy_from_slice(&bytes[at..at + pointers.bytes()]);
-    Pointer::new(u64::from_le_bytes(pointer))
+    let low = u64::from(u32_at(bytes, at));
+    // A copy whose length the compiler does not know is a call, one for each entry of an opening.
+    let high = match pointers {
+        PointerWidth::Bits32 => 0,
+        PointerWidth::Bits40 => u64::from(bytes[at + 4]),
+    };
+    Pointer::new(high << 32 | low)
 }
 
 /// Appends a cell.
 pub fn encode_cell(cell: &Cell<'_>, pointers: PointerWidth, out: &mut Vec<u8>) {
     let header = (cell.depth() << CELL_DEPTH_SHIFT) as u16 | cell.len() as u16;
     out.extend_from_slice(&header.to_le_bytes());
-    for (fragment, pointer) in cell.entries() {
-        out.extend_from_slice(&fragment.to_le_bytes());
-        encode_pointer(pointer, pointers, out);
+    match pointers {
+        PointerWidth::Bits32 => encode_entries::<6>(cell, out),
+        PointerWidth::Bits40 => encode_entries::<7>(cell, out),
+    }
+}
+
+/// Appends entries of so many bytes each: a copy whose length the compiler does not know is a call.
+fn encode_entries<const ENTRY_BYTES: usize>(cell: &Cell<'_>, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + cell.len() * ENTRY_BYTES, 0);
+    let (places, _) = out[start..].as_chunks_mut::<ENTRY_BYTES>();
+    for (place, (fragment, pointer)) in places.iter_mut().zip(cell.entries()) {
+        place[..2].copy_from_slice(&fragment.to_le_bytes());
+        place[2..].copy_from_slice(&pointer.unit().to_le_bytes()[..ENTRY_BYTES - 2]);
     }
 }
 

@@ -139,7 +139,7 @@ fn an_image_copied_during_growth_has_every_entry_that_did_not_change() {
         let mut cursor = 0;
         loop {
             let cell = model.index.cell(cursor);
-            image.load_cell(cursor, cell.depth(), cell.entries()).unwrap();
+            image.load_cell(cursor, cell.depth(), &mut cell.entries().collect::<Vec<_>>()).unwrap();
             let Some(next) = cell.next else { break };
             cursor = next;
             (0..15).for_each(|_| model.step(9));
@@ -169,9 +169,13 @@ fn an_impossible_image_is_refused() {
     let mut image = Index::with_pages(options, 100).unwrap();
     assert_eq!(image.pages(), 100);
     let depth = image.cell(0).depth();
-    let entry = |count: usize| (0..count).map(|at| (1 | (at << 1) as u16, Pointer::new(at as u64)));
-    assert!(image.load_cell(0, depth - 1, entry(1)).is_err(), "a cell of two pages");
-    assert!(image.load_cell(0, depth, entry(511)).is_err(), "more entries than a page has");
-    assert!(image.load_cell(0, depth, [(0, Pointer::new(1))].into_iter()).is_err(), "a vacant entry");
-    image.load_cell(0, depth, entry(1)).unwrap();
+    let mut load = |depth: u32, count: usize, fragment: u16| {
+        let mut entries: Vec<_> = (0..count).map(|at| (fragment | (at << 1) as u16, Pointer::new(at as u64))).collect();
+        image.load_cell(0, depth, &mut entries)
+    };
+    assert!(load(depth - 1, 1, 1).is_err(), "a cell of two pages");
+    assert!(load(depth, 511, 1).is_err(), "more entries than a page has");
+    assert!(load(depth, 1, 0).is_err(), "a vacant entry");
+    load(depth, 1, 1).unwrap();
+    assert_eq!(image.len(), 1, "refused cells add nothing");
 }
