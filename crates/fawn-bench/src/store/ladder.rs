@@ -23,6 +23,8 @@ const RAW_FILE_BYTES_MAX: u64 = 8 << 30;
 pub enum EngineChoice {
     /// FAWN-DS, in this process.
     FawnDs,
+    /// The same with all cache memory for pages: no record cache.
+    FawnDsPages,
     /// RocksDB through `db_bench` (Debian's package rocksdb-tools).
     Rocksdb,
     /// RocksDB through its C interface, for mixes that `db_bench` lacks (`eval/peers/build.sh`).
@@ -43,6 +45,7 @@ impl EngineChoice {
     fn contender(self, options: &StoreOptions) -> Box<dyn Contender> {
         let kind = match self {
             Self::FawnDs => return Box::new(FawnDs::new(&options.dir)),
+            Self::FawnDsPages => return Box::new(FawnDs::with_pages_alone(&options.dir)),
             Self::Rocksdb => return Box::new(RocksDb::new(&options.dir)),
             Self::RocksdbC => peer::ROCKSDB,
             Self::RocksdbRowCache => peer::ROCKSDB_ROW_CACHE,

@@ -160,6 +160,14 @@ pub trait Contender {
         Ok(None)
     }
 
+    /// Visits the first keys of a filled store, at least so many, in its own order; `None` if this store has no scan here.
+    ///
+    /// # Errors
+    /// If the engine fails, or there are fewer keys.
+    fn scan(&mut self, _keys: u64) -> Result<Option<Row>, BenchError> {
+        Ok(None)
+    }
+
     /// Removes the store's files.
     ///
     /// # Errors

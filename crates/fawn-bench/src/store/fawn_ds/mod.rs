@@ -21,9 +21,12 @@ type OpenDevice<D> = Box<dyn FnMut(&Path) -> Result<D, BenchError>>;
 
 /// FAWN-DS under test.
 pub struct FawnDs<D: Device> {
+    name: &'static str,
     dir: OwnDir,
     open_device: OpenDevice<D>,
     segment_bytes: u32,
+    /// Memory of the record cache; `None`: as the store divides it.
+    record_cache_bytes: Option<u64>,
     patience: Duration,
     /// The open stores: one, except in loads of several stores.
     sessions: Vec<BenchSession<D>>,
@@ -35,6 +38,13 @@ impl FawnDs<FileDevice> {
     pub fn new(parent: &Path) -> Self {
         Self::over(parent, Options::default().segment_bytes, |dir| crate::disk::open(dir, 64))
     }
+
+    /// The same with all cache memory for pages.
+    #[must_use]
+    pub fn with_pages_alone(parent: &Path) -> Self {
+        let dir = OwnDir::new(parent, "fawn-ds-pages");
+        Self { name: "fawn-ds-pages", dir, record_cache_bytes: Some(0), ..Self::new(parent) }
+    }
 }
 
 impl<D: Device> FawnDs<D> {
@@ -45,7 +55,16 @@ impl<D: Device> FawnDs<D> {
         open_device: impl FnMut(&Path) -> Result<D, BenchError> + 'static,
     ) -> Self {
         let dir = OwnDir::new(parent, "fawn-ds");
-        Self { dir, open_device: Box::new(open_device), segment_bytes, patience: PATIENCE, sessions: Vec::new() }
+        let open_device = Box::new(open_device);
+        Self {
+            name: "fawn-ds",
+            dir,
+            open_device,
+            segment_bytes,
+            record_cache_bytes: None,
+            patience: PATIENCE,
+            sessions: Vec::new(),
+        }
     }
 
     /// Ends a run with an error after this time without progress.
@@ -67,14 +86,15 @@ impl<D: Device> FawnDs<D> {
 
     fn options(&self, shape: &DataShape, durability: Durability) -> Options {
         let (memory_bytes, segment_bytes) = (shape.memory_bytes, self.segment_bytes);
-        Options { durability, memory_bytes, segment_bytes, ..Options::default() }
+        let record_cache_bytes = self.record_cache_bytes;
+        Options { durability, memory_bytes, segment_bytes, record_cache_bytes, ..Options::default() }
     }
 
     fn begin(&mut self, shape: &DataShape, options: Options, ranges: u32) -> Result<&mut BenchSession<D>, BenchError> {
         self.sessions.clear();
         let device = (self.open_device)(self.dir.renew()?)?;
         let mut session = BenchSession::open(device, options, *shape, ranges)?;
-        session.patience = self.patience;
+        (session.name, session.patience) = (self.name, self.patience);
         self.sessions.push(session);
         self.filled()
     }
@@ -86,7 +106,7 @@ impl<D: Device> FawnDs<D> {
 
 impl<D: Device> Contender for FawnDs<D> {
     fn name(&self) -> &'static str {
-        "fawn-ds"
+        self.name
     }
 
     fn fill(&mut self, shape: &DataShape, end: FillEnd) -> Result<Row, BenchError> {
@@ -144,6 +164,10 @@ impl<D: Device> Contender for FawnDs<D> {
             return Err(BenchError::failed("fawn-ds", "a mix of more keys than the store was filled with"));
         }
         self.filled()?.mixed(mix).map(Some)
+    }
+
+    fn scan(&mut self, keys: u64) -> Result<Option<Row>, BenchError> {
+        self.filled()?.scan(keys).map(Some)
     }
 
     fn discard(&mut self) -> Result<(), BenchError> {

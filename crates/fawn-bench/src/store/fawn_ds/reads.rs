@@ -1,8 +1,8 @@
 //! Read workloads on FAWN-DS, and the verification of a load.
-use super::session::{BenchSession, now};
+use super::session::{BenchSession, RANGE, now};
 use crate::store::Gets;
 use crate::{BenchError, Row, row};
-use fawn_ds::internals::{EngineError, Event, Lookup, View};
+use fawn_ds::internals::{EngineError, Event, Lookup, LookupPlan, Scan, ScanStep, View};
 use fawn_flash::Device;
 use fawn_types::Now;
 use fawn_types::random::SplitMix64;
@@ -15,6 +15,8 @@ const VERIFY_DEPTH: usize = 32;
 const CLOCK_EVERY: u64 = 64;
 /// Maximum number of lookups issued before the next poll of the device.
 const BURST: usize = 64;
+/// Keys of a scan's step.
+const SCAN_KEYS: usize = 128;
 
 #[derive(Clone, Copy)]
 struct ReadSlot {
@@ -116,6 +118,41 @@ impl<D: Device> BenchSession<D> {
         Ok(row)
     }
 
+    /// Scans the first keys in hash order, at least so many.
+    pub(super) fn scan(&mut self, keys: u64) -> Result<Row, BenchError> {
+        let (mark, now) = (self.mark(), now());
+        let (mut met, mut cursor) = (0, 0);
+        while met < keys {
+            let mut scan = Scan::new(RANGE, cursor, SCAN_KEYS);
+            while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, now.wall).map_err(read_failed)? {
+                self.engine.read(plan, 0);
+                let plan = self.await_read(now);
+                self.engine.absorb_scan(&mut scan, plan).map_err(read_failed)?;
+            }
+            (met, cursor) = (met + scan.items.len() as u64, scan.cursor);
+            if cursor == 0 && met < keys {
+                return Err(BenchError::Unverified(format!("fawn-ds: a scan met {met} keys, expected {keys}")));
+            }
+        }
+        let mut row = self.row(&mark, met);
+        row.device_reads_per_op = Some(self.reads_per_op(&mark, met));
+        Ok(row)
+    }
+
+    /// The plan of the only read in flight, once it is complete.
+    fn await_read(&mut self, now: Now) -> LookupPlan {
+        loop {
+            self.engine.wait(now, &mut self.events);
+            let read = self.events.drain(..).find_map(|event| match event {
+                Event::Lookup { plan, .. } => Some(plan),
+                _ => None,
+            });
+            if let Some(plan) = read {
+                return plan;
+            }
+        }
+    }
+
     fn get_blocking(
         &mut self,
         n: u64,
@@ -131,16 +168,7 @@ impl<D: Device> BenchSession<D> {
                 Lookup::Read(plan) => plan,
             };
             self.engine.read(plan, 0);
-            let plan = loop {
-                self.engine.wait(now, &mut self.events);
-                let read = self.events.drain(..).find_map(|event| match event {
-                    Event::Lookup { plan, .. } => Some(plan),
-                    _ => None,
-                });
-                if let Some(plan) = read {
-                    break plan;
-                }
-            };
+            let plan = self.await_read(now);
             answer = self.engine.resume(plan, now.wall);
         }
     }
@@ -202,7 +230,7 @@ impl<D: Device> BenchSession<D> {
 pub(super) fn settle(
     answer: Lookup<'_>,
     check: impl FnOnce(Option<&[u8]>) -> Result<(), BenchError>,
-) -> Result<Option<fawn_ds::internals::LookupPlan>, BenchError> {
+) -> Result<Option<LookupPlan>, BenchError> {
     match answer {
         Lookup::Found(entry) => check(Some(entry.value)).map(|()| None),
         Lookup::Absent | Lookup::Unsettled => check(None).map(|()| None),

@@ -19,6 +19,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const LATER_MS: u64 = 60_000;
 
 pub(super) struct BenchSession<D: Device> {
+    /// The contender's name.
+    pub(super) name: &'static str,
     pub(super) engine: Engine<D>,
     pub(super) shape: DataShape,
     pub(super) events: Vec<Event>,
@@ -65,7 +67,8 @@ impl<D: Device> BenchSession<D> {
         }
         let (rounds, value) = (vec![0; shape.keys as usize], vec![0; shape.value_bytes]);
         let values = Values::new(shape.value_bytes);
-        Ok(Self { engine, shape, events: Vec::new(), values, rounds, value, epochs, seq: 0, patience: PATIENCE })
+        let (name, events) = ("fawn-ds", Vec::new());
+        Ok(Self { name, engine, shape, events, values, rounds, value, epochs, seq: 0, patience: PATIENCE })
     }
 
     /// The range of a key.
@@ -266,7 +269,7 @@ impl<D: Device> BenchSession<D> {
     /// A row with `operations` since `mark`.
     pub(super) fn row(&self, mark: &MeasurementStart, operations: u64) -> Row {
         let cpu = machine::own_cpu().saturating_sub(mark.cpu);
-        let row = Row::new("store", "fawn-ds", "").timed(operations, mark.at.elapsed(), Some(cpu));
+        let row = Row::new("store", self.name, "").timed(operations, mark.at.elapsed(), Some(cpu));
         let row = row.with("keys", self.shape.keys).with("value_bytes", self.shape.value_bytes);
         let durability = format!("{:?}", self.engine.options().durability).to_lowercase();
         let memory = self.engine.memory();

@@ -18,7 +18,9 @@ const RAW_FILE_BYTES_MAX: u64 = 8 << 30;
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 /// Smallest budget of the skewed gets, bytes.
 const SKEWED_MEMORY_BYTES_MIN: u64 = 1 << 20;
-const SKEWS: [f64; 3] = [0.8, 0.99, 1.1];
+const SKEWS: [f64; 4] = [0.0, 0.8, 0.99, 1.1];
+/// Share of the keys that a scan visits, one in so many: each may be a device read.
+const SCANNED_SHARE: u64 = 8;
 const BUDGET_PERCENTS: [u64; 3] = [2, 10, 25];
 
 impl FigureRun<'_> {
@@ -68,8 +70,8 @@ impl FigureRun<'_> {
         Ok(())
     }
 
-    /// Gets of a Zipf distribution with budgets smaller than the data: device reads count, not time. Each contender's caches are
-    /// warmed by half as many gets as there are keys.
+    /// Gets of a Zipf distribution, uniform ones and scans, with budgets smaller than the data: device reads count, not time. Each
+    /// contender's caches are warmed by half as many gets as there are keys. A scan follows the gets of each distribution.
     pub(super) fn skewed_gets(&mut self) -> Result<(), BenchError> {
         let (options, value_bytes) = (self.options, self.options.value_bytes);
         let shape = DataShape { keys: options.keys, value_bytes, memory_bytes: 0 };
@@ -105,8 +107,11 @@ impl FigureRun<'_> {
                 for pair in 0..options.pairs {
                     let mix = Mix { seed: self.seed(pair), ..mix.clone() };
                     let with_axes = |row: Row| row.with("zipf", skew).with("budget_percent", percent);
-                    self.each(&format!("Zipf {skew}, budget {percent} %"), pair, |contender| {
-                        Ok(contender.mixed(&mix)?.map(with_axes))
+                    let point = format!("{}, budget {percent} %", name_of(skew));
+                    self.each(&point, pair, |contender| Ok(contender.mixed(&mix)?.map(with_axes)))?;
+                    let scanned = shape.keys.div_ceil(SCANNED_SHARE);
+                    self.each(&format!("scan after {point}"), pair, |contender| {
+                        Ok(contender.scan(scanned)?.map(with_axes))
                     })?;
                 }
             }
@@ -114,4 +119,8 @@ impl FigureRun<'_> {
         }
         Ok(())
     }
+}
+
+fn name_of(skew: f64) -> String {
+    if skew == 0.0 { "uniform".to_owned() } else { format!("Zipf {skew}") }
 }

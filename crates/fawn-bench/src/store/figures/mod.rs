@@ -36,7 +36,8 @@ pub enum Figure {
     /// Time to fill 1, 8 and 32 stores one after the other [FAWN08 Figures 7 and 8].
     #[value(name = "fawn08-fig7", alias = "fawn08-fig8")]
     Fawn08Fig7,
-    /// Device reads per get at Zipf 0.8, 0.99 and 1.1 with budgets of 2, 10 and 25 % of the data.
+    /// Device reads per get, uniform and at Zipf 0.8, 0.99 and 1.1, and per key of a scan, with budgets of 2, 10 and 25 % of
+    /// the data.
     #[value(name = "record-cache")]
     RecordCache,
     /// Overwrites at 80 % of the capacity for the given time at 20 % and 90 % of the peak, with and without cleaning.
