@@ -67,6 +67,8 @@ pub struct EngineStats {
     pub merges_failed: u64,
     /// Bytes written to runs.
     pub sort_bytes: u64,
+    /// Time for which puts waited for sorts and merges, ms.
+    pub puts_held_ms: u64,
     /// Jobs of the sorted tier whose runs were listed.
     pub runs_listed: u64,
     /// Parts of merges with the oldest runs that are listed.

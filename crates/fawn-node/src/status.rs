@@ -168,6 +168,8 @@ counters! {
             prometheus "fawn_sorted_bytes_total", info "Fawn:sorted_bytes";
         merges_failed: u64, "Merges given up, because a run is corrupt or unreadable.",
             prometheus "fawn_merges_failed_total", info "Fawn:merges_failed";
+        writes_held_ms: u64, "Milliseconds for which writes waited for sorts and merges.",
+            prometheus "fawn_writes_held_ms_total", info "Fawn:writes_held_ms";
         segments_cleaned: u64, "Segments whose live records were moved, so that they can be dropped.",
             prometheus "fawn_segments_cleaned_total", info "Fawn:segments_cleaned";
         segments_dropped: u64, "Segments dropped.",
@@ -313,6 +315,7 @@ impl StoreStatus {
             run_bytes: log.run_bytes,
             sorted_bytes: engine.sort_bytes,
             merges_failed: engine.merges_failed,
+            writes_held_ms: engine.puts_held_ms,
             segments_cleaned: engine.segments_cleaned,
             segments_dropped: engine.segments_dropped,
             moved_bytes: engine.moved_bytes,

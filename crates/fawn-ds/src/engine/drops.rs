@@ -12,7 +12,7 @@ use crate::log::segments::{AppendedRecord, RangeShare, Segment};
 use crate::manifest_file::CommitNumber;
 use fawn_flash::Device;
 use fawn_types::{MonoMs, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Slot and sequence number of a segment. Slots are reused, sequence numbers are not.
 type SegmentName = (u32, u64);
@@ -29,8 +29,8 @@ const HELD_FOR: [KeepReason; 5] = [
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
     pub(super) examine: Vec<SegmentName>,
-    /// Kept until the log is synced further.
-    unsynced: Vec<SegmentName>,
+    /// Kept until the log is synced further. Each counts once, however often it is examined until then.
+    unsynced: BTreeSet<SegmentName>,
     /// Whether one of them waits for the sync of this stream.
     pub(super) waits_for: PerStream<bool>,
     /// A range that holds segments has changed.
@@ -51,12 +51,12 @@ impl Drops {
     }
 
     /// Segments that are dropped once the log is synced further.
-    pub(super) const fn unsynced(&self) -> usize {
+    pub(super) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }
 
     pub(crate) fn synced(&mut self) {
-        self.examine.append(&mut self.unsynced);
+        self.examine.extend(core::mem::take(&mut self.unsynced));
         self.waits_for = PerStream::default();
     }
 }
@@ -247,7 +247,7 @@ impl<D: Device> Engine<D> {
                 for kind in StreamKind::ALL {
                     self.drops.waits_for[kind] |= segment.died_at[kind] > self.streams[kind].flush.synced;
                 }
-                self.drops.unsynced.push(name);
+                self.drops.unsynced.insert(name);
             }
             Some((why, Some(at))) if why != KeepReason::Live => {
                 self.ranges[at].held.insert((why, sequence), slot);

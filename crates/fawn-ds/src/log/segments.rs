@@ -1,5 +1,6 @@
 //! The segment table: the files of the log, and per segment the facts that the drop rule needs.
 use super::LogPosition;
+use super::failures::ReadFailures;
 use crate::format::manifest::slots_max;
 use crate::format::manifest::{ManifestEdit, SegmentSeal};
 use crate::format::record::{self, RecordKind};
@@ -234,6 +235,8 @@ pub(crate) struct Segment {
     pub(crate) had_unconfirmed: bool,
     /// Records that the last cleaning left will have expired then.
     pub(crate) clean_again_at: MonoMs,
+    /// Reads for cleaning or sorting that failed.
+    pub(crate) failures: ReadFailures,
     pub(crate) lengths: Lengths,
     /// Copies in it that are too long for a run, of this opening.
     pub(crate) too_long: u32,
@@ -273,6 +276,7 @@ impl Segment {
             is_filing_failed: false,
             had_unconfirmed: false,
             clean_again_at: MonoMs(0),
+            failures: ReadFailures::default(),
             lengths: Lengths::new(),
             too_long: 0,
             facts: RecordFacts::default(),

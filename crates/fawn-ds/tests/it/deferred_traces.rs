@@ -72,7 +72,7 @@ fn a_sort_leaves_out_what_a_deferred_trace_hides() {
         sort_out(&mut node);
         node.now = node.now.plus_ms(10_000);
     }
-    assert!(node.engine.stats().cleaning_failed == 2 && node.engine.runs() > 0, "{:?}", node.engine.stats());
+    assert!(node.engine.stats().cleaning_failed >= 2 && node.engine.runs() > 0, "{:?}", node.engine.stats());
     assert_eq!(number_of(&mut node, &key), Some(3));
     let now = node.now;
     drop(node);

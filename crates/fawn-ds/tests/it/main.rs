@@ -71,6 +71,7 @@ mod seals;
 mod segment_image;
 mod sorted_dropped;
 mod sorted_files;
+mod sorted_holds;
 mod sorted_jobs;
 mod sorted_late;
 mod sorted_pace;

@@ -113,6 +113,30 @@ fn a_void_record_of_a_later_version_hides_nothing() {
     assert_eq!(harness.drain(RunSource::all(&run), file, 4096).0, [old]);
 }
 
+/// Lookups stop at the newest run: of two records of one version, that of the first source counts.
+#[test]
+fn of_equal_versions_the_first_source_counts() {
+    for is_tombstone_first in [true, false] {
+        let mut harness = RunHarness::new(1);
+        let put = Owned::put(5, "key", "value");
+        let mut records = [Owned::of(&put.as_ref().to_tombstone()), put];
+        if !is_tombstone_first {
+            records.reverse();
+        }
+        let sources = records.each_ref().map(|record| {
+            let mut buffer = SortBuffer::new(SECRET, 1 << 10);
+            assert!(buffer.push(&record.as_ref()));
+            buffer.sort();
+            (MergeSource::Memory(buffer), None)
+        });
+        let may_hide = &|_: &RunRecord<'_>, _: &RingKey| true;
+        let rules = MergeRules { now: NOW, is_void: &is_void, number: &|record, _| record.number, may_hide };
+        let listings = harness.merge(sources.into(), &rules, (1, 10));
+        let (run, file) = harness.open(&listings[0]).unwrap();
+        assert_eq!(harness.drain(RunSource::all(&run), file, 4096).0, records[..1]);
+    }
+}
+
 #[test]
 fn a_sort_buffer_has_a_bound() {
     let record = Owned::put(1, "key", [0; 79]);

@@ -155,6 +155,11 @@ impl TestNode {
         panic!("the engine stays overloaded: {:?}", self.engine);
     }
 
+    /// One attempt to append a write.
+    pub(crate) fn put_once(&mut self, write: &TestWrite, version: Version) -> Result<(), EngineError> {
+        self.engine.append(RANGE, Self::hash(&write.key), &Self::record(write, version))
+    }
+
     /// One iteration: submit, wait, commit by durability mode. Returns the last acknowledged version.
     pub(crate) fn turn(&mut self) -> Version {
         self.engine.advance_clock(self.now);

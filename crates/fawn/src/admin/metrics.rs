@@ -260,6 +260,7 @@ mod tests {
             scrub_reads_failed: 418,
             sort_bytes: 419,
             merges_failed: 420,
+            puts_held_ms: 440,
             tail_frames: 421,
             ..EngineStats::default()
         };

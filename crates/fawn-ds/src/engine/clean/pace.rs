@@ -239,6 +239,9 @@ impl<D: Device> Engine<D> {
         if !segment.sealed || segment.is_cleaned || segment.is_gathered || self.overlay.may_defer(segment.sequence) {
             return false;
         }
+        if segment.failures.is_barred(self.now.mono) {
+            return false;
+        }
         // The end of a segment that was sealed just now may not be in its file yet.
         if self.cacheable_to(segment.slot) < segment.end {
             return false;

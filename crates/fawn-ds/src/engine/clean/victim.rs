@@ -244,6 +244,9 @@ impl<D: Device> Engine<D> {
     ) {
         self.read_bytes_in_flight -= len;
         let Some(mut victim) = self.cleaner.victim.take() else { unreachable!("a chunk is read for a victim") };
+        if matches!(victim.purpose, VictimPurpose::Sort(_)) {
+            self.sorted.note_work(self.now.mono);
+        }
         victim.is_reading = false;
         match (result, buf) {
             (Ok(_), Some(buf)) => {
@@ -252,7 +255,7 @@ impl<D: Device> Engine<D> {
                 self.cleaner.victim = Some(victim);
             }
             (Ok(_), None) => unreachable!("a read brings its buffer back"),
-            (Err(error), _) => self.give_up_corrupt(victim, &error.to_string()),
+            (Err(error), _) => self.give_up_unreadable(victim, &error),
         }
     }
 
@@ -271,9 +274,11 @@ impl<D: Device> Engine<D> {
         if let VictimPurpose::Sort(id) = victim.purpose {
             if victim.is_given_up {
                 // A copy had no room, and only records that are too long for a run are copied. A corrupt segment is not chosen
-                // again in any case.
+                // again in any case, and one that could not be read may be whole.
                 let segment = self.segments.expect_mut(victim.slot);
-                segment.too_long = segment.too_long.max(1);
+                if !segment.failures.is_barred(self.now.mono) {
+                    segment.too_long = segment.too_long.max(1);
+                }
             }
             return self.gathered(victim.slot, id, victim.stays == 0 && !victim.is_given_up);
         }
@@ -302,6 +307,19 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect_mut(victim.slot);
         segment.is_cleaned = true;
         tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment cannot be cleaned: it stays");
+        self.stats.cleaning_failed += 1;
+        self.give_up_victim(victim);
+    }
+
+    /// Leaves the rest of a segment whose read failed, which may pass: it is tried again after a while.
+    fn give_up_unreadable(&mut self, victim: Victim, error: &DeviceError) {
+        if victim.is_filed() {
+            self.filing_failed(victim.slot, &error.to_string());
+            return self.release_victim(&victim);
+        }
+        let segment = self.segments.expect_mut(victim.slot);
+        segment.failures.note_unreadable(self.now.mono);
+        tracing::warn!(file = %segment.name, offset = victim.at, %error, "a segment is not cleaned now");
         self.stats.cleaning_failed += 1;
         self.give_up_victim(victim);
     }

@@ -28,6 +28,8 @@ const DELETES_SHARE_MAX: u64 = 20;
 /// Share of the capacity, one in so many, that a sort takes at most: until it ends, records lie in segments and in runs.
 const SORTS_PER_CAPACITY: u64 = 64;
 
+/// Records that are sorted at a time at most, bytes.
+const SORT_BYTES_MAX: u64 = 256 << 20;
 /// Sorts whose records may be unsorted before puts wait for the next one.
 const SORTS_AHEAD: u64 = 2;
 /// Share of the memory that the index may take before puts wait for the sorts, percent.
@@ -84,9 +86,10 @@ impl<D: Device> Engine<D> {
     /// Records that are sorted at a time, bytes.
     pub(super) fn sort_bytes(&self) -> u64 {
         let bytes = match self.options.sort_bytes {
-            0 => (self.options.memory_bytes / 16).min(self.capacity_bytes() / SORTS_PER_CAPACITY).min(256 << 20),
+            0 => (self.options.memory_bytes / 16).min(self.capacity_bytes() / SORTS_PER_CAPACITY),
             bytes => bytes,
         };
+        let bytes = bytes.min(SORT_BYTES_MAX);
         // A run of them must fit into the reserve of a full store.
         if self.full { bytes.min(2 * u64::from(self.options.segment_bytes)) } else { bytes }
     }
@@ -231,6 +234,8 @@ impl<D: Device> Engine<D> {
             if later_bytes > 0 && bytes + later_bytes >= bytes_min {
                 self.sorted.segment_search.repeat_soon(self.now.mono);
             }
+            // Of what was written since the last sort, records may be dead, or too long for a run.
+            (self.sorted.unsorted_bytes, self.sorted.sorted_at_bytes) = (all_bytes, self.stats.record_bytes);
             return false;
         }
         (self.sorted.unsorted_bytes, self.sorted.sorted_at_bytes) = (all_bytes - bytes, self.stats.record_bytes);

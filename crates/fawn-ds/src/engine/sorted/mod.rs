@@ -30,6 +30,7 @@ use crate::format::manifest::{ManifestEdit, RunEntry};
 use crate::format::run::{self, RunHeader, RunRecord, Space};
 use crate::format::segment::NumberFacts;
 use crate::format::{RangeNumber, StoreUuid};
+use crate::log::failures::ReadFailures;
 use crate::sorted::{Run, RunError};
 use fawn_flash::{Device, FileId};
 use fawn_types::{RingKey, Version};
@@ -37,7 +38,7 @@ pub(super) use gather::{CleanGoal, run_record};
 pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
 pub(super) use lookup::{RunHit, RunsPassed};
-use pace::{JobSearch, RunFailures};
+use pace::{JobSearch, PutHold};
 pub(super) use stretch::RunStretch;
 use sweep::RunSweep;
 pub(super) use transfer::RunsTransfer;
@@ -53,7 +54,7 @@ pub(crate) struct ListedRun {
     file: FileId,
     /// Reads in flight; they keep the file.
     pins: u32,
-    failures: RunFailures,
+    failures: ReadFailures,
 }
 
 #[derive(Debug, Default)]
@@ -94,10 +95,7 @@ pub(crate) struct SortedTier {
     /// Live bytes that the last sort left in segments, and the record bytes of clients' writes by then.
     unsorted_bytes: u64,
     sorted_at_bytes: u64,
-    /// Puts are ahead of a sort or a sweep: they wait.
-    puts_wait: bool,
-    /// Record bytes of clients' writes when that was checked last.
-    checked_record_bytes: u64,
+    hold: PutHold,
 }
 
 impl SortedTier {
@@ -108,7 +106,12 @@ impl SortedTier {
 
     /// Whether puts wait for the job in progress.
     pub(crate) const fn holds_puts(&self) -> bool {
-        self.puts_wait
+        self.hold.is_on
+    }
+
+    /// A job has begun, or a read or write of one has ended.
+    pub(crate) const fn note_work(&mut self, now: fawn_types::MonoMs) {
+        self.hold.worked_at = now;
     }
 
     /// Memory of the runs' fences and filters, bytes.
@@ -173,7 +176,7 @@ impl SortedTier {
     fn enter(&mut self, RunEntry { file_bytes, age, .. }: RunEntry, run: Run, file: FileId) {
         self.last_id += 1;
         let at = self.runs.partition_point(|other| other.age > age);
-        let (id, pins, failures) = (self.last_id, 0, RunFailures::default());
+        let (id, pins, failures) = (self.last_id, 0, ReadFailures::default());
         self.runs.insert(at, ListedRun { id, age, file_bytes, run, file, pins, failures });
         self.run_search.note_change();
     }

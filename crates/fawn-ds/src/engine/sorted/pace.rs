@@ -1,7 +1,7 @@
-//! Pace of the sorted tier: when a search for segments to sort or runs to merge is due, when a run that failed is read again, and
-//! when puts wait for a job.
+//! Pace of the sorted tier: when a search for segments to sort or runs to merge is due, and when puts wait for a job.
 use super::super::Engine;
 use super::SortedTier;
+use super::job::{SortJob, SortStep};
 use super::sweep::RunSweep;
 use fawn_flash::Device;
 use fawn_types::MonoMs;
@@ -10,12 +10,10 @@ use fawn_types::MonoMs;
 const SEARCH_MS: u64 = 1;
 /// Longest such delay, ms.
 const SEARCH_MS_MAX: u64 = 1024;
-/// First delay after a run that is merged could not be read, ms; each further failure doubles it.
-const UNREADABLE_MS: u64 = 10_000;
-/// Longest delay after such a failure, ms.
-const UNREADABLE_MS_MAX: u64 = 3_600_000;
 /// Checks whether puts are ahead of a merge or a sort, for each segment of records that clients write.
 const CHECKS_PER_SEGMENT: u64 = 32;
+/// Time for which puts wait without a read or write of the job that ends, ms: a read may hang for good.
+const HOLD_MS_MAX: u64 = 1_000;
 
 /// A search that visits all segments or all runs. A poll searches only if the result can differ from the last one.
 #[derive(Debug, Default)]
@@ -92,53 +90,45 @@ impl MergePace {
     }
 }
 
-/// Failures of a run that was to be merged.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RunFailures {
-    unreadable: u32,
-    /// No merge reads it before; `None`: none has failed.
-    pub(super) barred_until: Option<MonoMs>,
-}
-
-impl RunFailures {
-    /// Whether merges leave the run alone now.
-    pub(super) fn is_barred(&self, now: MonoMs) -> bool {
-        self.barred_until.is_some_and(|until| now < until)
-    }
-
-    /// A merge found it corrupt: bytes that were written long ago do not change before the next opening.
-    pub(super) const fn note_corrupt(&mut self) {
-        self.barred_until = Some(MonoMs(u64::MAX));
-    }
-
-    /// The device could not read it, which may pass.
-    pub(super) fn note_unreadable(&mut self, now: MonoMs) {
-        let delay_ms = UNREADABLE_MS.saturating_mul(1 << self.unreadable.min(16)).min(UNREADABLE_MS_MAX);
-        self.unreadable += 1;
-        self.barred_until = Some(now.plus_ms(delay_ms));
-    }
+/// Whether puts wait for the job in progress.
+#[derive(Debug, Default)]
+pub(super) struct PutHold {
+    /// Puts are ahead of a sort or a merge: they wait.
+    pub(super) is_on: bool,
+    /// Time of the last poll, and record bytes of clients' writes at the last check.
+    polled_at: MonoMs,
+    checked_bytes: u64,
+    /// The last begin of a job, or end of a read or write of one.
+    pub(super) worked_at: MonoMs,
 }
 
 impl<D: Device> Engine<D> {
     /// Decides whether puts wait for the job in progress.
     pub(super) fn hold_puts_if_ahead(&mut self) {
-        let SortedTier { puts_wait, checked_record_bytes, .. } = &self.sorted;
-        let (was_waiting, written) = (*puts_wait, self.stats.record_bytes - checked_record_bytes);
+        let PutHold { is_on: was_on, polled_at, checked_bytes, .. } = self.sorted.hold;
+        let (now, written) = (self.now.mono, self.stats.record_bytes - checked_bytes);
+        if was_on {
+            self.stats.puts_held_ms += now.ms_since(polled_at);
+        }
         // The sum over all runs is not for each poll.
         let check_bytes = u64::from(self.options.segment_bytes) / CHECKS_PER_SEGMENT;
-        let is_ahead = (was_waiting || written >= check_bytes) && self.are_puts_ahead();
+        let is_ahead = (was_on || written >= check_bytes) && self.are_puts_ahead();
         if is_ahead || written >= check_bytes {
-            self.sorted.checked_record_bytes = self.stats.record_bytes;
+            self.sorted.hold.checked_bytes = self.stats.record_bytes;
         }
-        self.progressed |= was_waiting && !is_ahead;
-        self.sorted.puts_wait = is_ahead;
+        self.progressed |= was_on && !is_ahead;
+        (self.sorted.hold.is_on, self.sorted.hold.polled_at) = (is_ahead, now);
     }
 
     /// Whether puts are ahead of the job, or of the sweep that the job is a part of. Puts wait only for a job that continues.
     fn are_puts_ahead(&self) -> bool {
-        let SortedTier { sweep, job, is_held, .. } = &self.sorted;
+        let SortedTier { sweep, job, is_held, hold, .. } = &self.sorted;
+        if self.now.mono.ms_since(hold.worked_at) > HOLD_MS_MAX {
+            return false;
+        }
         // A complete job may need further writes before it is listed: job and puts would wait for each other.
-        let Some(job) = job.as_ref().filter(|job| !is_held && !job.is_complete()) else { return false };
+        let goes_on = |job: &&Box<SortJob>| !is_held && !job.is_complete() && job.step != SortStep::GivenUp;
+        let Some(job) = job.as_ref().filter(goes_on) else { return false };
         // A merge of later runs has taken the space for all of it.
         let is_behind_merge = job.pace.is_some_and(|pace| pace.is_behind(self.room_for_runs(self.reserved_segments())));
         let is_behind = |sweep: &RunSweep| {
@@ -193,21 +183,5 @@ mod tests {
         assert!(all.is_behind(100) && !all.is_behind(101), "it takes all of the space, a quarter of it from now on");
         let shrinking = MergePace { written_bytes: 750, replaced_bytes: 780, ..at(750) };
         assert!(!shrinking.is_behind(75) && shrinking.is_behind(74));
-    }
-
-    #[test]
-    fn delays_of_an_unreadable_run_grow_to_an_hour() {
-        let (mut failures, mut now, mut attempts) = (RunFailures::default(), MonoMs(7), 0);
-        assert!(!failures.is_barred(now));
-        while now.0 < 24 * 3_600_000 {
-            failures.note_unreadable(now);
-            let until = failures.barred_until.unwrap();
-            assert!(failures.is_barred(MonoMs(until.0 - 1)) && !failures.is_barred(until));
-            assert!((10_000..=3_600_000).contains(&(until.0 - now.0)));
-            (now, attempts) = (until, attempts + 1);
-        }
-        assert!((24..=34).contains(&attempts), "{attempts} attempts a day");
-        failures.note_corrupt();
-        assert!(failures.is_barred(now.plus_ms(1 << 40)));
     }
 }

@@ -56,6 +56,11 @@ impl RunSweep {
 }
 
 impl ListedRun {
+    /// Length of its pages, bytes: what a merge reads of it.
+    pub(super) fn pages_bytes(&self) -> u64 {
+        u64::from(self.run.footer().pages) * fawn_flash::buffer::PAGE_BYTES as u64
+    }
+
     /// Bounds of its keys. The engine writes no other space yet.
     pub(super) fn bounds(&self) -> &KeyBounds {
         &self.run.footer().bounds[usize::from(Space::KEYS.get())]
@@ -125,7 +130,7 @@ impl<D: Device> Engine<D> {
         let runs = &self.sorted.runs;
         let oldest_age = runs.last().map_or(0, |listed| listed.age);
         let oldest = runs.iter().filter(|listed| listed.age == oldest_age);
-        let to_read_bytes = oldest.map(|listed| listed.file_bytes).sum();
+        let to_read_bytes = oldest.map(ListedRun::pages_bytes).sum();
         let later = &runs[later];
         let age = later.first().map_or(0, |listed| listed.age);
         let later_bytes = later.iter().map(|listed| listed.file_bytes).sum();
@@ -148,7 +153,7 @@ impl<D: Device> Engine<D> {
             // It frees hardly anything. Lookups are slower until there is space.
             return false;
         }
-        let to_read_bytes = runs.iter().map(|listed| listed.file_bytes).sum();
+        let to_read_bytes = runs.iter().map(ListedRun::pages_bytes).sum();
         let pace = MergePace { room_bytes: room_bytes - space_bytes, to_read_bytes, ..MergePace::default() };
         let inputs = RunInputs { sources: ids.clone(), replaced: ids, part: None };
         self.begin_merge_of(inputs, sources, (age, LATER_FILTER_BITS), space_bytes);

@@ -87,6 +87,7 @@ impl<D: Device> Engine<D> {
         let sort_is_first = core::mem::take(&mut self.sorted.was_merge);
         let _ =
             (sort_is_first && self.begin_due_sort()) || self.begin_merge() || (!sort_is_first && self.begin_due_sort());
+        self.sorted.note_work(self.now.mono);
     }
 
     fn write_runs(&mut self) {
@@ -232,6 +233,7 @@ impl<D: Device> Engine<D> {
         result: Result<usize, DeviceError>,
         buf: Option<AlignedBuf>,
     ) {
+        self.sorted.note_work(self.now.mono);
         let Some(job) = &mut self.sorted.job else { unreachable!("a job waits for its reads") };
         job.is_waiting.retain(|&waiting| waiting != source);
         job.read_bytes -= range.len_bytes;
@@ -261,6 +263,7 @@ impl<D: Device> Engine<D> {
         if let Err(error) = writer.completed(completion) {
             self.poison(&error);
         }
+        self.sorted.note_work(self.now.mono);
     }
 
     /// Gives the job up; a later one tries again.

@@ -1,0 +1,567 @@
+//! Unit tests of the sorted tier's space and pace: what jobs take and give back, and when puts wait.
+use super::*;
+use crate::engine::drop_rule::KeepReason;
+use crate::engine::sorted::job::Gathered;
+use crate::engine::sorted::merge_choice::SpaceLeft;
+use crate::engine::sorted::sweep::SweepPart;
+use crate::format::SegmentUuid;
+use crate::format::segment::{PerStream, StreamKind};
+
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+/// A store with segments of 64 KiB, and the number of its last write.
+struct SmallStore {
+    engine: Engine<SimDevice>,
+    now: Now,
+    writes: u64,
+}
+
+impl SmallStore {
+    fn open(layout: RecordLayout, durability: Durability, sort_bytes: u64) -> Self {
+        let options = Options {
+            segment_bytes: SEGMENT_BYTES as u32,
+            memory_bytes: 8 << 20,
+            capacity_bytes: Some(256 * SEGMENT_BYTES),
+            durability,
+            secret: Some(SECRET),
+            layout,
+            sort_bytes,
+            scrub_period_ms: 0,
+            ..Options::default()
+        };
+        let disk = SimDisk::new(SimOptions::instant(1));
+        disk.set_capacity_bytes(Some(512 * SEGMENT_BYTES));
+        let (mut engine, _) = Engine::open(SimDevice::attach(&disk), options, Now::at(1)).unwrap();
+        engine.add_range(RANGE, KeyRange::ALL).unwrap();
+        let epoch = engine.next_sole_epoch(RANGE).unwrap();
+        engine.begin_sole_epoch(RANGE, epoch, None).unwrap();
+        Self { engine, now: Now::at(1), writes: 0 }
+    }
+
+    fn put(&mut self, number: u64) {
+        self.write(number, RecordKind::Put);
+    }
+
+    fn delete(&mut self, number: u64) {
+        self.write(number, RecordKind::Tombstone);
+    }
+
+    fn write(&mut self, number: u64, kind: RecordKind) {
+        self.writes += 1;
+        let version = Version::new(Epoch::new(self.engine.generation()).unwrap(), self.writes).unwrap();
+        let (key, value) = (key(number), [self.writes as u8; 400]);
+        let hash = KeyHash::of(&SECRET, &key);
+        let record = match kind {
+            RecordKind::Put => RecordRef::put(version, &key, &value),
+            _ => RecordRef::bare(kind, version, &key),
+        };
+        // The next segment may not be there yet.
+        while let Err(error) = self.engine.append(RANGE, hash, &record) {
+            assert_eq!(error, EngineError::Overloaded);
+            self.turn();
+            assert!(self.now.mono.0 < 1_000_000, "{:?}", self.engine);
+        }
+    }
+
+    fn turn(&mut self) {
+        self.now = self.now.plus_ms(1);
+        self.turn_at_once();
+    }
+
+    /// A turn that no time passes before.
+    fn turn_at_once(&mut self) {
+        self.engine.submit(self.now);
+        self.engine.wait(self.now, &mut Vec::new());
+        let progress = self.engine.progress(RANGE);
+        self.engine.commit(RANGE, progress.watermark_for(self.engine.options().durability));
+        // Nothing reads: the files go in the step that enters the new runs, so that the next job has their space.
+        assert_eq!(self.engine.sorted.retired.len(), 0);
+    }
+
+    /// Segments that only a sync keeps.
+    fn kept_by_syncs(&self) -> u64 {
+        self.engine.segments_kept().get(&KeepReason::CauseNotSynced).copied().unwrap_or(0)
+    }
+
+    /// Writes segments, the first one with the last record of it that is overwritten: only a sync keeps it then.
+    fn wait_for_sync(&mut self) {
+        self.put(1_000);
+        while self.engine.log_report().segments < 3 {
+            self.put(self.writes % 16);
+            self.turn();
+        }
+        self.put(1_000);
+        // The second turn follows the commit.
+        (0..2).for_each(|_| self.turn());
+        assert_eq!(self.kept_by_syncs(), 1, "{:?}", self.engine.segments_kept());
+    }
+
+    /// Writes new keys until there are so many runs, and lets the job end.
+    fn make_runs(&mut self, runs: usize) {
+        while self.engine.runs() < runs || self.engine.is_sorting() {
+            self.put(self.writes);
+            self.turn();
+            assert!(self.writes < 5_000, "{:?}", self.engine);
+        }
+    }
+
+    /// Lets cleaning copy the keys that are not overwritten of each segment.
+    fn copy_until<T>(&mut self, find: impl Fn(&Engine<SimDevice>) -> Option<T>) -> T {
+        self.engine.options.space_amplification_max_percent = 100;
+        loop {
+            let number = if self.writes.is_multiple_of(8) { 1_000 + self.writes } else { self.writes % 32 };
+            self.put(number);
+            self.turn();
+            assert!(self.writes < 20_000, "nothing is copied: {:?}", self.engine);
+            if let Some(found) = find(&self.engine) {
+                return found;
+            }
+        }
+    }
+
+    /// Puts wait after another write that is no work for sorts.
+    fn holds_puts(&mut self) -> bool {
+        self.engine.stats.record_bytes += SEGMENT_BYTES;
+        self.engine.sorted.sorted_at_bytes = self.engine.stats.record_bytes;
+        self.engine.hold_puts_if_ahead();
+        self.engine.sorted.holds_puts()
+    }
+}
+
+/// A job that has taken so many segments for its runs.
+fn job_of(segments: u64) -> SortJob {
+    let mut job = SortJob::of_runs(SortJobId::default(), RunInputs::default(), Vec::new(), 1, 4);
+    job.space_bytes = segments * SEGMENT_BYTES;
+    job
+}
+
+fn sweep_of(pace: MergePace) -> RunSweep {
+    let (later, from) = (Vec::new(), RingKey::MIN);
+    RunSweep { later, age: 2, oldest_age: 1, from, later_bytes: 1_000, part_bytes: 0, pace }
+}
+
+/// Lists the only run again, as so many later ones.
+fn enter_later(tier: &mut SortedTier, ages: u64) {
+    let ListedRun { age, file_bytes, file, ref run, .. } = tier.runs[0];
+    let run = run.clone();
+    for later in 1..=ages {
+        let entry = RunEntry { uuid: run.header().uuid, file_bytes, age: age + later };
+        tier.enter(entry, run.clone(), file);
+    }
+}
+
+/// Until a sync, sorted segments and the next part of a sweep may take all that is left, although puts are not ahead of it.
+#[test]
+fn puts_wait_for_a_sweep_once_two_segments_are_left() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    let read = MergePace { room_bytes: 1, to_read_bytes: 100, read_bytes: 100, ..MergePace::default() };
+    let taken = store.engine.taken_segments() + store.engine.reserved_segments();
+    let left = store.engine.capacity_segments() - taken;
+    for (room_bytes, kept, waits) in [(1, 3, false), (1, 2, true), (1, 0, true), (1, 3, false), (0, 2, false)] {
+        store.engine.sorted.job = Some(Box::new(job_of(left - kept)));
+        store.engine.sorted.sweep = Some(sweep_of(MergePace { room_bytes, ..read }));
+        assert_eq!(store.holds_puts(), waits, "{kept} segments left of {room_bytes} B");
+    }
+}
+
+/// A merge of later runs gives its space back only at its end, as a sweep does.
+#[test]
+fn puts_wait_for_a_merge_of_later_runs() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    let room_bytes = 2 * store.engine.room_for_runs(store.engine.reserved_segments());
+    let pace = |read_bytes| Some(MergePace { room_bytes, to_read_bytes: 100, read_bytes, ..MergePace::default() });
+    for (pace, waits) in [(None, false), (pace(0), true), (pace(33), true), (pace(34), false), (pace(100), false)] {
+        let mut job = job_of(0);
+        job.pace = pace;
+        store.engine.sorted.job = Some(Box::new(job));
+        assert_eq!(store.holds_puts(), waits, "{pace:?}");
+    }
+}
+
+/// Otherwise each change of job would move puts by the space of one.
+#[test]
+fn space_that_a_sort_or_a_part_takes_until_its_end_is_left_to_puts() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    let room = |store: &SmallStore| (store.engine.room_for_puts(0), store.engine.room_for_runs(0));
+    let (of_puts, of_runs) = room(&store);
+    store.engine.sorted.job = Some(Box::new(job_of(5)));
+    assert_eq!(room(&store), (of_puts, of_runs - 5 * SEGMENT_BYTES));
+    let mut job = job_of(5);
+    job.pace = Some(MergePace::default());
+    store.engine.sorted.job = Some(Box::new(job));
+    let taken = (of_puts - 5 * SEGMENT_BYTES, of_runs - 5 * SEGMENT_BYTES);
+    assert_eq!(room(&store), taken, "a merge of later runs has a pace of its own");
+    // Its runs are entered, and count as such. Two segments are dropped soon.
+    let gathered = |slot| {
+        let (uuid, until, died_by) = (SegmentUuid([0; 16]), PerStream::default(), smallvec::SmallVec::new());
+        Gathered { slot, uuid, until, died_by }
+    };
+    let mut job = job_of(5);
+    (job.step, job.slots) = (SortStep::Unindex { at: 0, cursor: 0 }, vec![gathered(0), gathered(1)]);
+    store.engine.sorted.job = Some(Box::new(job));
+    assert_eq!(room(&store), (of_puts + 2 * SEGMENT_BYTES, of_runs));
+}
+
+#[test]
+fn segments_that_only_a_sync_keeps_are_left_to_puts() {
+    let mut store = SmallStore::open(RecordLayout::Log, Durability::Memory, 1);
+    assert_eq!(store.engine.drops.unsynced(), 0);
+    store.wait_for_sync();
+    assert_eq!(store.engine.drops.unsynced() as u64, store.kept_by_syncs());
+    let before = (store.engine.room_for_puts(0), store.engine.room_for_runs(0));
+    store.engine.sync_all().unwrap();
+    (0..4).for_each(|_| store.turn());
+    assert_eq!(store.engine.drops.unsynced(), 0);
+    let after = (store.engine.room_for_puts(0), store.engine.room_for_runs(0));
+    assert_eq!(after, (before.0, before.1 + SEGMENT_BYTES));
+}
+
+/// In the modes without a sync for each write: puts that wait for space bring none about.
+#[test]
+fn a_dead_segment_is_synced_for_while_puts_wait() {
+    let mut store = SmallStore::open(RecordLayout::Log, Durability::Memory, 1);
+    store.wait_for_sync();
+    (0..20).for_each(|_| store.turn());
+    assert_eq!(store.kept_by_syncs(), 1, "nothing asks for a sync");
+    let mut turns = 0;
+    while store.kept_by_syncs() > 0 {
+        store.engine.sorted.hold.is_on = true;
+        store.engine.sync_for_waiting();
+        store.turn();
+        turns += 1;
+        assert!(turns < 20, "{:?}", store.engine.segments_kept());
+    }
+}
+
+/// The space of a sweep's later runs is given back at its end, except for that of their new keys.
+#[test]
+fn space_for_new_keys_of_the_next_sweep_is_not_left_to_puts() {
+    let part = |to| SweepPart { from: RingKey::MIN, to, oldest: Vec::new() };
+    let pace = MergePace { written_bytes: 700, replaced_bytes: 500, ..MergePace::default() };
+    let mut tier = SortedTier { sweep: Some(sweep_of(pace)), ..SortedTier::default() };
+    tier.end_part(part(Some(RingKey::MIN)), 50);
+    assert_eq!((tier.growth_percent, tier.sweep.is_some()), (0, true));
+    tier.end_part(part(None), 50);
+    assert_eq!((tier.growth_percent, tier.sweep.is_some()), (30, false), "300 B of 1,000 B of later runs");
+
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(3);
+    let later_bytes: u64 = store.engine.sorted.runs[..2].iter().map(|listed| listed.file_bytes).sum();
+    let capacity = |engine: &mut Engine<SimDevice>, segments| {
+        engine.options.capacity_bytes = Some(segments * SEGMENT_BYTES);
+        engine.space_left()
+    };
+    let first = |store: &mut SmallStore| {
+        (8..).find(|&segments| capacity(&mut store.engine, segments) == SpaceLeft::Ample).unwrap()
+    };
+    let before = first(&mut store);
+    store.engine.sorted.growth_percent = 200;
+    let more = (first(&mut store) - before) * SEGMENT_BYTES;
+    // The reserves grow with the capacity, too.
+    assert!((2 * later_bytes..3 * later_bytes).contains(&more), "{more} B more for {later_bytes} B of later runs");
+}
+
+/// A merge of later runs frees hardly anything: it takes no more than it leaves to puts.
+#[test]
+fn a_merge_of_later_runs_leaves_half_of_the_space_to_puts() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(1);
+    // The oldest one stays apart, so there is no sweep.
+    store.engine.sorted.runs[0].failures.note_corrupt();
+    enter_later(&mut store.engine.sorted, 17);
+    let taken = store.engine.taken_segments();
+    let begins = |segments| {
+        store.engine.options.capacity_bytes = Some(segments * SEGMENT_BYTES);
+        store.engine.sorted.note_space();
+        store.engine.begin_merge()
+    };
+    assert!((taken..taken + 100).any(begins));
+    let job = store.engine.sorted.job.take().unwrap();
+    let (taken_bytes, left_bytes) = (job.space_bytes, job.pace.unwrap().room_bytes);
+    assert!(taken_bytes > 8 * SEGMENT_BYTES / 2, "{taken_bytes} B");
+    assert!((taken_bytes..taken_bytes + 2 * SEGMENT_BYTES).contains(&left_bytes), "{left_bytes} B");
+}
+
+/// While hardly anything is cleaned, the survivors' active segment would stay open for ever, and sorted segments with it that
+/// hide old records in it.
+#[test]
+fn survivors_are_sealed_for_the_sorted_segments_that_hide_their_records() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1 << 30);
+    let survivors = |engine: &Engine<SimDevice>| {
+        let active = engine.streams[StreamKind::Survivors].window.active()?;
+        let segment = engine.segments.expect(active.slot);
+        (segment.live_records() > 20).then_some(segment.slot)
+    };
+    let slot = store.copy_until(survivors);
+    // Each of the copies is old, and one of these is dead now.
+    (0..200).for_each(|at| {
+        store.put(1_000 + 8 * at);
+        store.turn();
+    });
+    assert!(!store.engine.segments.expect(slot).sealed && store.engine.runs() == 0);
+    store.engine.options.sort_bytes = 1;
+    store.engine.sorted.note_change();
+    (0..3_000).for_each(|_| store.turn());
+    assert!(store.engine.runs() > 0);
+    let sorted = store.engine.segments.iter().filter(|segment| segment.is_sorted).count();
+    assert_eq!(sorted, 0, "{:?}", store.engine.segments_kept());
+}
+
+/// Otherwise the merge would take the place of a run that the sweep still reads, and no part would give it back.
+#[test]
+fn runs_of_a_sweep_are_not_merged_with_newer_ones() {
+    for (newer, is_part) in [(16, true), (17, false)] {
+        let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+        store.make_runs(1);
+        let oldest_age = store.engine.sorted.runs[0].age;
+        enter_later(&mut store.engine.sorted, newer + 1);
+        let later = store.engine.sorted.runs[usize::try_from(newer).unwrap()].id;
+        let sweep = RunSweep { later: vec![later], age: oldest_age + 1, ..sweep_of(MergePace::default()) };
+        store.engine.sorted.sweep = Some(RunSweep { oldest_age, part_bytes: 1 << 20, ..sweep });
+        assert!(store.engine.begin_merge());
+        let inputs = &store.engine.sorted.job.as_ref().unwrap().inputs;
+        assert_eq!(inputs.part.is_some(), is_part, "{newer} newer ones");
+        assert_eq!(inputs.sources.contains(&later), is_part);
+    }
+}
+
+/// Each run has the delete of a key of the run before: whichever runs are merged, the oldest of them hides a put of another.
+#[test]
+fn merges_of_later_runs_keep_deletes_of_keys_in_older_ones() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    let (mut made, mut runs) = (0, 0);
+    while store.engine.runs() >= runs {
+        runs = store.engine.runs();
+        made += 1;
+        store.put(10_000 + made);
+        store.delete(10_000 + made - 1);
+        while store.engine.runs() == runs || store.engine.is_sorting() {
+            store.put(store.writes);
+            store.turn();
+        }
+        // No sweep: the oldest run stays apart.
+        store.engine.sorted.runs.last_mut().unwrap().failures.note_corrupt();
+        assert!(made < 40, "no merge: {:?}", store.engine);
+    }
+    assert!(store.engine.stats().sweep_parts == 0 && made > 16);
+    let found: Vec<u64> = (1..made).filter(|run| has(&mut store.engine, 10_000 + run)).collect();
+    assert_eq!(found, [], "deleted keys");
+    assert!(has(&mut store.engine, 10_000 + made));
+}
+
+#[test]
+fn files_of_replaced_runs_go_once_nothing_reads_them() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    while store.engine.stats().sweep_parts < 8 {
+        store.put(store.writes % 1_000);
+        store.turn();
+        assert!(store.writes < 20_000, "no merge: {:?}", store.engine);
+    }
+    let tier = &store.engine.sorted;
+    let (file_bytes, ListedRun { id, file_bytes: of_run, run, .. }) = (tier.file_bytes(), &tier.runs[0]);
+    let (id, of_run, name) = (*id, *of_run, run::file_name(run.header().uuid));
+    (0..2).for_each(|_| assert!(store.engine.pin_run(id).is_some()));
+    store.engine.retire_runs(&[id]);
+    for reads in [2, 1, 0] {
+        store.engine.unlink_runs();
+        let is_kept = reads > 0;
+        assert_eq!(store.engine.device.open(&name).is_ok(), is_kept, "{reads} reads");
+        assert_eq!(store.engine.sorted.file_bytes(), file_bytes - if is_kept { 0 } else { of_run });
+        if is_kept {
+            store.engine.unpin_run(id);
+        }
+    }
+}
+
+#[test]
+fn segments_of_a_sort_that_was_given_up_are_free_again() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 4 * SEGMENT_BYTES);
+    let gathered = |store: &SmallStore| store.engine.segments.iter().filter(|segment| segment.is_gathered).count();
+    while gathered(&store) == 0 {
+        store.put(store.writes);
+        store.turn();
+        assert!(store.writes < 5_000, "no sort: {:?}", store.engine);
+    }
+    assert!(gathered(&store) > 2);
+    store.engine.give_up_sort();
+    (0..20).for_each(|_| store.turn());
+    assert!(!store.engine.is_sorting());
+    let pinned = store.engine.segments.iter().filter(|segment| segment.is_gathered || segment.pins > 0).count();
+    assert_eq!(pinned, 0);
+}
+
+/// A put that a sort has taken is in no listed run yet.
+#[test]
+fn a_run_that_is_being_made_may_have_any_key() {
+    let mut tier = SortedTier::default();
+    let key = RingKey::of(&SECRET, &key(1));
+    assert!(!tier.may_have(&key));
+    tier.job = Some(Box::new(job_of(0)));
+    assert!(tier.may_have(&key));
+}
+
+/// The end of a job is a change, but not for the segments of which it could take nothing.
+#[test]
+fn a_sort_that_took_nothing_is_not_repeated_at_once() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1 << 30);
+    (0..10).for_each(|_| store.turn());
+    let before = store.engine.stats().sort_searches;
+    let id = store.engine.sorted.next_job();
+    store.engine.sorted.job = Some(Box::new(SortJob::of_segments(id, Vec::new(), 1, SECRET, 0)));
+    (0..1_000).for_each(|_| store.turn());
+    assert!(!store.engine.is_sorting());
+    assert_eq!(store.engine.stats().sort_searches - before, 1, "for runs");
+    (0..40).for_each(|_| store.turn());
+    assert_eq!(store.engine.stats().sort_searches - before, 2, "for segments");
+}
+
+/// Otherwise a sort would get its credit from the puts that wait for it.
+#[test]
+fn a_sort_hurries_while_puts_wait() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1 << 30);
+    while store.engine.log_report().segments < 40 {
+        store.put(store.writes);
+        store.turn();
+    }
+    // More than may be read for the credit that was saved up.
+    store.engine.options.sort_bytes = 24 * SEGMENT_BYTES;
+    store.engine.sorted.note_change();
+    while !store.engine.sorted.is_gathering() {
+        store.turn();
+        assert!(store.now.mono.0 < 1_000_000, "no sort: {:?}", store.engine);
+    }
+    let room_bytes = 2 * store.engine.room_for_puts(0);
+    let behind = MergePace { room_bytes, to_read_bytes: 100, ..MergePace::default() };
+    store.engine.sorted.sweep = Some(sweep_of(behind));
+    assert!(store.holds_puts());
+    let mut turns = 0;
+    while store.engine.sorted.is_gathering() {
+        store.turn_at_once();
+        turns += 1;
+        assert!(turns < 1_000, "{:?}", store.engine.stats());
+    }
+}
+
+/// Sorted segments stay as long as others have older records, also copies in segments that began late.
+#[test]
+fn segments_with_the_oldest_versions_are_sorted_first() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1 << 30);
+    while store.engine.log_report().segments < 6 {
+        store.put(store.writes);
+        store.turn();
+    }
+    (0..10).for_each(|_| store.turn());
+    let sealed = store.engine.segments.iter().filter(|segment| segment.listed_sealed);
+    let mut slots: Vec<(u64, u32)> = sealed.map(|segment| (segment.sequence, segment.slot)).collect();
+    slots.sort_unstable();
+    let slots: Vec<u32> = slots.into_iter().map(|(_, slot)| slot).collect();
+    // As if the last one had copies.
+    let [first, second, .., last] = slots[..] else { unreachable!("five are sealed") };
+    store.engine.segments.expect_mut(last).shares[0].lowest_put = Version::ZERO;
+    store.engine.options.sort_bytes = store.engine.segments.expect(first).live_bytes() * 3;
+    store.engine.sorted.note_change();
+    assert!(store.engine.begin_due_sort(), "{:?}", store.engine);
+    // The next one is the last.
+    assert_eq!(store.engine.sorted.job.as_ref().unwrap().todo, [second, first, last]);
+}
+
+/// The files of runs that are being written have left the device's free space.
+#[test]
+fn a_job_does_not_change_what_the_device_has_in_all() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 20 * SEGMENT_BYTES);
+    store.engine.options.run_bytes_max = SEGMENT_BYTES;
+    let (mut segments, mut written_max) = (Vec::new(), 0);
+    while store.engine.stats().runs_listed < 1 {
+        store.put(store.writes);
+        store.turn();
+        store.engine.measure_device();
+        segments.push(store.engine.device_segments);
+        written_max = written_max.max(store.engine.sorted.job_file_bytes());
+        assert!(store.writes < 10_000, "no sort: {:?}", store.engine);
+    }
+    assert!(written_max > 12 * SEGMENT_BYTES, "{written_max} B");
+    let (min, max) = (segments.iter().min().unwrap(), segments.iter().max().unwrap());
+    assert!(max - min <= 5, "{min} to {max}");
+}
+
+/// A merge of the oldest runs takes some of what it gives back. A short part is written in any case.
+#[test]
+fn segments_for_a_part_of_a_sweep_are_reserved_once_there_may_be_runs() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    let mut reserved = |run_segments: u64, is_active: bool, capacity_segments: u64| {
+        store.engine.options.run_bytes_max = run_segments * SEGMENT_BYTES;
+        store.engine.options.capacity_bytes = Some(capacity_segments * SEGMENT_BYTES);
+        store.engine.sorted.is_active = is_active;
+        (store.engine.merge_segments(), store.engine.reserved_segments())
+    };
+    assert_eq!(reserved(72, false, 400), (0, 3));
+    assert_eq!(reserved(72, true, 400), (90, 92), "runs of 4.5 MiB");
+    assert_eq!(reserved(72, true, 256), (90, 64), "a quarter of the capacity");
+    assert_eq!(reserved(51, true, 400), (0, 3), "runs of 3.2 MiB: parts of less than 4 MiB");
+}
+
+/// Pages of later runs may be read twice, at ends of parts.
+#[test]
+fn a_sweep_has_read_what_it_has_read_of_the_oldest_runs() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(2);
+    let [newest, oldest] = &store.engine.sorted.runs[..] else { unreachable!("two were made") };
+    let to_read_bytes = oldest.file_bytes;
+    let sweep = sweep_of(MergePace { to_read_bytes, ..MergePace::default() });
+    let (later, age, oldest_age) = (vec![newest.id], newest.age, oldest.age);
+    store.engine.sorted.sweep = Some(RunSweep { later, age, oldest_age, part_bytes: 1 << 20, ..sweep });
+    store.engine.sorted.note_space();
+    assert!(store.engine.begin_merge());
+    let mut read_bytes = 0;
+    while let Some(sweep) = &store.engine.sorted.sweep {
+        read_bytes = sweep.pace.read_bytes;
+        store.turn();
+    }
+    assert_eq!(store.engine.runs(), 1);
+    assert!(read_bytes <= to_read_bytes && read_bytes * 2 > to_read_bytes, "{read_bytes} B of {to_read_bytes} B");
+}
+
+/// Puts write three quarters of a sort's records before it begins, if the records of more than two are unsorted, or if the
+/// index of a store that sorts for its sake is too large.
+#[test]
+fn puts_wait_for_the_next_sort() {
+    for (layout, unsorted_bytes, memory_percent, written_bytes, waits) in [
+        (RecordLayout::Sorted, 1_250, 0, 751, true),
+        (RecordLayout::Sorted, 1_249, 0, 751, false),
+        (RecordLayout::Sorted, 9_000, 0, 750, false),
+        (RecordLayout::Auto, 0, 160, 751, true),
+        (RecordLayout::Auto, 0, 160, 750, false),
+        (RecordLayout::Auto, 9_000, 170, 751, false),
+        (RecordLayout::Log, 9_000, 100, 751, false),
+    ] {
+        let mut store = SmallStore::open(layout, Durability::Sync, 1_000);
+        store.engine.options.memory_bytes = store.engine.memory().index_bytes * memory_percent / 100;
+        store.engine.sorted.job = Some(Box::new(job_of(0)));
+        store.engine.stats.record_bytes += SEGMENT_BYTES;
+        store.engine.sorted.sorted_at_bytes = store.engine.stats.record_bytes - written_bytes;
+        store.engine.sorted.unsorted_bytes = unsorted_bytes;
+        store.engine.hold_puts_if_ahead();
+        assert_eq!(
+            store.engine.sorted.holds_puts(),
+            waits,
+            "{layout:?} {unsorted_bytes} {memory_percent} {written_bytes}"
+        );
+    }
+}
+
+/// A clear examines all segments of its range again, also those that wait for a sync.
+#[test]
+fn a_segment_that_waits_for_a_sync_counts_once() {
+    let mut store = SmallStore::open(RecordLayout::Log, Durability::Memory, 1);
+    while store.engine.log_report().segments < 5 {
+        store.put(store.writes);
+        store.turn();
+    }
+    for _ in 0..4 {
+        store.writes += 1;
+        let version = Version::new(Epoch::new(store.engine.generation()).unwrap(), store.writes).unwrap();
+        store.engine.clear(RANGE, version).unwrap();
+        (0..3).for_each(|_| store.turn());
+        assert_eq!((store.engine.drops.unsynced(), store.kept_by_syncs()), (3, 3));
+    }
+}
