@@ -53,6 +53,12 @@ impl DeferredRecords {
         self.keys_max = self.keys_max.min(options.deferred_keys_max_beside(index_bytes));
     }
 
+    /// Makes room for the keys of so many scanned records. A table that grows reads each record again.
+    pub(super) fn expect(&mut self, records: u64) {
+        let keys = usize::try_from(records).unwrap_or(usize::MAX).min(self.keys_max);
+        self.table = HashTable::with_capacity(keys);
+    }
+
     /// All keys are compared by the opening.
     pub(super) const fn defer_nothing(&mut self) {
         self.keys_max = 0;

@@ -42,6 +42,9 @@ impl<D: Device> Engine<D> {
         }
         // A sorted segment before the checkpoint hides copies behind it.
         listed.retain(|(_, entry)| entry.is_sorted || entry.sequence >= from[entry.stream].sequence);
+        let sealed = listed.iter().filter_map(|(_, entry)| entry.seal.as_ref());
+        let records = sealed.flat_map(|seal| &seal.facts.numbers).map(|facts| u64::from(facts.records)).sum();
+        builder.deferred.expect(records);
         if let Some(progress) = &builder.engine.options.progress {
             let segment_bytes = builder.engine.options.segment_bytes;
             let len = |(_, entry): &(u32, SegmentEntry)| entry.sealed_len().unwrap_or(segment_bytes) - FRAMES_OFFSET;
