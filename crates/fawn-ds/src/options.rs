@@ -82,7 +82,8 @@ pub struct Options {
     /// Whether segments are sorted into runs: files of records in key order, of which only fences and filters are in memory, about
     /// a byte per key. Updates of sorted keys write more.
     pub layout: RecordLayout,
-    /// Records of the log that are sorted into a run at a time, bytes; 0: a sixteenth of the budget, 256 MiB at most.
+    /// Records of the log that are sorted into a run at a time, bytes, 256 MiB at most; 0: a sixteenth of the budget, or a 64th of the
+    /// capacity if that is less.
     pub sort_bytes: u64,
     /// Longest run, bytes; 0: a 128th of the capacity, from 1 MiB to 256 MiB.
     pub run_bytes_max: u64,

@@ -239,6 +239,7 @@ impl<D: Device> Engine<D> {
         if !segment.sealed || segment.is_cleaned || segment.is_gathered || self.overlay.may_defer(segment.sequence) {
             return false;
         }
+        // A read of it failed, which may pass.
         if segment.failures.is_barred(self.now.mono) {
             return false;
         }

@@ -311,7 +311,7 @@ impl<D: Device> Engine<D> {
         self.give_up_victim(victim);
     }
 
-    /// Leaves the rest of a segment whose read failed, which may pass: it is tried again after a while.
+    /// Leaves the rest of a segment whose read failed: it is tried again after a while.
     fn give_up_unreadable(&mut self, victim: Victim, error: &DeviceError) {
         if victim.is_filed() {
             self.filing_failed(victim.slot, &error.to_string());

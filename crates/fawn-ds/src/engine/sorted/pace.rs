@@ -127,8 +127,8 @@ impl<D: Device> Engine<D> {
             return false;
         }
         // A complete job may need further writes before it is listed: job and puts would wait for each other.
-        let goes_on = |job: &&Box<SortJob>| !is_held && !job.is_complete() && job.step != SortStep::GivenUp;
-        let Some(job) = job.as_ref().filter(goes_on) else { return false };
+        let goes_on = |job: &&SortJob| !is_held && !job.is_complete() && job.step != SortStep::GivenUp;
+        let Some(job) = job.as_deref().filter(goes_on) else { return false };
         // A merge of later runs has taken the space for all of it.
         let is_behind_merge = job.pace.is_some_and(|pace| pace.is_behind(self.room_for_runs(self.reserved_segments())));
         let is_behind = |sweep: &RunSweep| {
