@@ -178,7 +178,7 @@ counters! {
             prometheus "fawn_moved_bytes_total", info "Fawn:moved_bytes";
         cleaning_debt_segments: u64, "Segments beyond what live records and the reserve allow: cleaning is behind.",
             prometheus "fawn_cleaning_debt_segments", info "Fawn:cleaning_debt_segments";
-        cleaning_failed: u64, "Segments that cannot be cleaned, because a record is corrupt or unreadable.",
+        cleaning_failed: u64, "Attempts to clean a segment that failed, because a record is corrupt or unreadable.",
             prometheus "fawn_cleaning_failed_total", info "Fawn:cleaning_failed";
         scrub_bytes: u64, "Bytes that the background scrub has read.",
             prometheus "fawn_scrub_bytes_total", info "Fawn:scrub_bytes";
