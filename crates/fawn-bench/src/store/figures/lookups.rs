@@ -111,6 +111,7 @@ impl FigureRun<'_> {
                     self.each(&point, pair, |contender| Ok(contender.mixed(&mix)?.map(with_axes)))?;
                     let scanned = shape.keys.div_ceil(SCANNED_SHARE);
                     self.each(&format!("scan after {point}"), pair, |contender| {
+                        let with_axes = |row: Row| row.with("after_zipf", skew).with("budget_percent", percent);
                         Ok(contender.scan(scanned)?.map(with_axes))
                     })?;
                 }
