@@ -229,7 +229,8 @@ pub enum Body<'a> {
 /// Reason why a request was rejected. It had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusedReason {
-    /// Another epoch, another member's role, or no active chain. An `Entry` follows if a newer one is known.
+    /// Another epoch, another member's role, no active chain, or a front-end whose identity another process has. An
+    /// `Entry` follows if a newer one is known.
     StaleEpoch,
     /// Too many operations are in flight.
     Overloaded,

@@ -48,7 +48,8 @@ impl<D: Device> ShardContext<'_, D> {
             if client != (ClientTag { session, seq: op }) || member_of(session) != header.from {
                 return self.state.host.counters.malformed += 1;
             }
-            if !matches!(replica.role(), Some(Role::Head | Role::Single)) {
+            let is_head = matches!(replica.role(), Some(Role::Head | Role::Single));
+            if !is_head || self.state.forward.is_superseded(header.from, header.boot) {
                 return self.state.refuse_stale(slot, header, &origin);
             }
             tag = Some(Tag { client, first_incomplete });

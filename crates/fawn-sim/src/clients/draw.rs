@@ -57,6 +57,20 @@ impl Clients {
         self.send(client, now_us, vec![command], None)
     }
 
+    /// `client` sends an update of each key, which no correct cluster refuses.
+    pub fn write_updates(&mut self, client: usize, now_us: u64) -> Vec<u8> {
+        let mut commands = Vec::new();
+        for place in 0..self.generations.len() as u32 {
+            let key = Key { place, generation: self.generations[place as usize] };
+            let request = match key.is_counter() {
+                true => KeyRequest::Delete,
+                false => KeyRequest::Write(self.token()),
+            };
+            commands.push(self.single(key, request));
+        }
+        self.send(client, now_us, commands, None)
+    }
+
     /// `client` sends the next step of a scan of all keys, which begins if there is none, or `DBSIZE`.
     pub fn write_sweep(&mut self, client: usize, now_us: u64, is_scan: bool) -> Vec<u8> {
         let command = if is_scan { self.scan_step(client) } else { self.command(CommandKind::Size) };

@@ -53,6 +53,26 @@ impl World {
         if self.clients.answered == answered {
             return Err("all chains serve, but no operation is answered".to_owned());
         }
+        self.serve_updates()
+    }
+
+    /// Each machine with sessions carries out updates of all keys. An error would do for the history, but a front-end
+    /// whose updates a chain drops stays useless.
+    fn serve_updates(&mut self) -> Result<(), String> {
+        for (client, index) in self.accepting().into_iter().enumerate().take(self.clients.len()) {
+            let unknown = self.clients.unknown;
+            if self.clients.is_connected(client) {
+                self.machines[self.servers[client]].close_connection(client);
+                self.clients.lose(client, self.now_us);
+            }
+            self.connect_to(client, index);
+            self.clients.write_updates(client, self.now_us);
+            self.run_while_waiting(ANSWER_US_MAX)?;
+            if self.clients.unknown > unknown {
+                let failed = self.clients.unknown - unknown;
+                return Err(format!("node {} fails {failed} updates in a whole cluster: {}", index + 1, self.words()));
+            }
+        }
         Ok(())
     }
 

@@ -194,19 +194,29 @@ impl World {
         if self.clients.is_connected(client) {
             return true;
         }
-        let accepts = |index: &usize| {
-            let machine = &self.machines[*index];
-            machine.process.is_some() && !machine.is_paused(self.now_us)
-        };
-        let accepting: Vec<usize> = self.scenario.session_machines().filter(accepts).collect();
+        let accepting = self.accepting();
         if accepting.is_empty() {
             return false;
         }
         let index = accepting[self.connects.below(accepting.len() as u64) as usize];
+        self.connect_to(client, index);
+        true
+    }
+
+    /// The machines that accept connections.
+    pub(super) fn accepting(&self) -> Vec<usize> {
+        let accepts = |index: &usize| {
+            let machine = &self.machines[*index];
+            machine.process.is_some() && !machine.is_paused(self.now_us)
+        };
+        self.scenario.session_machines().filter(accepts).collect()
+    }
+
+    /// Connects `client`, which is not connected, to that machine.
+    pub(super) fn connect_to(&mut self, client: usize, index: usize) {
         self.servers[client] = index;
         let protocol = self.clients.connect(client);
         self.machines[index].open_connection(client, protocol);
-        true
     }
 
     /// The clients connected to a machine, and the number of operations that its sessions have answered.

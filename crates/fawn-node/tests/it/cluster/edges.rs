@@ -137,6 +137,36 @@ fn updates_are_done_at_their_head_for_the_sender_of_their_tag() {
     assert_eq!(world.get(b"k").value(), Some(&b"1"[..]), "none of them had an effect");
 }
 
+/// A head accepts no update of a process whose identity another one has in the map: its record would end the session
+/// of that one, whose updates would be dropped from then on.
+#[test]
+fn a_process_without_its_identity_updates_nothing() {
+    let mut world = TestWorld::new(68);
+    world.put(b"k", b"1");
+    let map = world.manager_map().clone();
+    let entry = map.range_of(&RingKey::of(&map.secret, b"k")).unwrap();
+    let (head, tail) = (entry.head().unwrap().node().0, entry.tail().unwrap());
+    let known = entry.member(tail).unwrap().boot;
+    let (open, random) = (known.generation(), known.0 as u32);
+    let boots =
+        [(open - 1, random), (open, random + 1), (open + 1, random)].map(|(open, random)| BootId::new(open, random));
+    let values = boots.map(|boot| {
+        let session = u64::from(tail.0) << 32 | u64::from(boot.generation() << 16 ^ boot.0 as u32);
+        let mut payload = Vec::new();
+        let request = RequestBody::Key(Request::Update { key: b"k", update: Update::AddSigned { delta: 1 } });
+        encode_request(session, u32::MAX, &request, &mut payload);
+        let tag = ClientTag { session, seq: 1 };
+        let header = Header { from: tail, boot, range: entry.range, epoch: entry.epoch };
+        let body = Body::Request { op: 1, tag, first_incomplete: 1, payload: &payload };
+        let mut bytes = Vec::new();
+        encode_frame(&Frame { header, body }, &mut bytes);
+        world.nodes.get_mut(&head).unwrap().handle_bytes(world.now, tail, &bytes);
+        world.run(100);
+        world.get(b"k").value().map(<[u8]>::to_vec)
+    });
+    assert_eq!(values.map(Option::unwrap), [b"1", b"1", b"2"], "only the later open is a newer process");
+}
+
 /// An update is refused for the length of its value before it is evaluated, and for good: the front-end repeats it as
 /// another operation, so a late copy must have no effect.
 #[test]
