@@ -6,9 +6,6 @@
 use crate::region::{PlainBytes, Region};
 use std::alloc::{Layout, handle_alloc_error};
 
-/// Unused memory, one part in so many of the blocks in use.
-const UNUSED_SHARE: usize = 32;
-
 /// Equal blocks, numbered from zero.
 #[derive(Debug)]
 pub struct Blocks<T> {
@@ -25,6 +22,9 @@ impl<T> Default for Blocks<T> {
 }
 
 impl<T: PlainBytes> Blocks<T> {
+    /// Memory beside the blocks in use at most, one part in so many of theirs.
+    pub const UNUSED_SHARE: usize = 32;
+
     /// Blocks in use.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -50,7 +50,7 @@ impl<T: PlainBytes> Blocks<T> {
             if let Some(full) = self.regions.last() {
                 full.collapse();
             }
-            let is_huge = self.regions.len() >= UNUSED_SHARE;
+            let is_huge = self.regions.len() >= Self::UNUSED_SHARE;
             let region = if is_huge { Region::huge() } else { Region::small() };
             let Some(region) = region else { handle_alloc_error(Layout::new::<T>()) };
             self.regions.push(region);
@@ -71,7 +71,7 @@ impl<T: PlainBytes> Blocks<T> {
         assert!(self.len > 0, "no block is in use");
         self.len -= 1;
         // Keep some blocks, so that a large structure that alternates between sizes makes no system call each time.
-        let kept = self.len / UNUSED_SHARE;
+        let kept = self.len / Self::UNUSED_SHARE;
         if self.touched - self.len > kept {
             self.discard_from(self.len + kept / 2);
         }
@@ -144,18 +144,18 @@ mod tests {
     #[test]
     fn a_large_structure_takes_whole_regions() {
         let mut blocks = Blocks::<[u16; 4096]>::default();
-        let per_region = Region::<[u16; 4096]>::ITEMS;
+        let (per_region, small) = (Region::<[u16; 4096]>::ITEMS, Blocks::<[u16; 4096]>::UNUSED_SHARE);
         let resident = |blocks: &Blocks<_>| blocks.touched / per_region;
-        while blocks.len() < UNUSED_SHARE * per_region {
+        while blocks.len() < small * per_region {
             blocks.push();
         }
-        assert_eq!(resident(&blocks), UNUSED_SHARE);
+        assert_eq!(resident(&blocks), small);
         blocks.push();
-        assert_eq!(resident(&blocks), UNUSED_SHARE + 1, "all of the region counts");
+        assert_eq!(resident(&blocks), small + 1, "all of the region counts");
         blocks.pop();
-        assert_eq!(resident(&blocks), UNUSED_SHARE + 1, "a push and a pop in turn map nothing");
+        assert_eq!(resident(&blocks), small + 1, "a push and a pop in turn map nothing");
         (0..per_region / 2).for_each(|_| blocks.pop());
-        assert!(blocks.touched - blocks.len() <= blocks.len() / UNUSED_SHARE, "{blocks:?}");
+        assert!(blocks.touched - blocks.len() <= blocks.len() / small, "{blocks:?}");
     }
 
     #[test]

@@ -23,7 +23,8 @@ const SPARE_SLABS: usize = 2;
 /// Memory of a slab besides its records: its owner, its place in a queue and in the list of free slabs.
 const SLAB_OVERHEAD_BYTES: usize = 2 * (size_of::<SlabOwner>() + 2 * size_of::<u32>());
 /// Memory that one more slab takes at most.
-pub(super) const SLAB_COST_BYTES: usize = SLAB_BYTES + SLAB_OVERHEAD_BYTES + SLAB_BYTES / 64;
+pub(super) const SLAB_COST_BYTES: usize =
+    SLAB_BYTES + SLAB_OVERHEAD_BYTES + SLAB_BYTES / Blocks::<[u8; SLAB_BYTES]>::UNUSED_SHARE;
 
 /// Prefetched bytes of a record: header, key and the first part of the value.
 const PREFETCH_BYTES: usize = 256;

@@ -109,6 +109,19 @@ fn never_shows_what_a_map_would_not() {
     }
 }
 
+/// Behind the first 64 MiB the slabs' memory grows by whole regions of 2 MiB.
+#[test]
+fn memory_of_a_large_cache_stays_within_the_budget() {
+    for budget in (0..8).map(|quarter| 70 * MIB + quarter * MIB / 4) {
+        let mut cache = RecordCache::new(budget);
+        for number in 0..80_000 {
+            offer(&mut cache, number, 1000);
+            assert!(cache.resident_bytes() <= budget, "record {number}, {budget} B: {cache:?}");
+        }
+        assert!(cache.stats().evictions > 1000, "{budget} B: {cache:?}");
+    }
+}
+
 /// All memory is counted and stays within the budget, whatever the lengths of records; most of it holds records.
 #[test]
 fn memory_stays_within_the_budget() {
