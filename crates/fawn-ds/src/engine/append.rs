@@ -141,6 +141,7 @@ impl<D: Device> Engine<D> {
         range.pending.push_back(PendingRecord { version, pointer, len_bytes, kind });
         self.pending_records += 1;
         self.stats.appended_records += 1;
+        self.sorted.note_put(if record.kind == RecordKind::Put { len } else { 0 });
         self.stats.user_bytes += (record.key.len() + record.value.len()) as u64;
     }
 

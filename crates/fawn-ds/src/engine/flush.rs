@@ -409,7 +409,7 @@ impl<D: Device> Engine<D> {
     /// Whether a dead segment, cleaning or a checkpoint waits for a sync of the stream that nothing else brings about soon:
     /// survivors have no timer, and no write can wait for the foreground's while all of them wait for space.
     fn needs_sync(&self, kind: StreamKind) -> bool {
-        let are_writes_waiting = self.full || self.sorted.holds_puts();
+        let are_writes_waiting = self.full || self.sorted.slows_puts();
         let drops_wait = self.drops.waits_for[kind] && (kind == StreamKind::Survivors || are_writes_waiting);
         let is_waited_for = drops_wait || self.cleaner.needs_sync(kind) || self.sort_waits_for(kind);
         is_waited_for || self.checkpoints.waits_for(kind, self.streams[kind].flush.synced)

@@ -40,13 +40,23 @@ pub struct RunWriterOptions {
     pub write_bytes: usize,
     /// Maximum number of pages.
     pub pages_max: u32,
+    /// Ring keys that begin another run, by their highest 32 bits, in order.
+    pub cuts: Vec<u32>,
 }
 
 impl RunWriterOptions {
     /// The usual parameters: filters of 8,192 keys, writes of 1 MiB, runs of 256 MiB.
     #[must_use]
     pub const fn new(header: RunHeader, secret: HashSecret, filter_bits: u8) -> Self {
-        Self { header, secret, filter_bits, filter_keys: 8192, write_bytes: 1 << 20, pages_max: 65_536 }
+        Self {
+            header,
+            secret,
+            filter_bits,
+            filter_keys: 8192,
+            write_bytes: 1 << 20,
+            pages_max: 65_536,
+            cuts: Vec::new(),
+        }
     }
 }
 
@@ -57,7 +67,7 @@ pub enum Pushed {
     Taken,
     /// The buffers are full: step, and pass the record again once a write is complete.
     Wait,
-    /// The run has its maximum length: finish it, and pass the record to the next one.
+    /// The run has its maximum length, or ends before the record: finish it, and pass the record to the next one.
     Full,
 }
 
@@ -121,6 +131,8 @@ pub struct RunWriter {
     file: FileId,
     step: WriterStep,
     page: PageBuilder,
+    /// The run takes no ring key with these highest 32 bits, nor a higher one.
+    cut: u64,
     /// The buffer being filled, and its filled length.
     buf: Option<(AlignedBuf, usize)>,
     full: VecDeque<(AlignedBuf, usize)>,
@@ -187,6 +199,7 @@ impl RunWriter {
             file,
             step: WriterStep::Pages,
             page: PageBuilder::default(),
+            cut: u64::MAX,
             buf: Some((buf, HEADER_BYTES)),
             full: VecDeque::new(),
             free: Vec::new(),
@@ -228,6 +241,13 @@ impl RunWriter {
                 return Ok(Pushed::Wait);
             }
             self.end_page();
+        }
+        if self.contents.last.is_none() {
+            let next = self.options.cuts.iter().find(|cut| **cut > found.1.highest());
+            self.cut = next.map_or(u64::MAX, |cut| u64::from(*cut));
+        }
+        if u64::from(found.1.highest()) >= self.cut {
+            return Ok(Pushed::Full);
         }
         if self.page.is_empty() {
             if self.contents.pages == self.options.pages_max {

@@ -137,7 +137,8 @@ fn an_unreadable_run_is_read_again_after_growing_delays() {
     let attempts = node.engine.stats().merges_failed;
     assert!((5..=13).contains(&attempts), "{attempts} attempts in 5 hours");
     assert!(runs(&disk).contains(&bad));
-    assert!(node.engine.runs() <= 20, "{} runs: others are merged", node.engine.runs());
+    // A merge of later runs makes up to eight.
+    assert!(node.engine.runs() <= 60, "{} runs: others are merged", node.engine.runs());
     disk.heal();
     node.now = node.now.plus_ms(3_600_000);
     fill(&mut node, number..number + 1_000);

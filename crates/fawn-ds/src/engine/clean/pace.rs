@@ -104,7 +104,7 @@ impl<D: Device> Engine<D> {
         (pace.paid_bytes, pace.paid_at) = (self.stats.record_bytes, self.now.mono);
         // Sorting must be faster than what makes it necessary.
         let factor = pace.debt.max(if self.sorted.is_gathering() { SORTED_PER_WRITTEN } else { 0 }) + 1;
-        let may_hurry = self.full || self.sorted.holds_puts();
+        let may_hurry = self.full || self.sorted.slows_puts();
         let earned = if may_hurry { CREDIT_BYTES_MAX } else { written * factor + passed_ms * BYTES_PER_MS };
         pace.credit_bytes = (pace.credit_bytes + earned).min(CREDIT_BYTES_MAX);
     }

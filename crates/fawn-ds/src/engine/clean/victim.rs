@@ -245,7 +245,7 @@ impl<D: Device> Engine<D> {
         self.read_bytes_in_flight -= len;
         let Some(mut victim) = self.cleaner.victim.take() else { unreachable!("a chunk is read for a victim") };
         if matches!(victim.purpose, VictimPurpose::Sort(_)) {
-            self.sorted.note_work(self.now.mono);
+            self.sorted.note_work(self.now.mono, len as u64);
         }
         victim.is_reading = false;
         match (result, buf) {

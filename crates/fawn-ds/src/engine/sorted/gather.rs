@@ -2,6 +2,7 @@
 use super::super::clean::Cleaned;
 use super::super::{Engine, EngineError};
 use super::job::{Gathered, SortJob, SortJobId, SortStep};
+use super::pace::PutRate;
 use crate::format::RangeNumber;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef, Stored};
@@ -114,17 +115,17 @@ impl<D: Device> Engine<D> {
         self.sorted.unsorted_bytes + (self.stats.record_bytes - self.sorted.sorted_at_bytes)
     }
 
-    /// Whether puts are ahead of the sorts, and the index exceeds its share of the memory. A store that begins to sort late has
-    /// much to sort for long, and puts write three quarters of what is sorted meanwhile.
-    pub(super) fn has_much_to_sort(&self) -> bool {
-        let written = self.stats.record_bytes - self.sorted.sorted_at_bytes;
-        let is_ahead = written > self.sort_bytes() * 3 / 4;
-        is_ahead
-            && match self.options.layout {
-                RecordLayout::Log => false,
-                RecordLayout::Sorted => self.unsorted_bytes() > SORTS_AHEAD * self.sort_bytes(),
-                RecordLayout::Auto => self.index_bytes() * 100 > self.options.memory_bytes * INDEX_PERCENT_MAX,
-            }
+    /// The rate of puts that are ahead of the sorts, or while the index exceeds its share of the memory: three quarters of what is
+    /// sorted meanwhile, since a store that begins to sort late has much to sort for long.
+    pub(super) fn rate_of_sorts(&self) -> Option<PutRate> {
+        let is_behind = match self.options.layout {
+            RecordLayout::Log => false,
+            RecordLayout::Sorted => self.unsorted_bytes() > SORTS_AHEAD * self.sort_bytes(),
+            RecordLayout::Auto => self.index_bytes() * 100 > self.options.memory_bytes * INDEX_PERCENT_MAX,
+        };
+        let (bytes, part_bytes) = (self.sort_bytes(), self.sorted.sweep.as_ref().map_or(0, |sweep| sweep.part_bytes));
+        // Both are read and written; a part of a sweep comes between two sorts.
+        is_behind.then_some(PutRate { puts_bytes: bytes / 4 * 3, work_bytes: 2 * (bytes + part_bytes) })
     }
 
     fn index_bytes(&self) -> u64 {

@@ -144,9 +144,14 @@ impl SortJob {
         }
     }
 
+    /// Whether it is a part of a sweep.
+    pub(super) const fn is_part(&self) -> bool {
+        self.inputs.part.is_some()
+    }
+
     /// Whether it is a sort none of whose segments was gathered whole.
     pub(super) fn is_empty_sort(&self) -> bool {
-        self.inputs.sources.is_empty() && self.inputs.part.is_none() && self.slots.is_empty() && self.todo.is_empty()
+        self.inputs.sources.is_empty() && !self.is_part() && self.slots.is_empty() && self.todo.is_empty()
     }
 
     /// Whether it is the job with this number, and takes records of segments.

@@ -109,9 +109,20 @@ impl SortedTier {
         self.hold.is_on
     }
 
-    /// A job has begun, or a read or write of one has ended.
-    pub(crate) const fn note_work(&mut self, now: fawn_types::MonoMs) {
+    /// Whether work of jobs is less than puts could use.
+    pub(crate) const fn slows_puts(&self) -> bool {
+        self.hold.is_scarce
+    }
+
+    /// A put of so many bytes was appended.
+    pub(crate) const fn note_put(&mut self, bytes: usize) {
+        self.hold.put_bytes += bytes as u64;
+    }
+
+    /// A job has begun, or a read or write of so many bytes of one has ended.
+    pub(crate) const fn note_work(&mut self, now: fawn_types::MonoMs, bytes: u64) {
         self.hold.worked_at = now;
+        self.hold.work_bytes += bytes;
     }
 
     /// Memory of the runs' fences and filters, bytes.

@@ -2,7 +2,6 @@
 use super::super::Engine;
 use super::SortedTier;
 use super::job::{SortJob, SortStep};
-use super::sweep::RunSweep;
 use fawn_flash::Device;
 use fawn_types::MonoMs;
 
@@ -10,8 +9,17 @@ use fawn_types::MonoMs;
 const SEARCH_MS: u64 = 1;
 /// Longest such delay, ms.
 const SEARCH_MS_MAX: u64 = 1024;
-/// Checks whether puts are ahead of a merge or a sort, for each segment of records that clients write.
+/// Checks of the credit of puts for each segment of records that clients write, and while work is scarce: what puts write
+/// between two checks, they wait for.
 const CHECKS_PER_SEGMENT: u64 = 32;
+const SCARCE_CHECKS_PER_SEGMENT: u64 = 256;
+/// Share of what puts have left, one in so many, that they may write without work in between.
+const CREDITS_PER_SPACE: u64 = 8;
+/// What a merge of later runs reads and writes for each byte that it reads.
+const WORK_PER_READ_OF_MERGE: u64 = 2;
+/// What is read and written for each byte of the oldest runs that a sweep reads: it writes that much, and what it reads of the
+/// later runs, and sorts take turns with its parts.
+const WORK_PER_READ_OF_SWEEP: u64 = 3;
 /// Time for which puts wait without a read or write of the job that ends, ms: a read may hang for good.
 const HOLD_MS_MAX: u64 = 1_000;
 
@@ -57,14 +65,32 @@ impl JobSearch {
     }
 }
 
-/// Progress of a merge against the space that puts have until it ends: only then are its runs given back, the later ones of a
-/// sweep.
+/// What puts may write while jobs read and write so many bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PutRate {
+    pub(super) puts_bytes: u64,
+    pub(super) work_bytes: u64,
+}
+
+impl PutRate {
+    /// What puts may write for that much work, bytes.
+    fn earned_bytes(self, work_bytes: u64) -> i64 {
+        let earned = u128::from(self.puts_bytes) * u128::from(work_bytes) / u128::from(self.work_bytes.max(1));
+        i64::try_from(earned).unwrap_or(i64::MAX)
+    }
+
+    /// The lower one.
+    fn min(self, other: Self) -> Self {
+        let scaled = |of: Self, by: Self| u128::from(of.puts_bytes) * u128::from(by.work_bytes);
+        if scaled(self, other) <= scaled(other, self) { self } else { other }
+    }
+}
+
+/// Progress of a merge against the space that puts have until it gives some back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct MergePace {
-    /// Space that puts had at its start, bytes.
-    pub(super) room_bytes: u64,
-    /// Length of the runs that it reads, bytes, and what it has read of them. Of a sweep only the oldest ones count: pages of
-    /// later ones may be read twice, at ends of parts.
+    /// What it has read when it next gives back runs, bytes, and what it has read so far. Of a sweep only the oldest runs
+    /// count: pages of later ones may be read twice, at ends of parts.
     pub(super) to_read_bytes: u64,
     pub(super) read_bytes: u64,
     /// Length of what parts of a sweep have written, and of the oldest runs that they have replaced, bytes.
@@ -77,66 +103,84 @@ impl MergePace {
         self.written_bytes.saturating_sub(self.replaced_bytes)
     }
 
-    /// Whether puts that have so much space left should wait for the merge. Puts may be a quarter of the space ahead of it.
-    pub(super) fn is_behind(&self, left_bytes: u64) -> bool {
-        let [to_read, read] = [self.to_read_bytes, self.read_bytes.min(self.to_read_bytes)].map(u128::from);
+    /// The rate of puts that have so much space left, if jobs read and write `work_per_read` bytes for each one that counts
+    /// as read: with a quarter of the space to spare.
+    pub(super) fn rate(&self, left_bytes: u64, work_per_read: u64) -> PutRate {
+        let to_read = self.to_read_bytes.saturating_sub(self.read_bytes);
         // Parts with new keys take space until the end.
-        let growth_of = |bytes: u128| u128::from(self.grown_bytes()) * bytes / read.max(1);
-        let left = u128::from(left_bytes).saturating_sub(growth_of(to_read - read));
-        // At least a byte, if there was space: without any left, puts wait until the end.
-        let room = u128::from(self.room_bytes);
-        let room = room.saturating_sub(growth_of(to_read)).max(room.min(1));
-        left * 4 * to_read < room * 3 * (to_read - read)
+        let growth = u128::from(self.grown_bytes()) * u128::from(to_read) / u128::from(self.read_bytes.max(1));
+        let left_bytes = left_bytes.saturating_sub(u64::try_from(growth).unwrap_or(u64::MAX));
+        PutRate { puts_bytes: left_bytes / 4 * 3, work_bytes: to_read * work_per_read }
     }
 }
 
-/// Whether puts wait for the job in progress.
+/// Puts that wait for jobs.
 #[derive(Debug, Default)]
 pub(super) struct PutHold {
-    /// Puts are ahead of a sort or a merge: they wait.
+    /// Puts wait for work of the job in progress.
     pub(super) is_on: bool,
-    /// Time of the last poll, and record bytes of clients' writes at the last check.
+    /// Work is less than puts could use.
+    pub(super) is_scarce: bool,
+    /// Time of the last poll.
     polled_at: MonoMs,
-    checked_bytes: u64,
-    /// The last begin of a job, or end of a read or write of one.
+    /// What puts have written since the last check, and what they might write then before they wait, bytes.
+    pub(super) put_bytes: u64,
+    credit_bytes: i64,
+    /// The last begin of a job, or end of a read or write of one, and bytes of these since the last check.
     pub(super) worked_at: MonoMs,
+    pub(super) work_bytes: u64,
 }
 
 impl<D: Device> Engine<D> {
-    /// Decides whether puts wait for the job in progress.
+    /// Decides whether puts wait for the job in progress. What it reads and writes gives them credit.
     pub(super) fn hold_puts_if_ahead(&mut self) {
-        let PutHold { is_on: was_on, polled_at, checked_bytes, .. } = self.sorted.hold;
-        let (now, written) = (self.now.mono, self.stats.record_bytes - checked_bytes);
-        if was_on {
-            self.stats.puts_held_ms += now.ms_since(polled_at);
-        }
+        let now = self.now.mono;
+        let hold = &mut self.sorted.hold;
+        let checks = if hold.is_scarce { SCARCE_CHECKS_PER_SEGMENT } else { CHECKS_PER_SEGMENT };
+        let check_bytes = u64::from(self.options.segment_bytes) / checks;
+        let was_on = hold.is_on;
+        self.stats.puts_held_ms += if was_on { now.ms_since(hold.polled_at) } else { 0 };
+        hold.polled_at = now;
         // The sum over all runs is not for each poll.
-        let check_bytes = u64::from(self.options.segment_bytes) / CHECKS_PER_SEGMENT;
-        let is_ahead = (was_on || written >= check_bytes) && self.are_puts_ahead();
-        if is_ahead || written >= check_bytes {
-            self.sorted.hold.checked_bytes = self.stats.record_bytes;
+        if !was_on && hold.put_bytes < check_bytes {
+            return;
         }
-        self.progressed |= was_on && !is_ahead;
-        (self.sorted.hold.is_on, self.sorted.hold.polled_at) = (is_ahead, now);
+        let rate = self.put_rate();
+        let hold = &mut self.sorted.hold;
+        let [work, put_bytes] = [&mut hold.work_bytes, &mut hold.put_bytes].map(core::mem::take);
+        let least = check_bytes as i64;
+        (hold.is_on, hold.is_scarce, hold.credit_bytes) = match rate {
+            None => (false, false, least),
+            Some(rate) => {
+                let most = i64::try_from(rate.puts_bytes / CREDITS_PER_SPACE).unwrap_or(i64::MAX).max(least);
+                let credit = hold.credit_bytes.saturating_add(rate.earned_bytes(work)).min(most);
+                let credit = credit.saturating_sub(i64::try_from(put_bytes).unwrap_or(i64::MAX));
+                (credit < 0 || rate.puts_bytes == 0, credit < most / 2, credit)
+            }
+        };
+        self.progressed |= was_on && !self.sorted.hold.is_on;
     }
 
-    /// Whether puts are ahead of the job, or of the sweep that the job is a part of. Puts wait only for a job that continues.
-    fn are_puts_ahead(&self) -> bool {
+    /// The rate of puts, if there is a limit. Puts wait only for a job that continues.
+    fn put_rate(&self) -> Option<PutRate> {
         let SortedTier { sweep, job, is_held, hold, .. } = &self.sorted;
-        if self.now.mono.ms_since(hold.worked_at) > HOLD_MS_MAX {
-            return false;
+        // A full store refuses puts itself.
+        if self.full || self.now.mono.ms_since(hold.worked_at) > HOLD_MS_MAX {
+            return None;
         }
         // A complete job may need further writes before it is listed: job and puts would wait for each other.
         let goes_on = |job: &&SortJob| !is_held && !job.is_complete() && job.step != SortStep::GivenUp;
-        let Some(job) = job.as_deref().filter(goes_on) else { return false };
+        let job = job.as_deref().filter(goes_on)?;
         // A merge of later runs has taken the space for all of it.
-        let is_behind_merge = job.pace.is_some_and(|pace| pace.is_behind(self.room_for_runs(self.reserved_segments())));
-        let is_behind = |sweep: &RunSweep| {
+        let left_bytes = || self.room_for_runs(self.reserved_segments());
+        let of_merge = job.pace.map(|pace| pace.rate(left_bytes(), WORK_PER_READ_OF_MERGE));
+        let of_sweep = sweep.as_ref().map(|sweep| {
             // Until a sync, sorted segments and the next part may take all of the space together.
-            let is_filled = self.room_for_runs(self.reserved_segments() + 2) == 0 && sweep.pace.room_bytes > 0;
-            is_filled || sweep.pace.is_behind(self.room_for_puts(sweep.part_bytes))
-        };
-        self.has_much_to_sort() || is_behind_merge || sweep.as_ref().is_some_and(is_behind)
+            let is_filled = self.room_for_runs(self.reserved_segments() + 2) == 0;
+            let left_bytes = if is_filled { 0 } else { self.room_for_puts(sweep.part_bytes) };
+            sweep.pace.rate(left_bytes, WORK_PER_READ_OF_SWEEP)
+        });
+        [self.rate_of_sorts(), of_merge, of_sweep].into_iter().flatten().reduce(PutRate::min)
     }
 }
 
@@ -169,19 +213,30 @@ mod tests {
     }
 
     #[test]
-    fn puts_may_be_ahead_of_a_sweep_by_a_quarter_of_their_space() {
-        let at = |read_bytes| MergePace { room_bytes: 400, to_read_bytes: 1_000, read_bytes, ..MergePace::default() };
-        assert!(!at(0).is_behind(300) && at(0).is_behind(299));
-        assert!(!at(500).is_behind(150) && at(500).is_behind(149));
-        assert!(!at(1_000).is_behind(0), "the last part is read");
-        let full = MergePace { room_bytes: 0, ..at(0) };
-        assert!(!full.is_behind(0), "a full store refuses puts in any case");
-        // Runs have grown by 30 B, and will by 10 B more: of the space at the start, 360 B are left to puts.
+    fn puts_have_three_quarters_of_their_space_until_a_merge_gives_some_back() {
+        let at = |read_bytes| MergePace { to_read_bytes: 1_000, read_bytes, ..MergePace::default() };
+        let rate = |pace: MergePace, left_bytes| {
+            let PutRate { puts_bytes, work_bytes } = pace.rate(left_bytes, 3);
+            (puts_bytes, work_bytes)
+        };
+        assert_eq!(rate(at(0), 400), (300, 3_000));
+        assert_eq!(rate(at(900), 40), (30, 300));
+        assert_eq!(rate(at(900), 0), (0, 300), "without any left, they wait");
+        assert_eq!(rate(at(2_000), 40), (30, 0), "it has read more than was expected");
+        // Runs have grown by 30 B, and will by 10 B more.
         let growing = MergePace { written_bytes: 780, replaced_bytes: 750, ..at(750) };
-        assert!(!growing.is_behind(360 * 3 / 16 + 1 + 10) && growing.is_behind(360 * 3 / 16 + 9));
-        let all = MergePace { written_bytes: 1_050, ..growing };
-        assert!(all.is_behind(100) && !all.is_behind(101), "it takes all of the space, a quarter of it from now on");
+        assert_eq!(rate(growing, 50), (30, 750));
         let shrinking = MergePace { written_bytes: 750, replaced_bytes: 780, ..at(750) };
-        assert!(!shrinking.is_behind(75) && shrinking.is_behind(74));
+        assert_eq!(rate(shrinking, 40), (30, 750));
+    }
+
+    #[test]
+    fn the_lowest_rate_counts() {
+        let rate = |puts_bytes, work_bytes| PutRate { puts_bytes, work_bytes };
+        assert_eq!(rate(300, 3_000).min(rate(1, 11)), rate(1, 11));
+        assert_eq!(rate(1, 11).min(rate(300, 3_000)), rate(1, 11));
+        assert_eq!(rate(0, 5).min(rate(3, 0)), rate(0, 5));
+        assert_eq!(rate(300, 3_000).earned_bytes(99), 9);
+        assert_eq!(rate(u64::MAX, 0).earned_bytes(u64::MAX), i64::MAX, "nothing is left to do");
     }
 }

@@ -6,6 +6,7 @@ use crate::log::segments::{RangeShare, Segment};
 use crate::log::stream::NextSegment;
 use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
+use fawn_types::KeyRange;
 use fawn_types::Version;
 
 /// Longest run, bytes, and shortest maximum: each has a few KiB besides its pages.
@@ -17,6 +18,9 @@ const RUNS_PER_CAPACITY: u64 = 128;
 const RUN_OVERHEAD_BYTES: u64 = 16 << 10;
 /// Part of a sweep that may exceed the capacity, bytes.
 const SHORT_PART_BYTES: u64 = 4 << 20;
+/// Runs of a sort or of a merge of later runs, and the usual length of the shortest ones, bytes.
+const LATER_RUNS_PER_JOB: u64 = 8;
+const LATER_RUN_BYTES_MIN: u64 = 512 << 10;
 /// Full runs that a part of a sweep takes at most. Its last run may be short, and is one of several in the next sweep.
 const RUNS_PER_PART: u64 = 4;
 /// Share of the capacity, one in so many, below which the space that puts have is little.
@@ -58,6 +62,31 @@ impl<D: Device> Engine<D> {
         }
         let shortest = RUN_BYTES_MIN.min(u64::from(self.options.segment_bytes));
         (self.capacity_bytes() / RUNS_PER_CAPACITY).clamp(shortest, RUN_BYTES_MAX)
+    }
+
+    /// Ring keys, by their highest 32 bits, at which a run of a sort or of a merge of later ones ends, whose records take so many
+    /// bytes: a sweep gives back what it has passed. They depend on nothing but the store's ranges, so that runs of all ages end
+    /// at the same ones. Otherwise an older run that goes on would keep the newer ones that it overlaps.
+    pub(super) fn cuts(&self, bytes: u64) -> Vec<u32> {
+        let runs = self.later_runs(bytes);
+        let hosted = self.ranges.iter().filter(|range| range.id.is_some());
+        let mut keys: Vec<KeyRange> = hosted.map(|range| range.keys).collect();
+        keys.sort_unstable_by_key(|keys| keys.start);
+        let per_range = runs.div_ceil((keys.len() as u64).max(1)).next_power_of_two();
+        let of_range = |keys: &KeyRange| {
+            let start = u64::from(keys.start.highest());
+            let end = keys.end.map_or(1 << 32, |end| u64::from(end.highest()));
+            (0..per_range).map(move |at| (start + end.saturating_sub(start) * at / per_range) as u32)
+        };
+        let ends: Vec<u32> = keys.iter().flat_map(of_range).collect();
+        let step = (ends.len() as u64 / runs).max(1) as usize;
+        ends.into_iter().step_by(step).collect()
+    }
+
+    /// Number of such runs, and at most twice as many if the store has several ranges. Powers of two have cuts in common.
+    fn later_runs(&self, bytes: u64) -> u64 {
+        let least = LATER_RUN_BYTES_MIN.min(self.run_bytes_max());
+        (bytes / least).clamp(1, LATER_RUNS_PER_JOB).next_power_of_two()
     }
 
     pub(super) fn capacity_bytes(&self) -> u64 {
@@ -119,7 +148,7 @@ impl<D: Device> Engine<D> {
     /// Space that runs of so many pages take at most, bytes.
     pub(super) fn space_of_pages(&self, pages: u64) -> u64 {
         let bytes = pages * (PAGE_BYTES as u64 + PAGE_OVERHEAD_BYTES);
-        bytes + (bytes / self.run_bytes_max() + 1) * RUN_OVERHEAD_BYTES
+        bytes + (bytes / self.run_bytes_max() + 2 * self.later_runs(bytes)) * RUN_OVERHEAD_BYTES
     }
 
     /// Space that runs of so many bytes of live records take at most, bytes.

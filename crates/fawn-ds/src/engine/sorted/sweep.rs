@@ -129,15 +129,12 @@ impl<D: Device> Engine<D> {
     fn begin_sweep(&mut self, later: Range<usize>) {
         let runs = &self.sorted.runs;
         let oldest_age = runs.last().map_or(0, |listed| listed.age);
-        let oldest = runs.iter().filter(|listed| listed.age == oldest_age);
-        let to_read_bytes = oldest.map(ListedRun::pages_bytes).sum();
         let later = &runs[later];
         let age = later.first().map_or(0, |listed| listed.age);
         let later_bytes = later.iter().map(|listed| listed.file_bytes).sum();
         let later = later.iter().map(|listed| listed.id).collect();
         let part_bytes = self.part_bytes_max();
-        let room_bytes = self.room_for_puts(part_bytes);
-        let pace = MergePace { room_bytes, to_read_bytes, ..MergePace::default() };
+        let pace = MergePace::default();
         self.sorted.sweep =
             Some(RunSweep { later, age, oldest_age, from: RingKey::MIN, later_bytes, part_bytes, pace });
     }
@@ -154,7 +151,7 @@ impl<D: Device> Engine<D> {
             return false;
         }
         let to_read_bytes = runs.iter().map(ListedRun::pages_bytes).sum();
-        let pace = MergePace { room_bytes: room_bytes - space_bytes, to_read_bytes, ..MergePace::default() };
+        let pace = MergePace { to_read_bytes, ..MergePace::default() };
         let inputs = RunInputs { sources: ids.clone(), replaced: ids, part: None };
         self.begin_merge_of(inputs, sources, (age, LATER_FILTER_BITS), space_bytes);
         if let Some(job) = &mut self.sorted.job {
@@ -173,6 +170,7 @@ impl<D: Device> Engine<D> {
             let is_short = inputs.part.as_ref().is_none_or(|part| part.oldest.len() <= 1);
             // In a full store a single run may have to exceed the capacity: what it takes is given back, and more, at its end.
             if space_bytes <= room_bytes || (is_short && (self.full || space_bytes <= self.room_for_part())) {
+                self.expect_return(&inputs);
                 self.begin_merge_of(inputs, sources, (oldest_age, OLDEST_FILTER_BITS), space_bytes);
                 return true;
             }
@@ -182,6 +180,22 @@ impl<D: Device> Engine<D> {
             }
             bytes_max -= bytes_max / 4;
         }
+    }
+
+    /// The sweep next gives back a later run once it has read the oldest ones up to that run's end, or the part that begins.
+    fn expect_return(&mut self, inputs: &RunInputs) {
+        let SortedTier { runs, sweep, .. } = &mut self.sorted;
+        let (Some(sweep), Some(part)) = (sweep, &inputs.part) else { return };
+        let later = runs.iter().filter(|listed| sweep.later.contains(&listed.id));
+        let end = later.map(|listed| listed.bounds().highest).filter(|highest| *highest >= part.from).min();
+        let is_next = |listed: &&ListedRun| {
+            let lowest = listed.bounds().lowest;
+            let is_left = part.from == RingKey::MIN || lowest >= part.from;
+            let is_below = part.oldest.contains(&listed.id) || end.is_none_or(|end| lowest <= end);
+            listed.age == sweep.oldest_age && is_left && is_below
+        };
+        let bytes: u64 = runs.iter().filter(is_next).map(ListedRun::pages_bytes).sum();
+        sweep.pace.to_read_bytes = sweep.pace.read_bytes + bytes;
     }
 
     /// The next part of the sweep, of oldest runs of so many bytes, with the space that it takes at most.
@@ -205,10 +219,8 @@ impl<D: Device> Engine<D> {
                 sources.push(MergeSource::Run(source));
             }
         }
-        if part.to.is_none() {
-            let later = runs.iter().filter(|listed| sweep.later.contains(&listed.id));
-            inputs.replaced.extend(later.map(|listed| listed.id));
-        }
+        let later = runs.iter().filter(|listed| sweep.later.contains(&listed.id));
+        inputs.replaced.extend(passed(&later.map(LaterRun::of).collect::<Vec<_>>(), part.to));
         inputs.part = Some(part);
         Some((inputs, sources, self.space_of_pages(pages)))
     }
@@ -226,6 +238,38 @@ impl<D: Device> Engine<D> {
         self.sorted.job = Some(Box::new(job));
         self.sorted.was_merge = true;
     }
+}
+
+/// Facts of a later run.
+#[derive(Clone, Copy, Debug)]
+struct LaterRun {
+    id: u64,
+    age: u64,
+    lowest: RingKey,
+    highest: RingKey,
+}
+
+impl LaterRun {
+    fn of(listed: &ListedRun) -> Self {
+        let KeyBounds { lowest, highest } = *listed.bounds();
+        Self { id: listed.id, age: listed.age, lowest, highest }
+    }
+}
+
+/// The later runs, newest first, that the oldest ones replace below `to`, the first ring key of the next part.
+///
+/// A lookup stops at the newest run with its key. So a run stays as long as an older one that overlaps it does: that has older
+/// records than the oldest runs have now.
+fn passed(later: &[LaterRun], to: Option<RingKey>) -> Vec<u64> {
+    let (mut passed, mut limit) = (Vec::new(), to);
+    for of_age in later.chunk_by(|a, b| a.age == b.age).rev() {
+        let (gone, kept): (Vec<&LaterRun>, Vec<&LaterRun>) =
+            of_age.iter().partition(|run| limit.is_none_or(|limit| run.highest < limit));
+        passed.extend(gone.iter().map(|run| run.id));
+        let lowest_kept = kept.iter().map(|run| run.lowest);
+        limit = limit.map(|limit| lowest_kept.fold(limit, RingKey::min));
+    }
+    passed
 }
 
 /// The part that begins at `from`, of runs with these lowest keys, lengths and ids.
@@ -253,6 +297,21 @@ mod tests {
         let mut key = RingKey::MIN;
         key.0[0] = highest;
         key
+    }
+
+    /// In the order of ages, newest first.
+    #[test]
+    fn a_later_run_stays_as_long_as_an_older_one_that_overlaps_it() {
+        let run = |id, age, from, to| LaterRun { id, age, lowest: key(from), highest: key(to) };
+        let aligned = [run(5, 3, 10, 19), run(6, 3, 20, 29), run(3, 2, 11, 18), run(4, 2, 21, 28)];
+        assert_eq!(passed(&aligned, Some(key(19))), [3]);
+        assert_eq!(passed(&aligned, Some(key(20))), [3, 5]);
+        assert_eq!(passed(&aligned, Some(key(29))), [3, 4, 5]);
+        assert_eq!(passed(&aligned, None), [3, 4, 5, 6]);
+        let overlapping = [run(5, 3, 10, 15), run(6, 3, 16, 22), run(3, 2, 11, 18), run(4, 2, 20, 28)];
+        assert_eq!(passed(&overlapping, Some(key(25))), [3, 5], "4 has older records of 6");
+        let in_a_row = [run(5, 4, 1, 11), run(4, 3, 10, 21), run(3, 2, 20, 31)];
+        assert_eq!(passed(&in_a_row, Some(key(31))), [0; 0], "4 stays for 3, and 5 for 4");
     }
 
     #[test]

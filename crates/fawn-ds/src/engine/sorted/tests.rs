@@ -2,7 +2,7 @@
 mod space;
 
 use super::job::RunInputs;
-use super::pace::MergePace;
+use super::pace::{MergePace, PutRate};
 use super::*;
 use crate::engine::{Event, Lookup, View};
 use crate::format::record::{RecordKind, RecordRef};
@@ -49,13 +49,18 @@ fn key(number: u64) -> [u8; 8] {
 }
 
 fn has(engine: &mut Engine<SimDevice>, number: u64) -> bool {
+    value_of(engine, number).is_some()
+}
+
+/// The first byte of the key's value.
+fn value_of(engine: &mut Engine<SimDevice>, number: u64) -> Option<u8> {
     let hash = KeyHash::of(&SECRET, &key(number));
     let time = TimeMs(1);
     let mut found = engine.lookup(RANGE, hash, &key(number), View::Committed, time).unwrap();
     loop {
         let plan = match found {
-            Lookup::Found(_) => return true,
-            Lookup::Absent | Lookup::Unsettled => return false,
+            Lookup::Found(entry) => return entry.value.first().copied(),
+            Lookup::Absent | Lookup::Unsettled => return None,
             Lookup::Read(plan) => plan,
         };
         engine.read(plan, 0);
@@ -109,47 +114,54 @@ fn puts_wait_for_a_sweep_only_while_its_work_goes_on() {
     let mut engine = open(&disk);
     let hash = KeyHash::of(&SECRET, &key(1));
     let version = |number| Version::new(Epoch::new(1).unwrap(), number).unwrap();
-    let room_bytes = 2 * engine.room_for_puts(0);
-    let pace = MergePace { room_bytes, to_read_bytes: 100, ..MergePace::default() };
+    engine.options.layout = RecordLayout::Auto;
+    // Puts have 4 MiB left, until a third of that is read: three quarters of a byte for each byte of work.
+    let mut left = |segments: u64| {
+        engine.options.capacity_bytes = Some(segments << 20);
+        engine.room_for_puts(0)
+    };
+    assert!((8..100).any(|segments| left(segments) >= 4 << 20));
+    let pace = MergePace { to_read_bytes: (4 << 20) / 3, ..MergePace::default() };
     let (later, from) = (Vec::new(), RingKey::MIN);
     engine.sorted.sweep = Some(RunSweep { later, age: 2, oldest_age: 1, from, later_bytes: 0, part_bytes: 0, pace });
     let write = |engine: &mut Engine<SimDevice>, bytes| {
-        engine.stats.record_bytes += bytes;
-        engine.sorted.sorted_at_bytes = engine.stats.record_bytes;
-    };
-    write(&mut engine, 1 << 20);
-    engine.hold_puts_if_ahead();
-    assert!(!engine.sorted.holds_puts(), "nothing is read or written for the sweep");
-    let job = SortJob::of_runs(SortJobId::default(), RunInputs::default(), Vec::new(), 1, 4);
-    engine.sorted.job = Some(Box::new(job));
-    write(&mut engine, 1 << 20);
-    engine.hold_puts_if_ahead();
-    assert!(engine.sorted.holds_puts() && !engine.has_progress());
-    let refused = engine.append(RANGE, hash, &RecordRef::put(version(1), &key(1), &[7; 400]));
-    assert_eq!(refused, Err(EngineError::Overloaded));
-    engine.append(RANGE, hash, &RecordRef::bare(RecordKind::Tombstone, version(1), &key(1))).unwrap();
-    let read = |engine: &mut Engine<SimDevice>, bytes| {
-        engine.sorted.sorted_at_bytes = engine.stats.record_bytes;
-        engine.sorted.sweep.as_mut().unwrap().pace.read_bytes = bytes;
+        engine.sorted.note_put(bytes);
         engine.hold_puts_if_ahead();
         engine.sorted.holds_puts()
     };
-    assert!(!read(&mut engine, 50) && engine.has_progress(), "they are checked without another write");
+    assert!(!write(&mut engine, 1 << 20), "nothing is read or written for the sweep");
+    let job = SortJob::of_runs(SortJobId::default(), RunInputs::default(), Vec::new(), 1, 4);
+    engine.sorted.job = Some(Box::new(job));
+    assert!(!write(&mut engine, (32 << 10) - 1), "not before the next part of a segment is written");
+    assert!(!write(&mut engine, 1), "that much in any case");
+    assert!(write(&mut engine, 1 << 20) && !engine.has_progress());
+    let refused = engine.append(RANGE, hash, &RecordRef::put(version(1), &key(1), &[7; 400]));
+    assert_eq!(refused, Err(EngineError::Overloaded));
+    engine.append(RANGE, hash, &RecordRef::bare(RecordKind::Tombstone, version(1), &key(1))).unwrap();
+    let work = |engine: &mut Engine<SimDevice>, bytes| {
+        engine.sorted.note_work(engine.now.mono, bytes);
+        engine.hold_puts_if_ahead();
+        engine.sorted.holds_puts()
+    };
+    assert!(work(&mut engine, 1 << 10) && engine.sorted.slows_puts());
+    assert!(!work(&mut engine, 2 << 20) && engine.has_progress(), "they are checked without another write");
     engine.append(RANGE, hash, &RecordRef::put(version(2), &key(1), &[7; 400])).unwrap();
-    assert!(!read(&mut engine, 0), "not before the next part of a segment is written");
-    write(&mut engine, 1 << 20);
-    assert!(read(&mut engine, 0));
-    engine.sorted.note_work(engine.now.mono);
+    assert!(!work(&mut engine, 1 << 30), "what they may write at once is bounded");
+    assert!(!write(&mut engine, 1 << 17) && write(&mut engine, 5 << 17));
+    assert_eq!(engine.stats.puts_held_ms, 0);
     engine.now = engine.now.plus_ms(1_000);
-    assert!(read(&mut engine, 0) && engine.stats.puts_held_ms == 1_000);
+    assert!(write(&mut engine, 0) && engine.stats.puts_held_ms == 1_000);
     engine.now = engine.now.plus_ms(1);
-    assert!(!read(&mut engine, 0), "a read hangs");
-    engine.sorted.note_work(engine.now.mono);
-    write(&mut engine, 1 << 20);
-    assert!(read(&mut engine, 0), "it has ended");
+    assert!(!write(&mut engine, 0), "a read hangs");
+    engine.sorted.note_work(engine.now.mono, 0);
+    assert!(write(&mut engine, 1 << 20), "it has ended");
     assert_eq!(engine.stats.puts_held_ms, 1_001);
     engine.hold_runs(true);
-    assert!(!read(&mut engine, 0), "a scan holds the sweep");
+    assert!(!write(&mut engine, 0), "a scan holds the sweep");
+    engine.hold_runs(false);
+    assert!(write(&mut engine, 1 << 20));
+    engine.full = true;
+    assert!(!write(&mut engine, 0), "a full store refuses puts itself");
 }
 
 /// A sweep's pace compares what it has read with what it has to read: pages, not what else is in the files. It once ended with a

@@ -87,7 +87,7 @@ impl<D: Device> Engine<D> {
         let sort_is_first = core::mem::take(&mut self.sorted.was_merge);
         let _ =
             (sort_is_first && self.begin_due_sort()) || self.begin_merge() || (!sort_is_first && self.begin_due_sort());
-        self.sorted.note_work(self.now.mono);
+        self.sorted.note_work(self.now.mono, 0);
     }
 
     fn write_runs(&mut self) {
@@ -105,7 +105,7 @@ impl<D: Device> Engine<D> {
         let Some(mut merge) = job.merge.take() else { return Ok(SortPause::Complete) };
         let mut writer = match job.writer.take() {
             Some(writer) => writer,
-            None => self.begin_run(job.filter_bits)?,
+            None => self.begin_run(job)?,
         };
         let paused = self.step_run(job, &mut merge, &mut writer);
         job.merge = Some(merge);
@@ -198,14 +198,15 @@ impl<D: Device> Engine<D> {
         merge.step(writer, &rules, RECORDS_PER_STEP)
     }
 
-    fn begin_run(&mut self, filter_bits: u8) -> Result<RunWriter, DeviceError> {
+    fn begin_run(&mut self, job: &SortJob) -> Result<RunWriter, DeviceError> {
         self.sorted.begun += 1;
         // Segments count up from 1, and checkpoints down from the end.
         let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, (1 << 63) + self.sorted.begun);
         let header = RunHeader { uuid, store: self.store };
         let pages_max = (self.run_bytes_max() / PAGE_BYTES as u64) as u32;
-        let usual = RunWriterOptions::new(header, self.secret, filter_bits);
-        RunWriter::create(&mut self.device, RunWriterOptions { write_bytes: WRITE_BYTES, pages_max, ..usual })
+        let cuts = if job.is_part() { Vec::new() } else { self.cuts(job.space_bytes) };
+        let usual = RunWriterOptions::new(header, self.secret, job.filter_bits);
+        RunWriter::create(&mut self.device, RunWriterOptions { write_bytes: WRITE_BYTES, pages_max, cuts, ..usual })
     }
 
     /// Reads the next pages of a run that is merged.
@@ -233,7 +234,7 @@ impl<D: Device> Engine<D> {
         result: Result<usize, DeviceError>,
         buf: Option<AlignedBuf>,
     ) {
-        self.sorted.note_work(self.now.mono);
+        self.sorted.note_work(self.now.mono, range.len_bytes as u64);
         let Some(job) = &mut self.sorted.job else { unreachable!("a job waits for its reads") };
         job.is_waiting.retain(|&waiting| waiting != source);
         job.read_bytes -= range.len_bytes;
@@ -260,10 +261,11 @@ impl<D: Device> Engine<D> {
     pub(in crate::engine) fn sort_written(&mut self, completion: Completion) {
         let writer = self.sorted.job.as_mut().and_then(|job| job.writer.as_mut());
         let Some(writer) = writer else { unreachable!("a job waits for its writes") };
+        let written = completion.result.as_ref().map_or(0, |&bytes| bytes as u64);
         if let Err(error) = writer.completed(completion) {
             self.poison(&error);
         }
-        self.sorted.note_work(self.now.mono);
+        self.sorted.note_work(self.now.mono, written);
     }
 
     /// Gives the job up; a later one tries again.

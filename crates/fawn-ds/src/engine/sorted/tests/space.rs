@@ -119,10 +119,10 @@ impl SmallStore {
         }
     }
 
-    /// Puts wait after another write that is no work for sorts.
-    fn holds_puts(&mut self) -> bool {
-        self.engine.stats.record_bytes += SEGMENT_BYTES;
-        self.engine.sorted.sorted_at_bytes = self.engine.stats.record_bytes;
+    /// Puts wait after another segment of them, and so much work of the job.
+    fn holds_puts(&mut self, work_bytes: u64) -> bool {
+        self.engine.sorted.note_put(SEGMENT_BYTES as usize);
+        self.engine.sorted.note_work(self.engine.now.mono, work_bytes);
         self.engine.hold_puts_if_ahead();
         self.engine.sorted.holds_puts()
     }
@@ -154,27 +154,28 @@ fn enter_later(tier: &mut SortedTier, ages: u64) {
 #[test]
 fn puts_wait_for_a_sweep_once_two_segments_are_left() {
     let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
-    let read = MergePace { room_bytes: 1, to_read_bytes: 100, read_bytes: 100, ..MergePace::default() };
+    let read = MergePace { to_read_bytes: 100, read_bytes: 100, ..MergePace::default() };
     let taken = store.engine.taken_segments() + store.engine.reserved_segments();
     let left = store.engine.capacity_segments() - taken;
-    for (room_bytes, kept, waits) in [(1, 3, false), (1, 2, true), (1, 0, true), (1, 3, false), (0, 2, false)] {
+    store.engine.sorted.sweep = Some(sweep_of(read));
+    for (kept, waits) in [(3, false), (2, true), (0, true), (3, false)] {
         store.engine.sorted.job = Some(Box::new(job_of(left - kept)));
-        store.engine.sorted.sweep = Some(sweep_of(MergePace { room_bytes, ..read }));
-        assert_eq!(store.holds_puts(), waits, "{kept} segments left of {room_bytes} B");
+        assert_eq!(store.holds_puts(1), waits, "{kept} segments left");
     }
 }
 
 /// A merge of later runs gives its space back only at its end, as a sweep does.
 #[test]
 fn puts_wait_for_a_merge_of_later_runs() {
-    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
-    let room_bytes = 2 * store.engine.room_for_runs(store.engine.reserved_segments());
-    let pace = |read_bytes| Some(MergePace { room_bytes, to_read_bytes: 100, read_bytes, ..MergePace::default() });
-    for (pace, waits) in [(None, false), (pace(0), true), (pace(33), true), (pace(34), false), (pace(100), false)] {
+    for (work_bytes, is_paced, waits) in
+        [(0, false, false), (0, true, true), (170_000, true, true), (180_000, true, false)]
+    {
+        let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+        let to_read_bytes = store.engine.room_for_runs(store.engine.reserved_segments());
         let mut job = job_of(0);
-        job.pace = pace;
+        job.pace = is_paced.then(|| MergePace { to_read_bytes, ..MergePace::default() });
         store.engine.sorted.job = Some(Box::new(job));
-        assert_eq!(store.holds_puts(), waits, "{pace:?}");
+        assert_eq!(store.holds_puts(work_bytes), waits, "{work_bytes} {is_paced}");
     }
 }
 
@@ -225,7 +226,7 @@ fn a_dead_segment_is_synced_for_while_puts_wait() {
     assert_eq!(store.kept_by_syncs(), 1, "nothing asks for a sync");
     let mut turns = 0;
     while store.kept_by_syncs() > 0 {
-        store.engine.sorted.hold.is_on = true;
+        store.engine.sorted.hold.is_scarce = true;
         store.engine.sync_for_waiting();
         store.turn();
         turns += 1;
@@ -277,7 +278,8 @@ fn a_merge_of_later_runs_leaves_half_of_the_space_to_puts() {
     };
     assert!((taken..taken + 100).any(begins));
     let job = store.engine.sorted.job.take().unwrap();
-    let (taken_bytes, left_bytes) = (job.space_bytes, job.pace.unwrap().room_bytes);
+    let left_bytes = store.engine.room_for_runs(store.engine.reserved_segments()) - job.space_bytes;
+    let taken_bytes = job.space_bytes;
     assert!(taken_bytes > 8 * SEGMENT_BYTES / 2, "{taken_bytes} B");
     assert!((taken_bytes..taken_bytes + 2 * SEGMENT_BYTES).contains(&left_bytes), "{left_bytes} B");
 }
@@ -430,10 +432,9 @@ fn a_sort_hurries_while_puts_wait() {
         store.turn();
         assert!(store.now.mono.0 < 1_000_000, "no sort: {:?}", store.engine);
     }
-    let room_bytes = 2 * store.engine.room_for_puts(0);
-    let behind = MergePace { room_bytes, to_read_bytes: 100, ..MergePace::default() };
+    let behind = MergePace { to_read_bytes: 1 << 50, ..MergePace::default() };
     store.engine.sorted.sweep = Some(sweep_of(behind));
-    assert!(store.holds_puts());
+    assert!(store.holds_puts(0));
     let mut turns = 0;
     while store.engine.sorted.is_gathering() {
         store.turn_at_once();
@@ -521,32 +522,93 @@ fn a_sweep_has_read_what_it_has_read_of_the_oldest_runs() {
     assert!(read_bytes <= to_read_bytes && read_bytes * 2 > to_read_bytes, "{read_bytes} B of {to_read_bytes} B");
 }
 
-/// Puts write three quarters of a sort's records before it begins, if the records of more than two are unsorted, or if the
-/// index of a store that sorts for its sake is too large.
+/// Puts write three quarters of what is sorted meanwhile, if the records of more than two sorts are unsorted, or if the index of a
+/// store that sorts for its sake is too large.
 #[test]
 fn puts_wait_for_the_next_sort() {
-    for (layout, unsorted_bytes, memory_percent, written_bytes, waits) in [
-        (RecordLayout::Sorted, 1_250, 0, 751, true),
-        (RecordLayout::Sorted, 1_249, 0, 751, false),
-        (RecordLayout::Sorted, 9_000, 0, 750, false),
-        (RecordLayout::Auto, 0, 160, 751, true),
-        (RecordLayout::Auto, 0, 160, 750, false),
-        (RecordLayout::Auto, 9_000, 170, 751, false),
-        (RecordLayout::Log, 9_000, 100, 751, false),
+    for (layout, unsorted_bytes, memory_percent, waits) in [
+        (RecordLayout::Sorted, 2_001, 0, true),
+        (RecordLayout::Sorted, 2_000, 0, false),
+        (RecordLayout::Auto, 0, 160, true),
+        (RecordLayout::Auto, 9_000, 170, false),
+        (RecordLayout::Log, 9_000, 100, false),
     ] {
         let mut store = SmallStore::open(layout, Durability::Sync, 1_000);
         store.engine.options.memory_bytes = store.engine.memory().index_bytes * memory_percent / 100;
-        store.engine.sorted.job = Some(Box::new(job_of(0)));
-        store.engine.stats.record_bytes += SEGMENT_BYTES;
-        store.engine.sorted.sorted_at_bytes = store.engine.stats.record_bytes - written_bytes;
+        store.engine.sorted.sorted_at_bytes = store.engine.stats.record_bytes;
         store.engine.sorted.unsorted_bytes = unsorted_bytes;
-        store.engine.hold_puts_if_ahead();
-        assert_eq!(
-            store.engine.sorted.holds_puts(),
-            waits,
-            "{layout:?} {unsorted_bytes} {memory_percent} {written_bytes}"
-        );
+        let rate = |work_bytes| waits.then_some(PutRate { puts_bytes: 750, work_bytes });
+        assert_eq!(store.engine.rate_of_sorts(), rate(2_000), "{layout:?} {unsorted_bytes} {memory_percent}");
+        store.engine.sorted.sweep = Some(RunSweep { part_bytes: 500, ..sweep_of(MergePace::default()) });
+        assert_eq!(store.engine.rate_of_sorts(), rate(3_000), "a part is between two sorts");
+        // Nothing is left of the sweep but its space.
+        store.engine.sorted.job = Some(Box::new(job_of(0)));
+        assert_eq!(store.holds_puts(1), waits, "{layout:?} {unsorted_bytes} {memory_percent}");
     }
+}
+
+/// Runs of sorts are short, and end at the same ring keys, so that a sweep gives back most of the later ones before its end.
+#[test]
+fn runs_of_sorts_end_at_the_same_ring_keys() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    let eighths = |at: u32| at << 29;
+    store.engine.options.run_bytes_max = 2 << 20;
+    assert_eq!(store.engine.cuts(80 << 20), (0..8).map(eighths).collect::<Vec<_>>());
+    assert_eq!(store.engine.cuts(4 << 20), (0..8).map(eighths).collect::<Vec<_>>());
+    assert_eq!(store.engine.cuts(3 << 19), (0..4).map(|at| eighths(2 * at)).collect::<Vec<_>>(), "not too short");
+    assert_eq!(store.engine.cuts(1), [0]);
+    store.engine.options.run_bytes_max = 16 << 10;
+    assert_eq!(store.engine.cuts(64 << 10), (0..4).map(|at| eighths(2 * at)).collect::<Vec<_>>());
+    let at = |highest: u32| {
+        let mut key = RingKey::MIN;
+        key.0[..4].copy_from_slice(&highest.to_be_bytes());
+        key
+    };
+    store.engine.ranges[0].keys = KeyRange { start: at(1 << 20), end: Some(at(1 << 21)) };
+    assert_eq!(
+        store.engine.cuts(1 << 20),
+        (8..16).map(|at| at << 17).collect::<Vec<_>>(),
+        "of a small part of the ring"
+    );
+    for ranges in 2..40_u32 {
+        let keys = KeyRange { start: at(ranges << 24), end: Some(at((ranges + 1) << 24)) };
+        store.engine.add_range(RangeId(ranges), keys).unwrap();
+        let cuts = store.engine.cuts(1 << 20);
+        assert!((8..=16).contains(&cuts.len()) && cuts.is_sorted(), "{ranges} ranges: {cuts:?}");
+    }
+}
+
+/// The later runs once stayed until a sweep's end, so puts had no more space than there was at its start.
+#[test]
+fn a_sweep_gives_back_the_later_runs_that_it_has_passed() {
+    const KEYS: u64 = 2_000;
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 6 * SEGMENT_BYTES);
+    store.engine.options.run_bytes_max = 32 << 10;
+    let mut newest = vec![0; KEYS as usize];
+    let (mut before, mut given_back, mut sweeps) = (None::<(u64, usize, MergePace)>, 0, 0);
+    while sweeps < 3 {
+        let number = store.writes.wrapping_mul(0x9E37_79B9) % KEYS;
+        newest[number as usize] = (store.writes + 1) as u8;
+        store.put(number);
+        store.turn();
+        assert!(store.writes < 100_000, "{sweeps} sweeps, {given_back} runs");
+        let SortedTier { sweep, runs, .. } = &store.engine.sorted;
+        let Some(RunSweep { later, age, from, pace, .. }) = sweep else {
+            sweeps += u64::from(before.take().is_some());
+            continue;
+        };
+        let listed = runs.iter().filter(|listed| later.contains(&listed.id)).count();
+        let former = before.replace((*age, listed, *pace)).filter(|(former, ..)| former == age);
+        let Some((_, listed_before, pace_before)) = former.filter(|(_, before, _)| *before > listed) else { continue };
+        assert!(*from > RingKey::MIN && pace.read_bytes >= pace_before.to_read_bytes, "earlier than it was expected");
+        given_back += listed_before - listed;
+        // Until the last put is committed.
+        (0..2).for_each(|_| store.turn());
+        for number in (0..KEYS).filter(|number| newest[*number as usize] != 0) {
+            assert_eq!(value_of(&mut store.engine, number), Some(newest[number as usize]), "key {number}");
+        }
+    }
+    assert!(given_back > 20, "{given_back} runs");
 }
 
 /// A clear examines all segments of its range again, also those that wait for a sync.
