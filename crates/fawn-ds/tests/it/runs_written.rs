@@ -98,6 +98,33 @@ fn an_empty_run_is_a_run() {
     assert!(run.memory_bytes() < 1024, "{} bytes", run.memory_bytes());
 }
 
+/// The first record at or above a cut begins the next run, if the run has any.
+#[test]
+fn a_run_ends_at_a_cut() {
+    let mut harness = RunHarness::new(1);
+    let mut records: Vec<_> = (0..50).map(|i| Owned::put(1, format!("k{i}"), vec![1; 100])).collect();
+    records.sort_by_cached_key(Owned::place);
+    let highest = |at: usize| records[at].place().1.highest();
+    // Below all, at a record, and just above two others.
+    let cuts = vec![0, highest(10), highest(20) + 1, highest(21) + 1, u32::MAX];
+    let mut at = 0;
+    let mut ends = Vec::new();
+    while at < records.len() {
+        let id = 1 + ends.len() as u8;
+        let options = RunWriterOptions { cuts: cuts.clone(), ..options(id, 4) };
+        let mut writer = RunWriter::create(&mut harness.device, options).unwrap();
+        while at < records.len() && writer.push(&records[at].as_ref()) == Ok(Pushed::Taken) {
+            at += 1;
+        }
+        assert!(at == records.len() || writer.push(&records[at].as_ref()) == Ok(Pushed::Full));
+        ends.push(at);
+        let listing = harness.finish(writer);
+        let (run, file) = harness.open(&listing).unwrap();
+        assert_eq!(harness.check(&run, file), []);
+    }
+    assert_eq!(ends, [10, 21, 22, 50]);
+}
+
 #[test]
 fn records_that_are_not_for_runs_are_refused_without_harm() {
     let mut harness = RunHarness::new(1);

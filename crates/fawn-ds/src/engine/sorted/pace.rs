@@ -15,10 +15,10 @@ const CHECKS_PER_SEGMENT: u64 = 32;
 const SCARCE_CHECKS_PER_SEGMENT: u64 = 256;
 /// Share of what puts have left, one in so many, that they may write without work in between.
 const CREDITS_PER_SPACE: u64 = 8;
-/// What a merge of later runs reads and writes for each byte that it reads.
+/// Bytes that a merge of later runs reads and writes for each one that it reads.
 const WORK_PER_READ_OF_MERGE: u64 = 2;
-/// What is read and written for each byte of the oldest runs that a sweep reads: it writes that much, and what it reads of the
-/// later runs, and sorts take turns with its parts.
+/// Bytes that are read and written for each one of the oldest runs that a sweep reads: it writes them and those of the later
+/// runs, and sorts take turns with its parts.
 const WORK_PER_READ_OF_SWEEP: u64 = 3;
 /// Time for which puts wait without a read or write of the job that ends, ms: a read may hang for good.
 const HOLD_MS_MAX: u64 = 1_000;
@@ -65,7 +65,7 @@ impl JobSearch {
     }
 }
 
-/// What puts may write while jobs read and write so many bytes.
+/// Bytes that puts may write while jobs read and write so many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PutRate {
     pub(super) puts_bytes: u64,
@@ -73,7 +73,7 @@ pub(super) struct PutRate {
 }
 
 impl PutRate {
-    /// What puts may write for that much work, bytes.
+    /// Bytes that puts may write for that much work.
     fn earned_bytes(self, work_bytes: u64) -> i64 {
         let earned = u128::from(self.puts_bytes) * u128::from(work_bytes) / u128::from(self.work_bytes.max(1));
         i64::try_from(earned).unwrap_or(i64::MAX)
@@ -89,7 +89,7 @@ impl PutRate {
 /// Progress of a merge against the space that puts have until it gives some back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct MergePace {
-    /// What it has read when it next gives back runs, bytes, and what it has read so far. Of a sweep only the oldest runs
+    /// Bytes that it has read when it next gives back runs, and so far. Of a sweep only the oldest runs
     /// count: pages of later ones may be read twice, at ends of parts.
     pub(super) to_read_bytes: u64,
     pub(super) read_bytes: u64,
@@ -123,7 +123,7 @@ pub(super) struct PutHold {
     pub(super) is_scarce: bool,
     /// Time of the last poll.
     polled_at: MonoMs,
-    /// What puts have written since the last check, and what they might write then before they wait, bytes.
+    /// Bytes that puts have written since the last check, and those that they might write then before they wait.
     pub(super) put_bytes: u64,
     credit_bytes: i64,
     /// The last begin of a job, or end of a read or write of one, and bytes of these since the last check.
@@ -132,7 +132,7 @@ pub(super) struct PutHold {
 }
 
 impl<D: Device> Engine<D> {
-    /// Decides whether puts wait for the job in progress. What it reads and writes gives them credit.
+    /// Decides whether puts wait for the job in progress. Its reads and writes give them credit.
     pub(super) fn hold_puts_if_ahead(&mut self) {
         let now = self.now.mono;
         let hold = &mut self.sorted.hold;
@@ -162,7 +162,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// The rate of puts, if there is a limit. Puts wait only for a job that continues.
-    fn put_rate(&self) -> Option<PutRate> {
+    pub(super) fn put_rate(&self) -> Option<PutRate> {
         let SortedTier { sweep, job, is_held, hold, .. } = &self.sorted;
         // A full store refuses puts itself.
         if self.full || self.now.mono.ms_since(hold.worked_at) > HOLD_MS_MAX {

@@ -1,9 +1,9 @@
 //! A merge of later runs with the oldest ones, one part of ring order at a time.
 //!
 //! Each part is a job of its own: it replaces some of the oldest runs, which have no keys in common, by their merge with
-//! what the later runs have between their keys. The later runs stay listed until the last part, and meanwhile only repeat
-//! what the oldest runs have. So a sweep takes as much free space as a part, not as the oldest runs have. After a crash the
-//! next sweep merges the finished parts again.
+//! what the later runs have between their keys. The later runs that are left only repeat what the oldest ones have. So a
+//! sweep takes as much free space as a part, not as the oldest runs have, and gives back later runs that it has passed.
+//! After a crash the next sweep merges the finished parts again.
 use super::super::Engine;
 use super::job::{LATER_FILTER_BITS, RunInputs, SortJob};
 use super::merge_choice::{ChosenMerge, MergeCandidate, choose_merge, choose_newer};
@@ -187,14 +187,10 @@ impl<D: Device> Engine<D> {
         let SortedTier { runs, sweep, .. } = &mut self.sorted;
         let (Some(sweep), Some(part)) = (sweep, &inputs.part) else { return };
         let later = runs.iter().filter(|listed| sweep.later.contains(&listed.id));
-        let end = later.map(|listed| listed.bounds().highest).filter(|highest| *highest >= part.from).min();
-        let is_next = |listed: &&ListedRun| {
-            let lowest = listed.bounds().lowest;
-            let is_left = part.from == RingKey::MIN || lowest >= part.from;
-            let is_below = part.oldest.contains(&listed.id) || end.is_none_or(|end| lowest <= end);
-            listed.age == sweep.oldest_age && is_left && is_below
-        };
-        let bytes: u64 = runs.iter().filter(is_next).map(ListedRun::pages_bytes).sum();
+        let ends: Vec<RingKey> = later.map(|listed| listed.bounds().highest).collect();
+        let oldest = runs.iter().filter(|listed| listed.age == sweep.oldest_age);
+        let facts = |listed: &ListedRun| (listed.id, listed.bounds().lowest, listed.pages_bytes());
+        let bytes = bytes_until_return(part, &oldest.map(facts).collect::<Vec<_>>(), &ends);
         sweep.pace.to_read_bytes = sweep.pace.read_bytes + bytes;
     }
 
@@ -272,6 +268,18 @@ fn passed(later: &[LaterRun], to: Option<RingKey>) -> Vec<u64> {
     passed
 }
 
+/// Bytes that are read of the oldest runs, of which each has an id, a lowest key and a length, until the part has ended and the
+/// first of the later runs that end at these keys is passed.
+fn bytes_until_return(part: &SweepPart, oldest: &[(u64, RingKey, u64)], ends: &[RingKey]) -> u64 {
+    // A run that has been passed stays for an older one.
+    let end = ends.iter().filter(|end| **end >= part.from).min();
+    let is_left = |lowest: RingKey| part.from == RingKey::MIN || lowest >= part.from;
+    let is_next = |&&(id, lowest, _): &&(u64, RingKey, u64)| {
+        part.oldest.contains(&id) || is_left(lowest) && end.is_none_or(|end| lowest <= *end)
+    };
+    oldest.iter().filter(is_next).map(|(.., bytes)| bytes).sum()
+}
+
 /// The part that begins at `from`, of runs with these lowest keys, lengths and ids.
 fn part_of(from: RingKey, mut oldest: Vec<(RingKey, u64, u64)>, bytes_max: u64) -> SweepPart {
     oldest.sort_unstable();
@@ -312,6 +320,21 @@ mod tests {
         assert_eq!(passed(&overlapping, Some(key(25))), [3, 5], "4 has older records of 6");
         let in_a_row = [run(5, 4, 1, 11), run(4, 3, 10, 21), run(3, 2, 20, 31)];
         assert_eq!(passed(&in_a_row, Some(key(31))), [0; 0], "4 stays for 3, and 5 for 4");
+    }
+
+    #[test]
+    fn the_next_return_is_where_a_later_run_ends_behind_the_part() {
+        let oldest = [(1, key(10), 100), (2, key(20), 200), (3, key(30), 400), (4, key(40), 800)];
+        let until = |from, part: &[u64], ends: &[u8]| {
+            let part = SweepPart { from: key(from), to: None, oldest: part.to_vec() };
+            bytes_until_return(&part, &oldest, &ends.iter().map(|end| key(*end)).collect::<Vec<_>>())
+        };
+        assert_eq!(until(0, &[1], &[15, 90]), 100);
+        assert_eq!(until(0, &[1], &[35, 90]), 700, "the third run has keys of the first later one");
+        assert_eq!(until(0, &[1, 2], &[15]), 300, "the part is longer");
+        assert_eq!(until(20, &[2], &[15, 35]), 600, "the first one was passed, and stays");
+        assert_eq!(until(40, &[4], &[15, 35]), 800);
+        assert_eq!(until(20, &[2], &[]), 1_400, "the sweep's end");
     }
 
     #[test]

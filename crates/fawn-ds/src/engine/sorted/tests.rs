@@ -135,6 +135,8 @@ fn puts_wait_for_a_sweep_only_while_its_work_goes_on() {
     assert!(!write(&mut engine, (32 << 10) - 1), "not before the next part of a segment is written");
     assert!(!write(&mut engine, 1), "that much in any case");
     assert!(write(&mut engine, 1 << 20) && !engine.has_progress());
+    let work_bytes = engine.put_rate().map(|rate| rate.work_bytes);
+    assert_eq!(work_bytes, Some(3 * ((4 << 20) / 3)), "with what is written, the later runs, and sorts in between");
     let refused = engine.append(RANGE, hash, &RecordRef::put(version(1), &key(1), &[7; 400]));
     assert_eq!(refused, Err(EngineError::Overloaded));
     engine.append(RANGE, hash, &RecordRef::bare(RecordKind::Tombstone, version(1), &key(1))).unwrap();

@@ -5,6 +5,7 @@ use crate::engine::sorted::job::Gathered;
 use crate::engine::sorted::merge_choice::SpaceLeft;
 use crate::engine::sorted::sweep::SweepPart;
 use crate::format::SegmentUuid;
+use crate::format::run::KeyBounds;
 use crate::format::segment::{PerStream, StreamKind};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -575,6 +576,8 @@ fn runs_of_sorts_end_at_the_same_ring_keys() {
         store.engine.add_range(RangeId(ranges), keys).unwrap();
         let cuts = store.engine.cuts(1 << 20);
         assert!((8..=16).contains(&cuts.len()) && cuts.is_sorted(), "{ranges} ranges: {cuts:?}");
+        let half = store.engine.cuts(64 << 10);
+        assert!(ranges > 8 || half.iter().all(|cut| cuts.contains(cut)), "{ranges} ranges: {half:?} {cuts:?}");
     }
 }
 
@@ -585,7 +588,7 @@ fn a_sweep_gives_back_the_later_runs_that_it_has_passed() {
     let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 6 * SEGMENT_BYTES);
     store.engine.options.run_bytes_max = 32 << 10;
     let mut newest = vec![0; KEYS as usize];
-    let (mut before, mut given_back, mut sweeps) = (None::<(u64, usize, MergePace)>, 0, 0);
+    let (mut before, mut given_back, mut sweeps, mut crossing) = (None::<(u64, usize, MergePace)>, 0, 0, 0);
     while sweeps < 3 {
         let number = store.writes.wrapping_mul(0x9E37_79B9) % KEYS;
         newest[number as usize] = (store.writes + 1) as u8;
@@ -597,6 +600,13 @@ fn a_sweep_gives_back_the_later_runs_that_it_has_passed() {
             sweeps += u64::from(before.take().is_some());
             continue;
         };
+        let is_within_an_eighth = |listed: &&ListedRun| {
+            let KeyBounds { lowest, highest } = listed.bounds();
+            lowest.highest() >> 29 == highest.highest() >> 29
+        };
+        crossing += runs.iter().filter(|listed| listed.age == 1).filter(|listed| !is_within_an_eighth(listed)).count();
+        let mut of_sorts = runs.iter().filter(|listed| listed.age > 1);
+        assert!(of_sorts.all(|listed| is_within_an_eighth(&listed)), "they end at eighths of the ring");
         let listed = runs.iter().filter(|listed| later.contains(&listed.id)).count();
         let former = before.replace((*age, listed, *pace)).filter(|(former, ..)| former == age);
         let Some((_, listed_before, pace_before)) = former.filter(|(_, before, _)| *before > listed) else { continue };
@@ -609,6 +619,40 @@ fn a_sweep_gives_back_the_later_runs_that_it_has_passed() {
         }
     }
     assert!(given_back > 20, "{given_back} runs");
+    assert!(crossing > 0, "parts of sweeps fill their runs");
+}
+
+/// Sorts are paid for the segments that they read and the runs that they write, merges for both kinds of pages.
+#[test]
+fn what_jobs_read_and_write_is_paid() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 6 * SEGMENT_BYTES);
+    while !store.engine.sorted.is_gathering() {
+        store.put(store.writes);
+        store.turn();
+    }
+    let work_of_job = |store: &mut SmallStore| {
+        store.engine.sorted.hold.work_bytes = 0;
+        while store.engine.is_sorting() {
+            store.turn();
+        }
+        store.engine.sorted.hold.work_bytes
+    };
+    let work = work_of_job(&mut store);
+    let written: u64 = store.engine.sorted.runs.iter().map(|listed| listed.file_bytes).sum();
+    assert!((written * 17 / 10..written * 23 / 10).contains(&work), "{work} B for runs of {written} B");
+
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(2);
+    let [newest, oldest] = &store.engine.sorted.runs[..] else { unreachable!("two were made") };
+    let read = newest.pages_bytes() + oldest.pages_bytes();
+    let (later, age, oldest_age) = (vec![newest.id], newest.age, oldest.age);
+    let sweep = sweep_of(MergePace::default());
+    store.engine.sorted.sweep = Some(RunSweep { later, age, oldest_age, part_bytes: 1 << 20, ..sweep });
+    store.engine.sorted.note_space();
+    assert!(store.engine.begin_merge());
+    let work = work_of_job(&mut store);
+    let bytes = read + store.engine.sorted.runs[0].file_bytes;
+    assert!((bytes * 9 / 10..bytes * 11 / 10).contains(&work), "{work} B for {bytes} B");
 }
 
 /// A clear examines all segments of its range again, also those that wait for a sync.
