@@ -48,7 +48,8 @@ def certain_bytes(store):
         evidence = [other.ends.get(sequence, 0) for other in segments if other.listed.stream == stream]
         end_sequence, end = state.ends[stream]
         evidence += [end] if end_sequence == sequence else []
-        end = seal.length if seal else max(evidence)
+        # A kill may leave a tail file with frames that other segments show to be synced: it mends them.
+        end = seal.length if seal else min(max(evidence), segment.tail_from)
         kind = f"{'sealed' if seal else 'open'} segment of stream {stream}"
         if end > FRAMES_AT:
             parts[kind] = (segment.file, 0, end)

@@ -138,6 +138,8 @@ class Segment:
         self.folded = fold(listed.uuid)
         self.frames, self.records = [], []
         self.end, self.why, self.synced, self.generation = FRAMES_AT, None, (0, 0), 0
+        # The first byte that the tail file has, too.
+        self.tail_from = segment_bytes
         if listed.stream == FOREGROUND and not listed.seal:
             self.lay_over(tail)
         self.scan(listed.seal.length if listed.seal else segment_bytes)
@@ -201,6 +203,7 @@ class Segment:
                 self.data = bytes(data)
                 header = self.frame_header(place)
                 if header and not isinstance(self.frame_records(header, self.segment_bytes), str):
+                    self.tail_from = min(self.tail_from, place)
                     at = round_up(end, TAIL_UNIT_BYTES)
                     continue
                 data[place : place + len(frame)] = before
