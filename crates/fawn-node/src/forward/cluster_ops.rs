@@ -47,6 +47,7 @@ impl ClusterOp {
     }
 }
 
+/// The newest boot of each member of the map, so that a request does not search all ranges.
 fn boots_of(map: &ClusterMap) -> HashMap<MemberId, BootId, FxBuildHasher> {
     let mut boots = HashMap::default();
     for member in map.ranges.iter().flat_map(|entry| &entry.members) {

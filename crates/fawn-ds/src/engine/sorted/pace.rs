@@ -9,8 +9,8 @@ use fawn_types::MonoMs;
 const SEARCH_MS: u64 = 1;
 /// Longest such delay, ms.
 const SEARCH_MS_MAX: u64 = 1024;
-/// Checks of the credit of puts for each segment of records that clients write, and while work is scarce: what puts write
-/// between two checks, they wait for.
+/// Checks of the credit of puts for each segment that they write. While work is scarce there are more: puts wait for all that
+/// they have written beyond their credit since the last one.
 const CHECKS_PER_SEGMENT: u64 = 32;
 const SCARCE_CHECKS_PER_SEGMENT: u64 = 256;
 /// Share of what puts have left, one in so many, that they may write without work in between.
@@ -89,7 +89,7 @@ impl PutRate {
 /// Progress of a merge against the space that puts have until it gives some back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct MergePace {
-    /// Bytes that it has read when it next gives back runs, and so far. Of a sweep only the oldest runs
+    /// Bytes that it will have read when it next gives back runs, and that it has read so far. Of a sweep only the oldest runs
     /// count: pages of later ones may be read twice, at ends of parts.
     pub(super) to_read_bytes: u64,
     pub(super) read_bytes: u64,
