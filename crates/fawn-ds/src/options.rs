@@ -122,7 +122,19 @@ impl Default for Options {
     }
 }
 
+/// Keys of an index up to which no page splits, in a store that sorts all its segments: only what is not sorted yet has entries.
+const SORTED_ENTRIES_MIN: u32 = 1 << 14;
+
 impl Options {
+    /// Sizes of a new index of a store with such pointers.
+    pub(crate) fn index_of_range(&self, pointers: PointerWidth) -> IndexOptions {
+        let entries_min = match self.layout {
+            RecordLayout::Sorted => self.index.entries_min.min(SORTED_ENTRIES_MIN),
+            RecordLayout::Log | RecordLayout::Auto => self.index.entries_min,
+        };
+        IndexOptions { entries_min, pointers, ..self.index }
+    }
+
     /// Maximum bytes of the append window; beyond that, appends return `Overloaded`.
     pub(crate) fn write_buffer_bytes_max(&self) -> usize {
         let share = (self.memory_bytes / 8).min(32 << 20) as usize;

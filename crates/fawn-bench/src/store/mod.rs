@@ -160,6 +160,14 @@ pub trait Contender {
         Ok(None)
     }
 
+    /// Lets a filled store do what it does while nothing is written. By default it does nothing.
+    ///
+    /// # Errors
+    /// If the engine fails, or does not end.
+    fn rest(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
+
     /// Visits the first keys of a filled store, at least so many, in its own order; `None` if this store has no scan here.
     ///
     /// # Errors

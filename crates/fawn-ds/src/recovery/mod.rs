@@ -93,7 +93,7 @@ impl<D: Device> Engine<D> {
             return Err(OpenError::SecretDiffers);
         }
         options.segment_bytes = identity.segment_bytes;
-        options.index.pointers = identity.pointers;
+        options.index = options.index_of_range(identity.pointers);
         let clock = manifest.state().clock;
         let clock = clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));

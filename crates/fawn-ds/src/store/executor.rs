@@ -258,6 +258,7 @@ impl OpExecutor {
         progress.synced < progress.appended
             || self.engine.in_flight() > 0
             || self.engine.log_report().verifications_queued > 0
+            || self.engine.is_sorting()
     }
 
     fn look_up(&mut self, op: Op, plan: Option<LookupPlan>) -> Result<Progress> {

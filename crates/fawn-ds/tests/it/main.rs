@@ -76,6 +76,7 @@ mod sorted_jobs;
 mod sorted_late;
 mod sorted_pace;
 mod sorted_ranges;
+mod sorted_rest;
 mod sorted_scans;
 mod sorted_space;
 mod sorted_splits;

@@ -166,6 +166,10 @@ impl<D: Device> Contender for FawnDs<D> {
         self.filled()?.mixed(mix).map(Some)
     }
 
+    fn rest(&mut self) -> Result<(), BenchError> {
+        self.filled()?.rest()
+    }
+
     fn scan(&mut self, keys: u64) -> Result<Option<Row>, BenchError> {
         self.filled()?.scan(keys).map(Some)
     }

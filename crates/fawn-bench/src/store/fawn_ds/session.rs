@@ -17,6 +17,10 @@ const DELETED: u16 = u16::MAX;
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Time added to now, so that all timers of the engine are due.
 const LATER_MS: u64 = 60_000;
+/// Time without work of the sorted tier after which a rest ends, and maximum length of a rest. The tier rests a second after the
+/// last write.
+const REST_CALM: Duration = Duration::from_secs(2);
+const REST_MAX: Duration = Duration::from_secs(900);
 
 pub(super) struct BenchSession<D: Device> {
     /// The contender's name.
@@ -247,6 +251,22 @@ impl<D: Device> BenchSession<D> {
         while self.engine.watermarks().flushed < self.engine.watermarks().appended {
             self.turn(true)?;
             self.engine.submit(now().plus_ms(LATER_MS));
+        }
+        Ok(())
+    }
+
+    /// Takes turns until the sorted tier has done what it does while nothing is written.
+    pub(super) fn rest(&mut self) -> Result<(), BenchError> {
+        let begun = Instant::now();
+        let mut worked = begun;
+        while worked.elapsed() < REST_CALM {
+            if begun.elapsed() > REST_MAX {
+                return Err(BenchError::failed(self.name, "the sorted tier does not come to rest"));
+            }
+            self.turn(true)?;
+            if self.engine.is_sorting() {
+                worked = Instant::now();
+            }
         }
         Ok(())
     }

@@ -64,7 +64,8 @@ impl FigureRun<'_> {
             eprintln!("{}: no limit of its space", self.contenders[at].name());
             return Ok(());
         }
-        self.tier_gets(at, store, "after the load", pair)?;
+        self.contenders[at].rest()?;
+        self.tier_gets(at, store, "after the load and a rest", pair)?;
         let churn = Mix {
             put_percent: 100,
             delete_percent: 0,
@@ -82,6 +83,8 @@ impl FigureRun<'_> {
         };
         self.emit(store.describe(row), &store.point("overwrites"), pair)?;
         self.tier_gets(at, store, "after overwrites", pair)?;
+        self.contenders[at].rest()?;
+        self.tier_gets(at, store, "after overwrites and a rest", pair)?;
         self.contenders[at].verify()?;
         self.contenders[at].discard()
     }

@@ -227,7 +227,9 @@ impl<D: Device> Engine<D> {
             slots.push(segment.slot);
         }
         // A run for every segment would make many small ones. A full store makes space with them, and so do deletes.
-        let is_any_enough = self.full || reason == SortReason::Deletes;
+        let space_bytes = self.space_of_records(bytes);
+        let is_paid_by_rest = space_bytes <= self.sorted.rest.bytes_max();
+        let is_any_enough = self.full || reason == SortReason::Deletes || is_paid_by_rest;
         let bytes_min = if is_any_enough { 1 } else { bytes_max };
         if slots.is_empty() || (slots.len() == sortable.len() && bytes < bytes_min) {
             // Live bytes of sealed segments only become fewer. So only a segment that is not movable yet changes this.
@@ -240,6 +242,9 @@ impl<D: Device> Engine<D> {
             return false;
         }
         (self.sorted.unsorted_bytes, self.sorted.sorted_at_bytes) = (all_bytes - bytes, self.stats.record_bytes);
+        if is_paid_by_rest {
+            self.sorted.rest.pay(space_bytes);
+        }
         let age = self.sorted.runs.first().map_or(1, |newest| newest.age + 1);
         for &slot in &slots {
             let segment = self.segments.expect_mut(slot);
@@ -247,7 +252,6 @@ impl<D: Device> Engine<D> {
         }
         slots.reverse();
         let id = self.sorted.next_job();
-        let space_bytes = self.space_of_records(bytes);
         let mut job = SortJob::of_segments(id, slots, age, self.secret, bytes as usize);
         job.space_bytes = space_bytes;
         self.sorted.job = Some(Box::new(job));

@@ -11,7 +11,7 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{RingKey, Version};
 use smallvec::SmallVec;
 
-/// The runs that a lookup has searched: it does not search them again when it continues after a read.
+/// The runs of which a lookup has searched pages: it does not search them again when it continues after a read.
 #[derive(Debug, Default)]
 pub(crate) struct RunsPassed {
     /// Runs without a record of the key that counts.
@@ -39,7 +39,7 @@ pub(crate) enum RunHit {
     Read(ReadSpan),
 }
 
-/// Result of a search in one run.
+/// Result of a search in pages of one run.
 enum InRun {
     None,
     Hit(RunHit),
@@ -57,14 +57,21 @@ impl<D: Device> Engine<D> {
             return Ok(RunHit::Absent);
         }
         let ring_key = RingKey::of(&self.secret, key);
-        let covers = |listed: &&ListedRun| listed.covers(&ring_key);
-        let ids: SmallVec<[u64; 8]> = self.sorted.runs.iter().filter(covers).map(|listed| listed.id).collect();
-        for id in ids {
+        let places: SmallVec<[usize; 24]> = self.sorted.runs.covering(&ring_key).collect();
+        for place in places {
+            let ListedRun { id, run, .. } = &self.sorted.runs[place];
+            let id = *id;
             if progress.passed.contains(&id) {
                 continue;
             }
-            let plan = progress.waiting.take_if(|(waiting, _)| *waiting == id).map(|(_, plan)| plan);
-            match self.find_in_run(at, id, (ring_key, key), plan, progress)? {
+            let plan = match progress.waiting.take_if(|(waiting, _)| *waiting == id) {
+                Some((_, plan)) => plan,
+                None => match run.lookup(Space::KEYS, ring_key, key) {
+                    RunLookup::Read(plan) => plan,
+                    RunLookup::Absent | RunLookup::Found(_) => continue,
+                },
+            };
+            match self.find_in_run(at, place, plan, progress)? {
                 InRun::None => progress.passed.push(id),
                 InRun::Hit(hit) => return Ok(hit),
             }
@@ -72,31 +79,25 @@ impl<D: Device> Engine<D> {
         Ok(RunHit::Absent)
     }
 
+    /// Continues the lookup in the run at this place.
     fn find_in_run(
         &mut self,
         at: usize,
-        id: u64,
-        (ring_key, key): (RingKey, &[u8]),
-        plan: Option<RunPlan>,
+        place: usize,
+        plan: RunPlan,
         progress: &mut RunsPassed,
     ) -> Result<InRun, EngineError> {
-        let mut next = plan;
-        if next.is_none() {
-            let Some(listed) = self.sorted.find(id) else { return Ok(InRun::None) };
-            next = match listed.run.lookup(Space::KEYS, ring_key, key) {
-                RunLookup::Read(plan) => Some(plan),
-                RunLookup::Absent | RunLookup::Found(_) => return Ok(InRun::None),
-            };
-        }
+        let mut next = Some(plan);
         while let Some(plan) = next.take() {
             let offset = plan.offset();
-            if !self.load_run_page(id, offset) {
+            if !self.load_run_page(place, offset) {
+                let id = self.sorted.runs[place].id;
                 let span = ReadSpan::of_run(id, offset, progress.waiting.is_some());
                 progress.waiting = Some((id, plan));
                 return Ok(InRun::Hit(RunHit::Read(span)));
             }
             let page = core::mem::take(&mut self.scratch);
-            let found = self.judge_run_page(at, id, plan, &page);
+            let found = self.judge_run_page(at, place, plan, &page);
             self.scratch = page;
             match found? {
                 PageJudgement::None => return Ok(InRun::None),
@@ -107,8 +108,14 @@ impl<D: Device> Engine<D> {
         Ok(InRun::None)
     }
 
-    fn judge_run_page(&mut self, at: usize, id: u64, plan: RunPlan, page: &[u8]) -> Result<PageJudgement, EngineError> {
-        let Some(listed) = self.sorted.find(id) else { return Ok(PageJudgement::None) };
+    fn judge_run_page(
+        &mut self,
+        at: usize,
+        place: usize,
+        plan: RunPlan,
+        page: &[u8],
+    ) -> Result<PageJudgement, EngineError> {
+        let listed = &self.sorted.runs[place];
         let (file, number) = (listed.file, (plan.offset() / PAGE_BYTES as u64) as u32);
         match listed.run.resume(plan, page) {
             Ok(RunLookup::Absent) => Ok(PageJudgement::None),
@@ -133,9 +140,9 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Copies a run's page to the scratch buffer, from the read just resumed or from the page cache.
-    fn load_run_page(&mut self, id: u64, offset: u64) -> bool {
-        let Some(file) = self.sorted.find(id).map(|listed| listed.file) else { return false };
+    /// Copies a page of the run at this place to the scratch buffer, from the read just resumed or from the page cache.
+    fn load_run_page(&mut self, place: usize, offset: u64) -> bool {
+        let ListedRun { id, file, .. } = self.sorted.runs[place];
         if let Some(FetchResume { span, buf }) = &self.resume
             && span.run() == Some(id)
             && u64::from(span.from) == offset

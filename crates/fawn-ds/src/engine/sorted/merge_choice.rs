@@ -10,6 +10,8 @@ const LATER_AGES_MAX: usize = 16;
 const MERGED_AGES: usize = 8;
 /// Ages of later runs before they are merged with the oldest ones.
 const SWEPT_AGES_MIN: usize = 4;
+/// Later runs, in percent of the oldest ones, that are merged with these while nothing is written.
+const SWEPT_AT_REST_PERCENT: u64 = 6;
 
 /// Space that the store has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +75,26 @@ pub(super) fn choose_merge(runs: &[MergeCandidate], space: SpaceLeft) -> Option<
             return Some(ChosenMerge::Sweep(later));
         }
         choose_later(runs, later).map(ChosenMerge::Later)
+    })
+}
+
+/// Chooses among all runs for jobs that write at most so many bytes, while nothing is written and no merge is due: all
+/// later runs with the oldest ones, or else with each other. Returns the bytes that the merge writes, too.
+pub(super) fn choose_at_rest(runs: &[MergeCandidate], bytes_max: u64) -> Option<(ChosenMerge, u64)> {
+    let oldest = runs.last()?.age;
+    let bytes = |of: &Range<usize>| runs[of.clone()].iter().map(|run| run.file_bytes).sum::<u64>();
+    groups(runs).find_map(|group| {
+        let (later, oldest) = split_off_oldest(runs, &group, oldest);
+        let (later_bytes, oldest_bytes) = (bytes(&later), bytes(&oldest));
+        let is_worthwhile = later_bytes > 0 && later_bytes * 100 >= oldest_bytes * SWEPT_AT_REST_PERCENT;
+        let chosen = if !oldest.is_empty() && is_worthwhile && later_bytes + oldest_bytes <= bytes_max {
+            (ChosenMerge::Sweep(later), later_bytes + oldest_bytes)
+        } else if ages(&runs[later.clone()]).count() > 1 {
+            (ChosenMerge::Later(later), later_bytes)
+        } else {
+            return None;
+        };
+        (chosen.1 <= bytes_max).then_some(chosen)
     })
 }
 
@@ -160,6 +182,27 @@ mod tests {
         assert_eq!(choose_merge(&runs(11), SpaceLeft::Little), None);
         assert_eq!(choose_merge(&runs(1 << 40), SpaceLeft::None), Some(Sweep(0..1)));
         assert_eq!(choose_merge(&candidates(&[(1, 1)], &[]), SpaceLeft::None), None, "nothing is newer");
+    }
+
+    #[test]
+    fn a_rest_merges_all_later_runs_as_far_as_it_may_write() {
+        let choose =
+            |runs: &[(u64, u64)], barred: &[usize], bytes_max| choose_at_rest(&candidates(runs, barred), bytes_max);
+        assert_eq!(choose(&[], &[], 1_000), None);
+        assert_eq!(choose(&[(1, 50), (1, 50)], &[], 1_000), None, "nothing is newer");
+        assert_eq!(choose(&[(2, 6), (1, 50), (1, 50)], &[], 106), Some((Sweep(0..1), 106)));
+        assert_eq!(choose(&[(2, 6), (1, 50), (1, 50)], &[], 105), None, "later runs of one age stay");
+        assert_eq!(choose(&[(2, 5), (1, 100)], &[], 1_000), None, "too few");
+        assert_eq!(choose(&[(4, 1), (3, 2), (2, 2), (1, 100)], &[], 1_000), Some((Later(0..3), 5)));
+        assert_eq!(choose(&[(4, 1), (3, 2), (2, 3), (1, 100)], &[], 1_000), Some((Sweep(0..3), 106)));
+        assert_eq!(choose(&[(4, 1), (3, 2), (2, 3), (1, 100)], &[], 105), Some((Later(0..3), 6)));
+        assert_eq!(choose(&[(4, 1), (3, 2), (2, 3), (1, 100)], &[], 5), None);
+        assert_eq!(
+            choose(&[(4, 1), (3, 1), (2, 9), (1, 9)], &[3], 99),
+            Some((Later(0..3), 11)),
+            "the oldest is barred"
+        );
+        assert_eq!(choose(&[(4, 1), (3, 1), (2, 9), (1, 9)], &[2], 99), Some((Later(0..2), 2)));
     }
 
     #[test]

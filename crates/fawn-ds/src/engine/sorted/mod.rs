@@ -13,6 +13,8 @@ mod job;
 mod lookup;
 mod merge_choice;
 mod pace;
+mod rest;
+mod run_list;
 mod scan;
 mod space;
 mod stretch;
@@ -39,6 +41,8 @@ pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
 pub(super) use lookup::{RunHit, RunsPassed};
 use pace::{JobSearch, PutHold};
+use rest::RestWatch;
+use run_list::RunList;
 pub(super) use stretch::RunStretch;
 use sweep::RunSweep;
 pub(super) use transfer::RunsTransfer;
@@ -59,8 +63,7 @@ pub(crate) struct ListedRun {
 
 #[derive(Debug, Default)]
 pub(crate) struct SortedTier {
-    /// Newest first.
-    runs: Vec<ListedRun>,
+    runs: RunList,
     /// Runs whose removal from the manifest is durable: their files go once nothing reads them.
     retired: Vec<ListedRun>,
     job: Option<Box<SortJob>>,
@@ -96,6 +99,7 @@ pub(crate) struct SortedTier {
     unsorted_bytes: u64,
     sorted_at_bytes: u64,
     hold: PutHold,
+    rest: RestWatch,
 }
 
 impl SortedTier {
@@ -172,7 +176,7 @@ impl SortedTier {
 
     /// Whether there may be an older record of a key in a run, or in one that is being made.
     fn may_have(&self, key: &RingKey) -> bool {
-        self.job.is_some() || self.runs.iter().any(|listed| listed.run.may_contain(Space::KEYS, key))
+        self.job.is_some() || self.runs.covering(key).any(|at| self.runs[at].run.may_contain(Space::KEYS, key))
     }
 
     fn find(&self, id: u64) -> Option<&ListedRun> {
@@ -186,9 +190,8 @@ impl SortedTier {
     /// Enters a run in its place by age.
     fn enter(&mut self, RunEntry { file_bytes, age, .. }: RunEntry, run: Run, file: FileId) {
         self.last_id += 1;
-        let at = self.runs.partition_point(|other| other.age > age);
         let (id, pins, failures) = (self.last_id, 0, ReadFailures::default());
-        self.runs.insert(at, ListedRun { id, age, file_bytes, run, file, pins, failures });
+        self.runs.insert(ListedRun { id, age, file_bytes, run, file, pins, failures });
         self.run_search.note_change();
     }
 
@@ -271,6 +274,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn open_runs(&mut self) -> Result<(), OpenError> {
         for entry in self.manifest.state().runs.clone() {
             let (run, file) = open_run(&mut self.device, self.store, &self.secret, entry)?;
+            self.sorted.rest.credit(entry.file_bytes);
             self.sorted.enter(entry, run, file);
         }
         self.sorted.is_active = self.manifest.state().indexes_deletes;
@@ -293,7 +297,7 @@ impl<D: Device> Engine<D> {
     /// Drops runs from the list, once the manifest does not list them any more; their files go later.
     fn retire_runs(&mut self, ids: &[u64]) {
         let SortedTier { runs, retired, .. } = &mut self.sorted;
-        retired.extend(runs.extract_if(.., |listed| ids.contains(&listed.id)));
+        retired.extend(runs.take(ids));
     }
 
     fn drop_edits(&self, ids: &[u64]) -> Vec<ManifestEdit> {

@@ -6,7 +6,7 @@
 //! After a crash the next sweep merges the finished parts again.
 use super::super::Engine;
 use super::job::{LATER_FILTER_BITS, RunInputs, SortJob};
-use super::merge_choice::{ChosenMerge, MergeCandidate, choose_merge, choose_newer};
+use super::merge_choice::{ChosenMerge, MergeCandidate, choose_at_rest, choose_merge, choose_newer};
 use super::pace::MergePace;
 use super::{ListedRun, SortedTier};
 use crate::format::run::{KeyBounds, Space};
@@ -115,10 +115,24 @@ impl<D: Device> Engine<D> {
             return choose_newer(&candidates[..newer]).is_some_and(|places| self.merge_later(places))
                 || self.begin_part();
         }
-        match choose_merge(&candidates, space) {
-            None => false,
-            Some(ChosenMerge::Later(places)) => self.merge_later(places),
-            Some(ChosenMerge::Sweep(places)) => {
+        if let Some(chosen) = choose_merge(&candidates, space) {
+            return self.begin_chosen(chosen);
+        }
+        let chosen = choose_at_rest(&candidates, self.sorted.rest.bytes_max());
+        chosen.is_some_and(|(chosen, bytes)| {
+            let has_begun = self.begin_chosen(chosen);
+            // A sweep that has no room yet begins later.
+            if has_begun || self.sorted.sweep.is_some() {
+                self.sorted.rest.pay(bytes);
+            }
+            has_begun
+        })
+    }
+
+    fn begin_chosen(&mut self, chosen: ChosenMerge) -> bool {
+        match chosen {
+            ChosenMerge::Later(places) => self.merge_later(places),
+            ChosenMerge::Sweep(places) => {
                 self.begin_sweep(places);
                 self.begin_part()
             }
@@ -201,7 +215,7 @@ impl<D: Device> Engine<D> {
         let part = sweep.next_part(runs, bytes_max);
         let mut inputs = RunInputs { replaced: part.oldest.clone(), ..RunInputs::default() };
         let (mut sources, mut pages) = (Vec::new(), 0);
-        for listed in runs {
+        for listed in runs.iter() {
             let source = if part.oldest.contains(&listed.id) {
                 RunSource::all(&listed.run)
             } else if sweep.later.contains(&listed.id) {

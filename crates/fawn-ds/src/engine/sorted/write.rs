@@ -49,6 +49,7 @@ impl From<DeviceError> for SortFailure {
 impl<D: Device> Engine<D> {
     /// Continues the job, or begins one that is due.
     pub(in crate::engine) fn advance_sort(&mut self) {
+        self.watch_rest();
         self.step_sort();
         self.hold_puts_if_ahead();
     }
@@ -95,7 +96,8 @@ impl<D: Device> Engine<D> {
         let paused = self.continue_runs(&mut job);
         self.sorted.job = Some(job);
         match paused {
-            Ok(SortPause::Step | SortPause::Device) => {}
+            Ok(SortPause::Step) => self.progressed = true,
+            Ok(SortPause::Device) => {}
             Ok(SortPause::Complete) => self.list_runs(),
             Err(failure) => self.sort_failed(&failure),
         }

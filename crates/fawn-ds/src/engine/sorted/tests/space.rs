@@ -403,11 +403,49 @@ fn a_run_that_is_being_made_may_have_any_key() {
     assert!(tier.may_have(&key));
 }
 
+#[test]
+fn puts_that_wait_are_no_rest() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1 << 30);
+    (0..10).for_each(|_| store.put(store.writes));
+    (0..10).for_each(|_| store.turn());
+    store.engine.now = store.now.plus_ms(5_000);
+    store.engine.sorted.hold.is_on = true;
+    store.engine.watch_rest();
+    assert_eq!(store.engine.sorted.rest.bytes_max(), 0);
+    store.engine.sorted.hold.is_on = false;
+    store.engine.watch_rest();
+    assert!(store.engine.sorted.rest.bytes_max() > 4_000);
+}
+
+/// The list compares less than the bounds, and apart from the runs.
+#[test]
+fn the_runs_that_cover_a_key_are_those_between_whose_bounds_it_is() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 4 * SEGMENT_BYTES);
+    store.engine.options.run_bytes_max = SEGMENT_BYTES;
+    let (mut checks, mut runs) = (0, 0);
+    for round in 0..200_u64 {
+        (0..64).for_each(|number| store.put((round * 64 + number) % 3_000));
+        store.turn();
+        let list = &store.engine.sorted.runs;
+        let ends = list.iter().flat_map(|listed| [listed.bounds().lowest, listed.bounds().highest]);
+        let others = (0..16).map(|number| RingKey::of(&SECRET, &key(round + number)));
+        for key in ends.chain(others) {
+            let covering: Vec<usize> = list.covering(&key).collect();
+            let expected: Vec<usize> = (0..list.len()).filter(|&at| list[at].covers(&key)).collect();
+            assert_eq!(covering, expected);
+            checks += covering.len();
+        }
+        runs = runs.max(list.len());
+    }
+    assert!(runs > 20 && checks > 1_000 && store.engine.stats().sweep_parts > 10, "{runs} {checks}");
+}
+
 /// The end of a job is a change, but not for the segments of which it could take nothing.
 #[test]
 fn a_sort_that_took_nothing_is_not_repeated_at_once() {
     let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1 << 30);
-    (0..10).for_each(|_| store.turn());
+    // A rest, with which searches begin, has begun.
+    (0..1_100).for_each(|_| store.turn());
     let before = store.engine.stats().sort_searches;
     let id = store.engine.sorted.next_job();
     store.engine.sorted.job = Some(Box::new(SortJob::of_segments(id, Vec::new(), 1, SECRET, 0)));

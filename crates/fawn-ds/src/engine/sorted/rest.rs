@@ -1,0 +1,90 @@
+//! Rest of the tier: while clients write nothing, it sorts what is left in sealed segments and merges all later runs, although
+//! they are few. Each is memory for index entries, filters and fences, and work for lookups.
+use super::super::Engine;
+use fawn_flash::Device;
+use fawn_types::MonoMs;
+
+/// Time without a write before the tier rests, ms.
+const REST_MS: u64 = 1_000;
+
+/// Watch for a time without writes, and the credit of jobs for which only that is the reason.
+///
+/// They write at most as many bytes as clients have, so that writes with pauses between them do not wear the device out; after
+/// an opening also as many as the runs have.
+#[derive(Debug, Default)]
+pub(super) struct RestWatch {
+    /// Record bytes by the last write, and its time; until there is one, that of the first poll.
+    written_bytes: u64,
+    written_at: Option<MonoMs>,
+    is_on: bool,
+    credit_bytes: u64,
+}
+
+impl RestWatch {
+    /// Takes in the record bytes of clients' writes so far. Returns whether a rest begins.
+    pub(super) fn note(&mut self, now: MonoMs, record_bytes: u64) -> bool {
+        if record_bytes != self.written_bytes {
+            self.credit(record_bytes - self.written_bytes);
+            (self.written_bytes, self.written_at, self.is_on) = (record_bytes, Some(now), false);
+            return false;
+        }
+        let was_on = self.is_on;
+        self.is_on = now.ms_since(*self.written_at.get_or_insert(now)) >= REST_MS;
+        self.is_on && !was_on
+    }
+
+    /// Allows jobs to write so many bytes more.
+    pub(super) const fn credit(&mut self, bytes: u64) {
+        self.credit_bytes = self.credit_bytes.saturating_add(bytes);
+    }
+
+    /// Bytes that a job may write only because of the rest.
+    pub(super) const fn bytes_max(&self) -> u64 {
+        if self.is_on { self.credit_bytes } else { 0 }
+    }
+
+    /// A job begins that writes so many bytes.
+    pub(super) const fn pay(&mut self, bytes: u64) {
+        self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// Begins or ends the rest.
+    pub(super) fn watch_rest(&mut self) {
+        // Puts that wait are no rest.
+        let has_begun = !self.sorted.hold.is_on && self.sorted.rest.note(self.now.mono, self.stats.record_bytes);
+        if has_begun {
+            self.sorted.note_space();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rest_begins_once_a_second_after_the_last_write() {
+        let mut rest = RestWatch::default();
+        rest.credit(5);
+        assert!(!rest.note(MonoMs(5_000), 0) && !rest.note(MonoMs(5_999), 0), "an opening is as a write");
+        assert!(rest.note(MonoMs(6_000), 0));
+        let mut rest = RestWatch::default();
+        rest.credit(5);
+        assert!(!rest.note(MonoMs(10), 100));
+        assert!(!rest.note(MonoMs(500), 100) && !rest.note(MonoMs(1_009), 100));
+        assert_eq!(rest.bytes_max(), 0);
+        assert!(rest.note(MonoMs(1_010), 100));
+        assert_eq!(rest.bytes_max(), 105);
+        assert!(!rest.note(MonoMs(1_011), 100), "it has begun before");
+        rest.pay(100);
+        assert_eq!(rest.bytes_max(), 5);
+        assert!(!rest.note(MonoMs(1_020), 130));
+        assert_eq!(rest.bytes_max(), 0, "a write ends it");
+        assert!(!rest.note(MonoMs(2_019), 130) && rest.note(MonoMs(2_020), 130));
+        assert_eq!(rest.bytes_max(), 35);
+        rest.pay(36);
+        assert_eq!(rest.bytes_max(), 0);
+    }
+}

@@ -1,0 +1,145 @@
+//! Rest of the sorted tier: what it does while nothing is written, and how much that writes.
+use crate::sorted_files::put;
+use crate::sorted_tier::sorted;
+use crate::support::{TestNode, small};
+use fawn_ds::internals::{Options, RecordLayout, View};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, Now};
+
+const KEYS: u64 = 8_000;
+/// Keys of a load after which there are later runs, too few for a merge with the oldest ones.
+const LOADED_KEYS: u64 = 36_000;
+
+fn options() -> Options {
+    Options { segment_bytes: 128 << 10, sort_bytes: 256 << 10, ..sorted(Durability::Memory) }
+}
+
+fn open(disk: &SimDisk, options: Options) -> TestNode {
+    TestNode::open(disk, options, Now::at(1_000)).unwrap()
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("{:016x}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15)).into_bytes()
+}
+
+fn write(node: &mut TestNode, number: u64, at: u64) {
+    put(node, &key(number), Some(&[at as u8; 256]));
+    if at.is_multiple_of(32) {
+        node.turn();
+    }
+}
+
+/// Jobs end at once on this device: no job outlasts a few turns.
+fn finish_jobs(node: &mut TestNode) {
+    for _ in 0..2_000 {
+        node.turn();
+        if !node.engine.is_sorting() && !node.engine.has_progress() {
+            return;
+        }
+    }
+    panic!("{:?}", node.engine);
+}
+
+/// Does what is due without a rest: timers of less than a second.
+fn finish_due_jobs(node: &mut TestNode) {
+    for _ in 0..9 {
+        node.now = node.now.plus_ms(100);
+        finish_jobs(node);
+    }
+}
+
+/// Nothing is written for so long.
+fn pause(node: &mut TestNode, ms: u64) {
+    node.settle();
+    node.now = node.now.plus_ms(ms);
+    finish_jobs(node);
+}
+
+/// Reads for each lookup of an absent key.
+fn reads_per_miss(node: &mut TestNode) -> f64 {
+    let before = node.engine.stats().reads;
+    for number in 0..4_000u64 {
+        assert!(node.get(format!("absent {number}").as_bytes(), View::Committed).unwrap().is_none());
+    }
+    (node.engine.stats().reads - before) as f64 / 4_000.0
+}
+
+#[test]
+fn a_store_that_rests_has_few_runs_and_little_memory() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, options());
+    (0..LOADED_KEYS).for_each(|number| write(&mut node, number, number));
+    finish_due_jobs(&mut node);
+    let bytes_per_key = |node: &TestNode| node.engine.memory().index_bytes as f64 / LOADED_KEYS as f64;
+    let (runs, before) = (node.engine.runs(), bytes_per_key(&node));
+    pause(&mut node, 1_100);
+    let after = bytes_per_key(&node);
+    assert!(node.engine.runs() < runs, "{} runs, {runs} before", node.engine.runs());
+    assert!(after < before * 3.0 / 4.0, "{after} B a key, {before} before");
+    let misses = reads_per_miss(&mut node);
+    assert!(misses < 0.15, "{misses}");
+    for number in 0..LOADED_KEYS {
+        let found = node.get(&key(number), View::Committed).unwrap().unwrap();
+        assert_eq!(found.value[0], number as u8);
+    }
+    let listed = node.engine.stats().runs_listed;
+    (0..100).for_each(|_| pause(&mut node, 10_000));
+    assert_eq!(node.engine.stats().runs_listed, listed, "it does nothing more");
+}
+
+/// Bytes of runs that are written for each byte of puts, by overwrites of which so many follow each other without a pause.
+fn sorted_per_byte(puts_between_pauses: u64) -> (f64, u64) {
+    const PUTS: u64 = 40_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, options());
+    let mut rng = Rng::new(7);
+    (0..KEYS).for_each(|number| write(&mut node, number, number));
+    pause(&mut node, 5_000);
+    let before = *node.engine.stats();
+    for at in 0..PUTS {
+        write(&mut node, rng.below(KEYS), at);
+        if at % puts_between_pauses == puts_between_pauses - 1 {
+            pause(&mut node, 5_000);
+        }
+    }
+    let stats = node.engine.stats();
+    let written_bytes = stats.sort_bytes - before.sort_bytes;
+    (written_bytes as f64 / (stats.record_bytes - before.record_bytes) as f64, stats.runs_listed - before.runs_listed)
+}
+
+/// Without the limit, pauses would have all that the store has written again and again: ten bytes for each that is put.
+#[test]
+fn pauses_add_little_to_what_is_written() {
+    let (steady, _) = sorted_per_byte(40_000);
+    for puts_between_pauses in [100, 500, 2_000, 10_000] {
+        let (paused, jobs) = sorted_per_byte(puts_between_pauses);
+        println!("{puts_between_pauses} puts between pauses: {paused:.2} B for each, {steady:.2} without; {jobs} jobs");
+        assert!(paused < steady + 1.3, "{puts_between_pauses}: {paused}, {steady} without pauses");
+    }
+}
+
+/// A load is often closed before the store is served.
+#[test]
+fn a_store_that_is_opened_rests_without_a_write_before() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, options());
+    (0..LOADED_KEYS).for_each(|number| write(&mut node, number, number));
+    node.engine.close().unwrap();
+    let mut node = open(&disk, options());
+    finish_due_jobs(&mut node);
+    let runs = node.engine.runs();
+    pause(&mut node, 1_100);
+    assert!(node.engine.runs() < runs, "{} runs, {runs} before", node.engine.runs());
+}
+
+/// Neither does the log's tier sort anything at rest.
+#[test]
+fn a_store_that_sorts_nothing_rests_without_work() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let layout = RecordLayout::Auto;
+    let mut node = open(&disk, Options { layout, memory_bytes: 8 << 20, ..small(Durability::Memory) });
+    (0..2_000).for_each(|number| write(&mut node, number, number));
+    (0..10).for_each(|_| pause(&mut node, 10_000));
+    assert_eq!((node.engine.runs(), node.engine.stats().sort_bytes), (0, 0));
+}
