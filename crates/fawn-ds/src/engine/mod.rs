@@ -33,6 +33,7 @@ mod sole_epoch;
 mod sorted;
 mod transfer;
 mod transfer_scan;
+mod upkeep;
 mod verify;
 
 pub use blob::BlobTicket;

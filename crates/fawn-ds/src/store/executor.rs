@@ -244,9 +244,11 @@ impl OpExecutor {
             Op::Sync => Ok(Progress::Syncing(self.engine.progress(RANGE).appended)),
             Op::Tick => {
                 let is_confirming = self.engine.is_confirming();
-                let scrub_at = self.engine.scrub_at();
-                let scrub_in_ms = scrub_at.map(|at| at.ms_since(self.now.mono));
-                Ok(Progress::Done(Response::Ticked { is_busy: self.is_busy(), is_confirming, scrub_in_ms }))
+                // Between ticks nothing takes in completions, unless there are other operations.
+                let next_step_at = self.engine.has_upkeep().then_some(self.now.mono);
+                let upkeep = [self.engine.upkeep_at(), next_step_at].into_iter().flatten().min();
+                let upkeep_in_ms = upkeep.map(|at| at.ms_since(self.now.mono));
+                Ok(Progress::Done(Response::Ticked { is_busy: self.is_busy(), is_confirming, upkeep_in_ms }))
             }
             Op::Close => unreachable!("the driver closes"),
         }
@@ -258,7 +260,7 @@ impl OpExecutor {
         progress.synced < progress.appended
             || self.engine.in_flight() > 0
             || self.engine.log_report().verifications_queued > 0
-            || self.engine.is_sorting()
+            || self.engine.has_upkeep()
     }
 
     fn look_up(&mut self, op: Op, plan: Option<LookupPlan>) -> Result<Progress> {

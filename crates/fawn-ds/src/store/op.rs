@@ -75,8 +75,8 @@ pub(super) enum Response {
         is_busy: bool,
         /// The engine confirms what its opening deferred.
         is_confirming: bool,
-        /// Time until the engine wants to read for its scrub.
-        scrub_in_ms: Option<u64>,
+        /// Time until the engine wants to be polled for upkeep.
+        upkeep_in_ms: Option<u64>,
     },
     Closed,
     Failed(Error),

@@ -11,11 +11,11 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(250);
 /// How often it is looked after while it confirms what its opening deferred.
 const CONFIRMING_TICK: Duration = Duration::from_micros(200);
-/// How often at most, while a segment is being read.
-const SCRUB_TICK: Duration = Duration::from_millis(4);
-/// How often a store that rests is looked after at least, if it is scrubbed: its clock may run ahead of this thread's.
-const SCRUB_TICK_MAX: Duration = Duration::from_secs(60);
-/// After so many ticks without a write or work in flight the thread sleeps until the next write, or until the scrub is due.
+/// How often at most, while a segment is scrubbed, or segments are sorted or runs merged.
+const UPKEEP_TICK: Duration = Duration::from_millis(4);
+/// How often a store that rests is looked after at least, if it has upkeep to do: its clock may run ahead of this thread's.
+const UPKEEP_TICK_MAX: Duration = Duration::from_secs(60);
+/// After so many ticks without a write or work in flight the thread sleeps until the next write, or until its upkeep is due.
 const CALM_TICKS: u32 = 8;
 
 pub(super) fn spawn(shared: &Arc<EngineQueue>) -> Result<JoinHandle<()>> {
@@ -32,9 +32,9 @@ fn run(shared: &EngineQueue) {
     loop {
         let Some(has_written) = shared.wait_for_tick(calm.interval(), calm.is_calm()) else { return };
         match shared.call(Op::Tick) {
-            Ok(Response::Ticked { is_busy, is_confirming, scrub_in_ms }) => {
+            Ok(Response::Ticked { is_busy, is_confirming, upkeep_in_ms }) => {
                 calm.note(has_written, is_busy, is_confirming);
-                calm.scrub_in_ms = scrub_in_ms;
+                calm.upkeep_in_ms = upkeep_in_ms;
             }
             Ok(other) => other.unexpected(),
             // Closed or failed: no timer matters any more.
@@ -48,7 +48,7 @@ fn run(shared: &EngineQueue) {
 struct Calm {
     ticks: u32,
     is_confirming: bool,
-    scrub_in_ms: Option<u64>,
+    upkeep_in_ms: Option<u64>,
 }
 
 impl Calm {
@@ -59,10 +59,12 @@ impl Calm {
 
     /// Time until the next tick; `None`: it waits for a write.
     fn interval(&self) -> Option<Duration> {
+        let upkeep = self.upkeep_in_ms.map(|ms| Duration::from_millis(ms).clamp(UPKEEP_TICK, UPKEEP_TICK_MAX));
         if self.is_calm() {
-            return self.scrub_in_ms.map(|ms| Duration::from_millis(ms).clamp(SCRUB_TICK, SCRUB_TICK_MAX));
+            return upkeep;
         }
-        Some(if self.is_confirming { CONFIRMING_TICK } else { TICK })
+        let tick = if self.is_confirming { CONFIRMING_TICK } else { TICK };
+        Some(upkeep.map_or(tick, |upkeep| upkeep.min(tick)))
     }
 
     fn note(&mut self, has_written: bool, is_busy: bool, is_confirming: bool) {
@@ -94,15 +96,19 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_rests_is_ticked_for_its_scrub() {
+    fn a_store_is_ticked_for_its_upkeep() {
         let mut calm = Calm { ticks: CALM_TICKS, ..Calm::default() };
-        for (scrub_in_ms, interval) in
-            [(None, None), (Some(0), Some(SCRUB_TICK)), (Some(1000), Some(Duration::from_secs(1)))]
+        for (upkeep_in_ms, interval) in
+            [(None, None), (Some(0), Some(UPKEEP_TICK)), (Some(1000), Some(Duration::from_secs(1)))]
         {
-            calm.scrub_in_ms = scrub_in_ms;
+            calm.upkeep_in_ms = upkeep_in_ms;
             assert_eq!((calm.is_calm(), calm.interval()), (true, interval));
         }
-        calm.scrub_in_ms = Some(u64::MAX);
-        assert_eq!(calm.interval(), Some(SCRUB_TICK_MAX));
+        calm.upkeep_in_ms = Some(u64::MAX);
+        assert_eq!(calm.interval(), Some(UPKEEP_TICK_MAX));
+        let mut busy = Calm { upkeep_in_ms: Some(0), ..Calm::default() };
+        assert_eq!(busy.interval(), Some(UPKEEP_TICK), "a job is stepped, although nothing is written");
+        busy.upkeep_in_ms = Some(1000);
+        assert_eq!(busy.interval(), Some(TICK));
     }
 }

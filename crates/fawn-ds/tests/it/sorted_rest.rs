@@ -143,3 +143,57 @@ fn a_store_that_sorts_nothing_rests_without_work() {
     (0..10).for_each(|_| pause(&mut node, 10_000));
     assert_eq!((node.engine.runs(), node.engine.stats().sort_bytes), (0, 0));
 }
+
+/// A host that polls only when I/O completes or a timer is due, and commits what may be. Returns its polls.
+fn serve_nothing(node: &mut TestNode, until_ms: u64) -> u64 {
+    let mut polls = 0;
+    loop {
+        let due = node.engine.upkeep_at().filter(|at| at.0 <= until_ms);
+        if node.engine.in_flight() == 0 {
+            let Some(at) = due else { return polls };
+            node.now = node.now.plus_ms(at.ms_since(node.now.mono));
+        }
+        node.turn();
+        polls += 1;
+        assert!(polls < 200_000, "it does not come to rest: {:?} {:?}", node.engine.upkeep_at(), node.engine);
+    }
+}
+
+#[test]
+fn a_host_without_clients_needs_no_more_than_the_timers() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, Options { durability: Durability::Sync, scrub_period_ms: 0, ..options() });
+    (0..LOADED_KEYS).for_each(|number| write(&mut node, number, number));
+    node.turn();
+    let now_ms = node.now.mono.0;
+    serve_nothing(&mut node, now_ms + 10_000);
+    let rested = (node.engine.runs(), node.engine.memory().index_bytes);
+    pause(&mut node, 5_000);
+    assert_eq!((node.engine.runs(), node.engine.memory().index_bytes), rested, "polls find nothing more to do");
+    assert_eq!(serve_nothing(&mut node, u64::MAX), 0, "no timer is left");
+}
+
+/// The credit of cleaning grows with time, and no completion tells of it.
+#[test]
+fn a_host_without_clients_cleans() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { scrub_period_ms: 0, memory_bytes: 8 << 20, ..small(Durability::Sync) };
+    let options = Options { segment_bytes: 128 << 10, space_amplification_max_percent: 130, ..options };
+    let mut node = open(&disk, options);
+    let mut rng = Rng::new(3);
+    for at in 0..40_000 {
+        // As in a store whose limit was lowered: nothing is cleaned meanwhile.
+        put(&mut node, &key(rng.below(KEYS)), Some(&[at as u8; 256]));
+        if at % 256 == 0 {
+            node.turn();
+        }
+    }
+    let before = node.engine.log_report().segments;
+    let now_ms = node.now.mono.0;
+    let polls = serve_nothing(&mut node, now_ms + 60_000);
+    let after = node.engine.log_report().segments;
+    println!("{before} segments, {after} after {polls} polls, {:?}", node.engine.stats().segments_cleaned);
+    assert!(after < before, "{after} segments, {before} before");
+    let segments_of_live = KEYS * 300 * 13 / 10 / (128 << 10);
+    assert!(after <= segments_of_live + 6, "{after} segments, {segments_of_live} are allowed");
+}

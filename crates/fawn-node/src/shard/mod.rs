@@ -345,6 +345,6 @@ impl<D: Device> Shard<D> {
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
         let is_confirming = engine.is_confirming() && engine.in_flight() == 0;
         let confirm = is_confirming.then(|| now.mono.plus_ms(CONFIRM_MS));
-        [*flush_at, retry, sync, confirm, engine.scrub_at(), self.cluster_deadline()].into_iter().flatten().min()
+        [*flush_at, retry, sync, confirm, engine.upkeep_at(), self.cluster_deadline()].into_iter().flatten().min()
     }
 }

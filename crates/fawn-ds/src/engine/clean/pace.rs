@@ -26,6 +26,10 @@ const FULL_DEAD_BYTES_MIN: u64 = 512;
 const CREDIT_BYTES_MAX: u64 = 1 << 20;
 /// Credit besides that for writes, bytes per ms: an idle store pays off its debt with it.
 const BYTES_PER_MS: u64 = 16 << 10;
+/// Time after which cleaning that is out of credit goes on without any write, ms.
+const STEP_MS: u64 = 16;
+/// Time between two looks for a segment to file, ms.
+const FILING_MS: u64 = 250;
 /// Bytes of segments that are read to be sorted for each byte that clients write.
 const SORTED_PER_WRITTEN: u64 = 4;
 /// Share of the log, one in so many, that tombstones may take before the puts that they hide are cleaned away.
@@ -107,6 +111,27 @@ impl<D: Device> Engine<D> {
         let may_hurry = self.full || self.sorted.slows_puts();
         let earned = if may_hurry { CREDIT_BYTES_MAX } else { written * factor + passed_ms * BYTES_PER_MS };
         pace.credit_bytes = (pace.credit_bytes + earned).min(CREDIT_BYTES_MAX);
+    }
+
+    /// Time by which a poll continues the cleaning although nothing has happened. `None`: an event brings it about.
+    pub(in crate::engine) fn clean_at(&self) -> Option<MonoMs> {
+        let cleaner = &self.cleaner;
+        if self.poisoned.is_some() || self.options.read_only || cleaner.is_stopped {
+            return None;
+        }
+        let pace = &cleaner.pace;
+        if let Some(victim) = &cleaner.victim {
+            // Otherwise a read is in flight, or copies are not flushed or durable yet.
+            let is_out_of_credit = !victim.is_reading() && !pace.has_credit();
+            return is_out_of_credit.then(|| pace.paid_at.plus_ms(STEP_MS));
+        }
+        if pace.is_due || self.sorted.is_gathering() {
+            // The next segment is chosen by the next poll.
+            return Some(self.now.mono);
+        }
+        let filing = self.has_retired().then(|| pace.paid_at.plus_ms(FILING_MS));
+        let search = (pace.debt > 0).then_some(pace.search_at).filter(|at| *at > self.now.mono);
+        [filing, search].into_iter().flatten().min()
     }
 
     /// Begins with the most worthwhile segment if the store has more segments than it should.

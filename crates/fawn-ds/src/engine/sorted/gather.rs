@@ -96,7 +96,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether all segments are sorted, the oldest ones first.
-    fn sorts_all(&self) -> bool {
+    pub(super) fn sorts_all(&self) -> bool {
         match self.options.layout {
             RecordLayout::Log => false,
             RecordLayout::Sorted => true,

@@ -67,6 +67,8 @@ pub(crate) struct SortedTier {
     /// Runs whose removal from the manifest is durable: their files go once nothing reads them.
     retired: Vec<ListedRun>,
     job: Option<Box<SortJob>>,
+    /// The next poll continues the job, whether or not any I/O completes.
+    has_next_step: bool,
     /// A clear or the drop of a range may have made all records of a run void.
     may_be_void: bool,
     /// The last job was a merge.
@@ -157,6 +159,11 @@ impl SortedTier {
     /// Local numbers that records in runs have.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = RangeNumber> + '_ {
         self.runs.iter().flat_map(|listed| &listed.run.facts().numbers).map(|facts| facts.number)
+    }
+
+    /// Whether the next poll continues the job, whether or not any I/O completes.
+    pub(crate) const fn has_next_step(&self) -> bool {
+        self.has_next_step
     }
 
     /// Whether a job is under way.

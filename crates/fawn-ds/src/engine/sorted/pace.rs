@@ -43,6 +43,11 @@ impl JobSearch {
         !self.is_unchanged || self.repeat_at.is_some_and(|at| now >= at)
     }
 
+    /// Time by which it is repeated without a change.
+    pub(super) const fn repeat_at(&self) -> Option<MonoMs> {
+        self.repeat_at
+    }
+
     /// A search begins now.
     pub(super) const fn begin(&mut self) {
         (self.is_unchanged, self.repeat_at) = (true, None);

@@ -1,6 +1,8 @@
 //! Rest of the tier: while clients write nothing, it sorts what is left in sealed segments and merges all later runs, although
 //! they are few. Each is memory for index entries, filters and fences, and work for lookups.
 use super::super::Engine;
+use super::SortedTier;
+use super::job::SortStep;
 use fawn_flash::Device;
 use fawn_types::MonoMs;
 
@@ -33,6 +35,11 @@ impl RestWatch {
         self.is_on && !was_on
     }
 
+    /// Time of its next begin, if nothing is written until then.
+    fn begins_at(&self) -> Option<MonoMs> {
+        self.written_at.map(|at| at.plus_ms(REST_MS)).filter(|_| !self.is_on)
+    }
+
     /// Allows jobs to write so many bytes more.
     pub(super) const fn credit(&mut self, bytes: u64) {
         self.credit_bytes = self.credit_bytes.saturating_add(bytes);
@@ -57,6 +64,24 @@ impl<D: Device> Engine<D> {
         if has_begun {
             self.sorted.note_space();
         }
+    }
+
+    /// Time by which a poll begins or ends a job of the tier although nothing has happened. `None`: an event brings it about.
+    pub(in crate::engine) fn sort_at(&self) -> Option<MonoMs> {
+        let SortedTier { job, has_next_step, runs, segment_search, run_search, retry_at, rest, is_held, .. } =
+            &self.sorted;
+        let has_none = runs.is_empty() && job.is_none() && !self.sorts_all();
+        if has_none || self.poisoned.is_some() || self.options.read_only {
+            return None;
+        }
+        if let Some(job) = job {
+            let is_removed = job.step == SortStep::GivenUp && job.is_idle();
+            return ((*has_next_step || is_removed) && !is_held).then_some(self.now.mono);
+        }
+        let repeats = [run_search.repeat_at(), segment_search.repeat_at()].into_iter().flatten();
+        let times = repeats.map(|at| at.max(*retry_at)).chain(rest.begins_at());
+        // The last poll has used those before it, or waits for an event besides.
+        times.filter(|at| *at > self.now.mono).min()
     }
 }
 

@@ -139,7 +139,9 @@ fn puts_wait_for_a_sweep_only_while_its_work_goes_on() {
     assert_eq!(work_bytes, Some(3 * ((4 << 20) / 3)), "with what is written, the later runs, and sorts in between");
     let refused = engine.append(RANGE, hash, &RecordRef::put(version(1), &key(1), &[7; 400]));
     assert_eq!(refused, Err(EngineError::Overloaded));
+    let put_bytes = engine.sorted.hold.put_bytes;
     engine.append(RANGE, hash, &RecordRef::bare(RecordKind::Tombstone, version(1), &key(1))).unwrap();
+    assert_eq!(engine.sorted.hold.put_bytes, put_bytes, "deletes need no credit");
     let work = |engine: &mut Engine<SimDevice>, bytes| {
         engine.sorted.note_work(engine.now.mono, bytes);
         engine.hold_puts_if_ahead();

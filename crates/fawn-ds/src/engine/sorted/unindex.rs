@@ -32,8 +32,7 @@ impl<D: Device> Engine<D> {
         if let (Some(job), Some(next)) = (&mut self.sorted.job, next) {
             job.step = next;
         }
-        // The next step waits for no completion.
-        self.progressed = true;
+        self.sorted.has_next_step = true;
     }
 
     /// No index entry points to the segments any more: their records only hide older ones.

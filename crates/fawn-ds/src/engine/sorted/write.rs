@@ -55,6 +55,7 @@ impl<D: Device> Engine<D> {
     }
 
     fn step_sort(&mut self) {
+        self.sorted.has_next_step = false;
         if self.poisoned.is_some() || self.options.read_only {
             return;
         }
@@ -89,6 +90,7 @@ impl<D: Device> Engine<D> {
         let _ =
             (sort_is_first && self.begin_due_sort()) || self.begin_merge() || (!sort_is_first && self.begin_due_sort());
         self.sorted.note_work(self.now.mono, 0);
+        self.sorted.has_next_step |= self.sorted.job.is_some();
     }
 
     fn write_runs(&mut self) {
@@ -96,7 +98,7 @@ impl<D: Device> Engine<D> {
         let paused = self.continue_runs(&mut job);
         self.sorted.job = Some(job);
         match paused {
-            Ok(SortPause::Step) => self.progressed = true,
+            Ok(SortPause::Step) => self.sorted.has_next_step = true,
             Ok(SortPause::Device) => {}
             Ok(SortPause::Complete) => self.list_runs(),
             Err(failure) => self.sort_failed(&failure),
@@ -414,5 +416,6 @@ impl<D: Device> Engine<D> {
         }
         job.step = SortStep::Unindex { at: 0, cursor: 0 };
         self.sorted.job = Some(job);
+        self.sorted.has_next_step = true;
     }
 }

@@ -1,0 +1,17 @@
+//! Timers of work that no client asks for: scrub, cleaning, and the sorted tier. Without them a store that nothing is written to
+//! would leave it undone, since no completion leads to its next step.
+use super::Engine;
+use fawn_flash::Device;
+use fawn_types::MonoMs;
+
+impl<D: Device> Engine<D> {
+    /// Time by which a poll is due for such work, although no I/O completes; a time that has passed: at once.
+    pub fn upkeep_at(&self) -> Option<MonoMs> {
+        [self.scrub_at(), self.clean_at(), self.sort_at()].into_iter().flatten().min()
+    }
+
+    /// Whether a segment is being cleaned, or a job of the sorted tier is under way.
+    pub fn has_upkeep(&self) -> bool {
+        self.cleaner.has_work() || self.sorted.has_work()
+    }
+}
