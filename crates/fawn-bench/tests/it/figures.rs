@@ -172,13 +172,19 @@ fn the_sorted_tier_takes_less_memory_and_more_writes_than_the_log() {
         run: Duration::from_millis(20),
         ..options(dir, Figure::Tiers, 24_000)
     });
-    assert_eq!(rows.len(), 4 * 5, "gets of two kinds, overwrites, and the gets again");
+    assert_eq!(rows.len(), 4 * 7, "gets of two kinds, overwrites, and the gets again, at once and after a rest");
     for layout in ["log", "sorted"] {
         let of_layout = rows.iter().filter(|row| row.config["layout"] == layout);
         assert_eq!(of_layout.clone().filter(|row| row.device_bytes_written_per_user_byte.is_some()).count(), 2);
         let has_runs = of_layout.clone().any(|row| row.measured.contains_key("runs"));
         assert_eq!(has_runs, layout == "sorted", "{layout}");
     }
+    let runs = |end: &str| {
+        let rows = rows.iter().filter(|row| row.workload.ends_with(end)).filter_map(|row| row.measured.get("runs"));
+        rows.sum::<f64>()
+    };
+    let (before, after) = (runs("gets after overwrites"), runs("gets after overwrites and a rest"));
+    assert!(0.0 < after && after <= before, "{after} runs after a rest, {before} before");
 }
 
 #[test]

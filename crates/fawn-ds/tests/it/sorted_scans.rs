@@ -125,6 +125,46 @@ fn a_scan_of_runs_returns_no_record_that_was_replaced_before_it() {
     }
 }
 
+/// A stretch begins again when the runs change, and what it has returned before is returned once.
+#[test]
+fn a_scan_of_runs_that_change_returns_each_key_once() {
+    let mut changed = 0;
+    for at in 0..40 {
+        let mut node = sorted_store();
+        overwrite(&mut node, (0..KEYS).step_by(7));
+        let (runs, mut reads) = (node.engine.stats().runs_listed, 0);
+        let found = scan(&mut node, true, |node| {
+            if reads == at {
+                let committed = node.engine.progress(RANGE).committed;
+                node.engine.set_retain_floor(RANGE, committed);
+                sort_out(node);
+            }
+            reads += 1;
+        });
+        changed += u64::from(node.engine.stats().runs_listed > runs);
+        let mut counts = BTreeMap::<Vec<u8>, u64>::new();
+        found.into_iter().for_each(|(key, _)| *counts.entry(key).or_default() += 1);
+        for number in (0..KEYS).filter(|number| !number.is_multiple_of(7)) {
+            assert_eq!(counts.get(&key(number)), Some(&1), "{number}, read {at} of {reads}");
+        }
+    }
+    assert!(changed > 10, "the runs changed in {changed} scans");
+}
+
+/// The base of a transfer is the version of the last record that it sends.
+#[test]
+fn a_transfer_of_runs_sends_the_record_of_its_base() {
+    let mut node = sorted_store();
+    let committed = node.engine.progress(RANGE).committed;
+    let (all, _) = transfer(&mut node, (committed, 4 << 10, 5_000), |_, _| {});
+    for number in (0..KEYS).step_by(50) {
+        let base = all[&key(number)].version;
+        let (sent, _) = transfer(&mut node, (base, 4 << 10, 5_000), |_, _| {});
+        assert!(sent.contains_key(&key(number)), "{number}");
+        assert!(sent.values().all(|sent| sent.version <= base), "{number}");
+    }
+}
+
 /// An opening defers the comparison of a long record with an older copy, and then reads that a newer one was sorted. Until
 /// that is confirmed the index has the oldest of the three.
 #[test]

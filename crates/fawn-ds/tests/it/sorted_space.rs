@@ -222,3 +222,38 @@ fn merges_of_later_runs_do_not_hold_up_those_that_make_space() {
     }
     assert!(node.engine.stats().sweep_parts > 20, "{:?}", node.engine.stats());
 }
+
+/// All that is left of the capacity are two segments with deletes: they once had no room for a run of them, and without one
+/// nothing was merged with what they hide.
+#[test]
+fn a_full_store_of_short_records_takes_deletes() {
+    let options = Options { capacity_bytes: Some(96 << 16), sort_bytes: 0, ..sorted(Durability::Sync) };
+    let mut node = TestNode::open(&SimDisk::new(SimOptions::instant(3)), options, Now::at(1_000)).unwrap();
+    let write = |node: &mut TestNode, number: u64, value: Option<Vec<u8>>| {
+        let write = TestWrite { key: format!("key-{number:08}").into_bytes(), value, expires_at_ms: 0 };
+        let since = node.now.mono;
+        while node.now.mono.ms_since(since) < 20_000 {
+            let version = node.next_version();
+            if node.put_once(&write, version).is_ok() {
+                return true;
+            }
+            node.turn();
+            node.now = node.now.plus_ms(1);
+        }
+        false
+    };
+    let mut keys = 0;
+    while write(&mut node, keys, Some(vec![1; 15])) {
+        keys += 1;
+        if keys % 8 == 0 {
+            node.turn();
+        }
+    }
+    for number in 0..keys / 2 {
+        assert!(write(&mut node, number, None), "delete {number} of {keys} keys: {:?}", node.engine);
+        if number % 8 == 0 {
+            node.turn();
+        }
+    }
+    assert!(write(&mut node, keys, Some(vec![1; 15])), "{:?}", node.engine);
+}

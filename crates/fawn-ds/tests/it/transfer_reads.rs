@@ -13,6 +13,7 @@ const LONG_BYTES: usize = 100 << 10;
 /// A record that was sent.
 pub(crate) struct SentRecord {
     pub(crate) value: Vec<u8>,
+    pub(crate) version: Version,
     /// Reads of the transfer before it was sent.
     pub(crate) reads_before: usize,
 }
@@ -67,7 +68,8 @@ pub(crate) fn transfer_in_spite_of_errors(
         let mut scan = TransferScan::new(RANGE, place, base, bytes_max);
         next = loop {
             let step = node.engine.transfer_step(&mut scan, |record| {
-                sent.insert(record.key.to_vec(), SentRecord { value: record.value.to_vec(), reads_before: reads });
+                let (value, version) = (record.value.to_vec(), record.version);
+                sent.insert(record.key.to_vec(), SentRecord { value, version, reads_before: reads });
             });
             match step {
                 Ok(TransferStep::Chunk { next, .. }) => break next,

@@ -16,6 +16,8 @@ const RUN_BYTES_MIN: u64 = 1 << 20;
 const RUNS_PER_CAPACITY: u64 = 128;
 /// Bytes of a short run besides its pages: header, footer, and their alignment.
 const RUN_OVERHEAD_BYTES: u64 = 16 << 10;
+/// Segments of a log that cleaning hardly makes shorter: the active and the next one of each stream, or as many sealed ones.
+const SHORT_LOG_SEGMENTS: usize = 4;
 /// Part of a sweep that may exceed the capacity, bytes.
 const SHORT_PART_BYTES: u64 = 4 << 20;
 /// Runs of a sort or of a merge of later runs, and the usual length of the shortest ones, bytes.
@@ -140,9 +142,18 @@ impl<D: Device> Engine<D> {
         left.saturating_mul(u64::from(self.options.segment_bytes))
     }
 
-    /// Space that a sort may take, bytes: survivors keep a segment, since cleaning frees space in any case.
+    /// Space that a sort may take, bytes: survivors keep a segment, since cleaning frees space in any case. In a full store whose
+    /// log is short, a short segment may exceed the capacity, as a short part of a sweep may: if all runs are of one age,
+    /// nothing gives space back before the deletes of the log are in a run, which a sweep merges with what they hide.
     pub(super) fn room_for_sort(&self) -> u64 {
-        self.room_for_runs(self.merge_segments() + u64::from(self.needs_survivors_next()))
+        let room = self.room_for_runs(self.merge_segments() + u64::from(self.needs_survivors_next()));
+        let runs = &self.sorted.runs;
+        let is_swept = runs.first().is_some_and(|newest| runs.last().is_some_and(|oldest| oldest.age == newest.age));
+        let is_short = self.segments.iter().count() <= SHORT_LOG_SEGMENTS;
+        if !(self.full && is_swept && is_short) || self.taken_segments() > self.capacity_segments() {
+            return room;
+        }
+        room.max(self.space_of_records(u64::from(self.options.segment_bytes)).min(SHORT_PART_BYTES))
     }
 
     /// Space that runs of so many pages take at most, bytes.
