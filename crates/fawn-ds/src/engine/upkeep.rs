@@ -10,8 +10,8 @@ impl<D: Device> Engine<D> {
         [self.scrub_at(), self.clean_at(), self.sort_at()].into_iter().flatten().min()
     }
 
-    /// Whether a segment is being cleaned, or a job of the sorted tier is under way.
+    /// Whether a segment is being cleaned, or a job of the sorted tier is in progress. Both stop once the store has failed.
     pub fn has_upkeep(&self) -> bool {
-        self.cleaner.has_work() || self.sorted.has_work()
+        self.poisoned.is_none() && (self.cleaner.has_work() || self.sorted.has_work())
     }
 }

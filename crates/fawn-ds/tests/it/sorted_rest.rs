@@ -3,7 +3,8 @@ use crate::sorted_files::put;
 use crate::sorted_tier::sorted;
 use crate::support::{TestNode, small};
 use fawn_ds::internals::{Options, RecordLayout, View};
-use fawn_flash::{SimDisk, SimOptions};
+use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
 
@@ -173,7 +174,7 @@ fn a_host_without_clients_needs_no_more_than_the_timers() {
     assert_eq!(serve_nothing(&mut node, u64::MAX), 0, "no timer is left");
 }
 
-/// The credit of cleaning grows with time, and no completion tells of it.
+/// The credit of cleaning grows with time, without any completion.
 #[test]
 fn a_host_without_clients_cleans() {
     let disk = SimDisk::new(SimOptions::instant(1));
@@ -196,4 +197,55 @@ fn a_host_without_clients_cleans() {
     assert!(after < before, "{after} segments, {before} before");
     let segments_of_live = KEYS * 300 * 13 / 10 / (128 << 10);
     assert!(after <= segments_of_live + 6, "{after} segments, {segments_of_live} are allowed");
+}
+
+/// Hosts poll at once if a timer has passed: they would spin until a read ends, or for ever.
+#[test]
+fn a_job_whose_read_hangs_has_no_timer() {
+    let mut merges = 0;
+    for nth in 1..12 {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = open(&disk, Options { durability: Durability::Sync, scrub_period_ms: 0, ..options() });
+        (0..LOADED_KEYS / 2).for_each(|number| write(&mut node, number, number));
+        finish_due_jobs(&mut node);
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Hang);
+        node.now = node.now.plus_ms(5_000);
+        let mut checks = 0;
+        let sort_reads = |node: &TestNode| node.engine.device().stats().of(IoClass::Sort).reads;
+        let before = sort_reads(&node);
+        for _ in 0..400 {
+            node.engine.submit(node.now);
+            node.engine.poll(node.now, &mut Vec::new());
+            // All that does not wait for the read is done within some polls.
+            checks += u64::from(disk.hung() > 0);
+            let due = node.engine.upkeep_at().filter(|_| checks > 200);
+            assert!(
+                due.is_none_or(|at| at > node.now.mono),
+                "read {nth}: {due:?} at {:?}: {:?}",
+                node.now,
+                node.engine
+            );
+        }
+        assert!(node.engine.is_sorting() && checks > 300, "read {nth}: {checks} checks");
+        merges += u64::from(sort_reads(&node) > before);
+        disk.release_hung();
+        let now_ms = node.now.mono.0;
+        serve_nothing(&mut node, now_ms + 60_000);
+        assert!(!node.engine.is_sorting());
+    }
+    assert!(merges > 2, "{merges} merges");
+}
+
+#[test]
+fn a_rest_tries_again_after_a_failed_read() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, Options { durability: Durability::Sync, scrub_period_ms: 0, ..options() });
+    (0..LOADED_KEYS).for_each(|number| write(&mut node, number, number));
+    finish_due_jobs(&mut node);
+    let runs = node.engine.runs();
+    disk.fail_nth(OpKind::Read, 1, DeviceFault::Fail);
+    let now_ms = node.now.mono.0;
+    serve_nothing(&mut node, now_ms + 60_000);
+    assert!(node.engine.stats().merges_failed + node.engine.stats().cleaning_failed > 0, "{:?}", node.engine.stats());
+    assert!(node.engine.runs() < runs, "{} runs, {runs} before", node.engine.runs());
 }

@@ -26,7 +26,7 @@ const FULL_DEAD_BYTES_MIN: u64 = 512;
 const CREDIT_BYTES_MAX: u64 = 1 << 20;
 /// Credit besides that for writes, bytes per ms: an idle store pays off its debt with it.
 const BYTES_PER_MS: u64 = 16 << 10;
-/// Time after which cleaning that is out of credit goes on without any write, ms.
+/// Time after which cleaning that is out of credit continues without any write, ms.
 const STEP_MS: u64 = 16;
 /// Time between two looks for a segment to file, ms.
 const FILING_MS: u64 = 250;
@@ -121,7 +121,7 @@ impl<D: Device> Engine<D> {
         }
         let pace = &cleaner.pace;
         if let Some(victim) = &cleaner.victim {
-            // Otherwise a read is in flight, or copies are not flushed or durable yet.
+            // Otherwise a read is in flight, copies are not flushed or durable yet, or there is no room.
             let is_out_of_credit = !victim.is_reading() && !pace.has_credit();
             return is_out_of_credit.then(|| pace.paid_at.plus_ms(STEP_MS));
         }

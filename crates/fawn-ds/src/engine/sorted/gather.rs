@@ -229,7 +229,8 @@ impl<D: Device> Engine<D> {
         // A run for every segment would make many small ones. A full store makes space with them, and so do deletes.
         let space_bytes = self.space_of_records(bytes);
         let is_paid_by_rest = space_bytes <= self.sorted.rest.bytes_max();
-        let is_any_enough = self.full || reason == SortReason::Deletes || is_paid_by_rest;
+        let is_due = self.full || reason == SortReason::Deletes;
+        let is_any_enough = is_due || is_paid_by_rest;
         let bytes_min = if is_any_enough { 1 } else { bytes_max };
         if slots.is_empty() || (slots.len() == sortable.len() && bytes < bytes_min) {
             // Live bytes of sealed segments only become fewer. So only a segment that is not movable yet changes this.
@@ -242,7 +243,7 @@ impl<D: Device> Engine<D> {
             return false;
         }
         (self.sorted.unsorted_bytes, self.sorted.sorted_at_bytes) = (all_bytes - bytes, self.stats.record_bytes);
-        if is_paid_by_rest {
+        if is_paid_by_rest && !is_due && slots.len() == sortable.len() && bytes < bytes_max {
             self.sorted.rest.pay(space_bytes);
         }
         let age = self.sorted.runs.first().map_or(1, |newest| newest.age + 1);

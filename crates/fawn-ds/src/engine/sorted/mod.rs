@@ -236,6 +236,7 @@ impl<D: Device> Engine<D> {
     /// Holds the list of runs as it is, or lets it change again: a scan of both parts in a row then meets each key once.
     pub fn hold_runs(&mut self, is_held: bool) {
         self.sorted.is_held = is_held;
+        self.sorted.has_next_step |= !is_held && self.sorted.has_work();
     }
 
     /// Number of runs.

@@ -1,5 +1,5 @@
-//! Rest of the tier: while clients write nothing, it sorts what is left in sealed segments and merges all later runs, although
-//! they are few. Each is memory for index entries, filters and fences, and work for lookups.
+//! Rest: while clients write nothing, the tier sorts the records that sealed segments still have, and merges all later runs,
+//! although they are few. Index entries and filters of both take memory, and lookups search each age of runs.
 use super::super::Engine;
 use super::SortedTier;
 use super::job::SortStep;
@@ -78,10 +78,14 @@ impl<D: Device> Engine<D> {
             let is_removed = job.step == SortStep::GivenUp && job.is_idle();
             return ((*has_next_step || is_removed) && !is_held).then_some(self.now.mono);
         }
+        let now = self.now.mono;
         let repeats = [run_search.repeat_at(), segment_search.repeat_at()].into_iter().flatten();
-        let times = repeats.map(|at| at.max(*retry_at)).chain(rest.begins_at());
-        // The last poll has used those before it, or waits for an event besides.
-        times.filter(|at| *at > self.now.mono).min()
+        let repeats = repeats.map(|at| at.max(*retry_at));
+        let is_barred = run_search.is_due(now) || segment_search.is_due(now);
+        let begin = rest.begins_at().map(|at| at.max(now.plus_ms(1)));
+        // A time that has passed was used by the last poll, or the search waits for an event. A corrupt run is barred for ever.
+        let times = repeats.chain(is_barred.then_some(*retry_at)).chain(begin);
+        times.filter(|at| *at > now && *at < MonoMs(u64::MAX)).min()
     }
 }
 

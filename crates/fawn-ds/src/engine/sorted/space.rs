@@ -149,7 +149,7 @@ impl<D: Device> Engine<D> {
         let room = self.room_for_runs(self.merge_segments() + u64::from(self.needs_survivors_next()));
         let runs = &self.sorted.runs;
         let is_swept = runs.first().is_some_and(|newest| runs.last().is_some_and(|oldest| oldest.age == newest.age));
-        let is_short = self.segments.iter().count() <= SHORT_LOG_SEGMENTS;
+        let is_short = self.segments.len() <= SHORT_LOG_SEGMENTS;
         if !(self.full && is_swept && is_short) || self.taken_segments() > self.capacity_segments() {
             return room;
         }

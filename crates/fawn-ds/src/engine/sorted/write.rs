@@ -144,10 +144,13 @@ impl<D: Device> Engine<D> {
         merge: &mut RunMerge,
         writer: &mut RunWriter,
     ) -> Result<Option<SortPause>, SortFailure> {
+        let mut waits = false;
         if !job.is_finishing {
             match self.merge_step(job, merge, writer).map_err(SortFailure::Merge)? {
-                Merged::More | Merged::Writer => {}
+                Merged::More => {}
+                Merged::Writer => waits = true,
                 Merged::Source(index) => {
+                    waits = true;
                     if !job.is_waiting.contains(&index) {
                         self.read_source(job, merge, index);
                     }
@@ -176,8 +179,9 @@ impl<D: Device> Engine<D> {
         self.stats.sort_bytes += writer.file_bytes().saturating_sub(before);
         Ok(match state {
             WriterState::Done(_) => None,
-            WriterState::Working => Some(SortPause::Step),
-            WriterState::Waiting => Some(SortPause::Device),
+            // With a step for each poll, hosts would poll all the time until a read or write ends.
+            WriterState::Working if !waits => Some(SortPause::Step),
+            WriterState::Working | WriterState::Waiting => Some(SortPause::Device),
         })
     }
 
