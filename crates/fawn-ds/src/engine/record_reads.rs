@@ -121,6 +121,7 @@ impl<D: Device> Engine<D> {
 
     /// Divides the memory that index, overlay and buffers leave between the page cache and the record cache.
     pub(crate) fn balance_memory(&mut self) {
+        self.pool.drop_unused(self.now.mono);
         let report = self.memory();
         let used = report.total_bytes() - report.cache_bytes - report.record_cache_bytes;
         // The caches always keep a sixteenth, so that lookups find the page they have just read.

@@ -3,7 +3,11 @@
 //! Records are encoded here once, contiguously. Reads use this copy until the chunk is written and dropped.
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, AppendBuf, FrozenBytes};
+use fawn_types::MonoMs;
 use std::collections::VecDeque;
+
+/// Time after which a buffer that was not needed is dropped, ms: the caches take its memory.
+const UNUSED_MS: u64 = 1_000;
 
 /// Buffers kept for reuse. The allocator would unmap and refault large buffers every time.
 #[derive(Debug)]
@@ -12,11 +16,14 @@ pub(crate) struct AppendBufferPool {
     spare: VecDeque<AlignedBuf>,
     spare_bytes: usize,
     spare_bytes_max: usize,
+    /// Fewest spare bytes since the unused ones were dropped, and the next time for that.
+    unused_bytes: usize,
+    drop_unused_at: MonoMs,
 }
 
 impl AppendBufferPool {
     pub(crate) const fn new(spare_bytes_max: usize) -> Self {
-        Self { spare: VecDeque::new(), spare_bytes: 0, spare_bytes_max }
+        Self { spare: VecDeque::new(), spare_bytes: 0, spare_bytes_max, unused_bytes: 0, drop_unused_at: MonoMs(0) }
     }
 
     /// A buffer of at least `len_bytes`, content unspecified.
@@ -34,6 +41,7 @@ impl AppendBufferPool {
         let at = self.spare.iter().rposition(fits)?;
         let buf = self.spare.remove(at)?;
         self.spare_bytes -= buf.len();
+        self.unused_bytes = self.unused_bytes.min(self.spare_bytes);
         Some(buf)
     }
 
@@ -45,8 +53,27 @@ impl AppendBufferPool {
         self.spare_bytes += buf.len();
         self.spare.push_back(buf);
         while self.spare_bytes > self.spare_bytes_max {
-            let Some(oldest) = self.spare.pop_front() else { break };
+            self.drop_oldest();
+        }
+    }
+
+    /// Drops the oldest buffers, as many as were spare all the time since the last call that did so.
+    pub(crate) fn drop_unused(&mut self, now: MonoMs) {
+        if now < self.drop_unused_at {
+            return;
+        }
+        self.drop_unused_at = now.plus_ms(UNUSED_MS);
+        let kept_bytes = self.spare_bytes - self.unused_bytes;
+        while self.spare.front().is_some_and(|oldest| self.spare_bytes - oldest.len() >= kept_bytes) {
+            self.drop_oldest();
+        }
+        self.unused_bytes = self.spare_bytes;
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(oldest) = self.spare.pop_front() {
             self.spare_bytes -= oldest.len();
+            self.unused_bytes = self.unused_bytes.min(self.spare_bytes);
         }
     }
 
@@ -193,5 +220,27 @@ mod tests {
         assert_eq!(pool.resident_bytes(), 8 * PAGE_BYTES, "one page was dropped long before: {pool:?}");
         assert_eq!(pool.take(3 * PAGE_BYTES).len(), 8 * PAGE_BYTES);
         assert_eq!(pool.resident_bytes(), 0);
+    }
+
+    #[test]
+    fn buffers_that_were_spare_for_a_second_go() {
+        let mut pool = AppendBufferPool::new(8 * PAGE_BYTES);
+        for pages in [4, 2, 1] {
+            pool.give(AlignedBuf::zeroed(pages * PAGE_BYTES));
+        }
+        pool.drop_unused(MonoMs(10));
+        assert_eq!(pool.resident_bytes(), 7 * PAGE_BYTES, "they were given back since: {pool:?}");
+        let [last, middle] = [1, 2].map(|pages| pool.take_exact(pages * PAGE_BYTES));
+        pool.give(middle);
+        pool.give(last);
+        pool.drop_unused(MonoMs(1_009));
+        assert_eq!(pool.resident_bytes(), 7 * PAGE_BYTES, "a second has not passed: {pool:?}");
+        pool.drop_unused(MonoMs(1_010));
+        assert_eq!(pool.resident_bytes(), 3 * PAGE_BYTES, "the oldest was not needed: {pool:?}");
+        pool.drop_unused(MonoMs(2_010));
+        assert_eq!(pool.resident_bytes(), 0, "the others were not needed either: {pool:?}");
+        pool.give(AlignedBuf::zeroed(PAGE_BYTES));
+        pool.drop_unused(MonoMs(3_010));
+        assert_eq!(pool.resident_bytes(), PAGE_BYTES, "it came in this second: {pool:?}");
     }
 }
