@@ -11,8 +11,8 @@ use std::sync::Arc;
 /// Segment size unless chosen otherwise, bytes.
 const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
 
-/// Bytes of log that an opening scans anyway, unless chosen otherwise: it takes tens of milliseconds.
-const CHECKPOINT_LOG_BYTES_MIN: u64 = 64 << 20;
+/// Bytes of log that an opening scans anyway, unless chosen otherwise: it takes some hundred milliseconds.
+const CHECKPOINT_LOG_BYTES_MIN: u64 = 256 << 20;
 
 /// The members of a chain extrapolate its time between messages, so theirs differ by far less.
 const EXPIRY_MARGIN_MS: u64 = 60_000;
@@ -55,7 +55,8 @@ pub struct Options {
     pub capacity_bytes: Option<u64>,
     /// Bytes of segments for 100 bytes of live records, beyond which cleaning begins.
     pub space_amplification_max_percent: u64,
-    /// Bytes of log behind a checkpoint before the next one, if ten times the image is less.
+    /// Bytes of log behind a checkpoint before the next one, if ten times the image is less; at most an eighth of the capacity, and
+    /// a quarter of this if the log has a million records, or as many overwritten keys as an opening can nearly defer.
     pub checkpoint_log_bytes_min: u64,
     /// Time after which cleaning takes an expired record of a chain for dead: longer than the chain's time may fall when
     /// members fail.

@@ -8,6 +8,7 @@
 //!
 //! Live counts must fit the copied entries. They are copied last, and a record that died after its cell was copied
 //! counts as live there.
+mod due;
 mod image;
 mod position;
 
@@ -22,15 +23,11 @@ use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::ReplacedRecord;
+pub(crate) use due::LastCheckpoint;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass};
 use fawn_types::{KeyHash, MonoMs};
 use image::{DiedSince, PartialSegment};
 
-/// The log behind the last checkpoint may be this many times as long as the next image.
-const LOG_PER_IMAGE: u64 = 10;
-/// It is at least so many times as long, also if an opening would find about as many overwritten keys there as it can defer:
-/// a checkpoint adds a byte to each byte of the log at most.
-const LOG_PER_IMAGE_MIN: u64 = 1;
 /// Share of the image, and of the shortest log behind a checkpoint, from which a close writes one: an opening takes longer for
 /// a byte of the log than for one of an image.
 const CLOSE_SHARE: u64 = 16;
@@ -86,36 +83,12 @@ struct CheckpointWriter {
     is_given_up: bool,
 }
 
-/// The log behind the last checkpoint.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LastCheckpoint {
-    /// Sequence numbers of the segments in which it begins.
-    pub(crate) from: PerStream<u64>,
-    /// Bytes of log frames since it began.
-    pub(crate) log_bytes: u64,
-    /// Records of these frames.
-    pub(crate) records: u64,
-    /// Records of the image that were replaced or deleted since, and records of these frames that were.
-    pub(crate) overwritten: u64,
-    pub(crate) rewritten: u64,
-}
-
-impl LastCheckpoint {
-    /// Keys that an opening would find an older record of, at most. A key that is written again and again counts once: each
-    /// record that was not replaced is another key's.
-    fn overwritten_keys_max(&self) -> u64 {
-        (self.overwritten + self.rewritten).min(self.records.saturating_sub(self.rewritten))
-    }
-}
-
 /// State of checkpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     pub(crate) last: LastCheckpoint,
-    /// With less log, none is due: the indexes need not be looked at.
-    due_bytes: u64,
-    /// As `due_bytes`, if many keys were overwritten.
-    least_bytes: u64,
+    /// Length of an image when one was last nearly due: until one is due by it, the indexes need not be looked at.
+    image_bytes: u64,
     writer: Option<Box<CheckpointWriter>>,
     retry_at: MonoMs,
     /// The device had no space for the last one: that was logged.
@@ -178,37 +151,13 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    fn is_checkpoint_due(&mut self) -> bool {
-        let Checkpoints { last, least_bytes, retry_at, .. } = self.checkpoints;
-        let log_bytes = last.log_bytes;
-        if log_bytes < least_bytes || self.now.mono < retry_at {
-            return false;
-        }
-        // Further keys are overwritten while the checkpoint is written.
-        let is_many = last.overwritten_keys_max() >= self.deferred_keys_max() as u64 / 3 * 2;
-        let is_due = |state: &Checkpoints| log_bytes >= if is_many { state.least_bytes } else { state.due_bytes };
-        if !is_due(&self.checkpoints) {
-            return false;
-        }
-        let image_bytes = self.image_bytes();
-        self.checkpoints.due_bytes = (LOG_PER_IMAGE * image_bytes).max(self.options.checkpoint_log_bytes_min);
-        self.checkpoints.least_bytes = (LOG_PER_IMAGE_MIN * image_bytes).max(self.options.checkpoint_log_bytes_min);
-        is_due(&self.checkpoints)
-    }
-
-    /// Overwritten keys that an opening beside the present indexes can defer.
-    fn deferred_keys_max(&self) -> usize {
-        let index_bytes = self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum();
-        self.options.deferred_keys_max().min(self.options.deferred_keys_max_beside(index_bytes))
-    }
-
     fn image_bytes(&self) -> u64 {
         self.ranges.iter().map(|range| content::cells_bytes(&range.index)).sum()
     }
 
     /// Writes a checkpoint at a close, unless there is little that an opening would scan instead. Blocks.
     pub(crate) fn checkpoint_at_close(&mut self, is_past_deadline: &mut dyn FnMut() -> bool) {
-        let least = self.options.checkpoint_log_bytes_min.max(self.image_bytes()) / CLOSE_SHARE;
+        let least = self.least_log_bytes().max(self.image_bytes()) / CLOSE_SHARE;
         let is_due = self.checkpoints.writer.is_none() && self.checkpoints.last.log_bytes >= least;
         if is_due && self.poisoned.is_none() && !self.options.read_only {
             self.begin_checkpoint();
