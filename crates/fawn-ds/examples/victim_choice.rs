@@ -133,8 +133,8 @@ fn amplification(merit: Merit, cumulative: &[f64]) -> f64 {
         } else {
             let drawn = uniform(&mut random) * cumulative[keys - 1];
             let rank = cumulative.partition_point(|&sum| sum < drawn) as u64;
-            // Neighbouring ranks lie in different segments.
-            rank.wrapping_mul(0x9E37_79B9_7F4A_7C15) % keys as u64
+            // Neighbouring ranks lie in different segments. The factor is prime, so each key has one rank.
+            rank * 2_147_483_647 % keys as u64
         };
         log.clock = write;
         log.append(0, key as u32);
@@ -144,17 +144,21 @@ fn amplification(merit: Merit, cumulative: &[f64]) -> f64 {
 }
 
 fn main() {
-    println!("{:28} {:>8} {:>10}", "merit", "uniform", "Zipf 0.99");
-    let cumulative = |exponent: f64| -> Vec<f64> {
-        let weights = (1..=LIVE_SEGMENTS * SEGMENT_RECORDS).map(|rank| (rank as f64).powf(-exponent));
-        let sums = weights.scan(0.0, |sum, weight| {
-            *sum += weight;
+    println!("{:28} {:>8} {:>10} {:>10}", "merit", "uniform", "Zipf 0.99", "hot tenth");
+    let keys = LIVE_SEGMENTS * SEGMENT_RECORDS;
+    let cumulative = |weight: &dyn Fn(usize) -> f64| -> Vec<f64> {
+        let sums = (1..=keys).scan(0.0, |sum, rank| {
+            *sum += weight(rank);
             Some(*sum)
         });
         sums.collect()
     };
-    let (flat, skewed) = (cumulative(0.0), cumulative(0.99));
+    let zipf = cumulative(&|rank| (rank as f64).powf(-0.99));
+    // A tenth of the keys gets nine of ten writes.
+    let hot = cumulative(&|rank| if rank <= keys / 10 { 81.0 } else { 1.0 });
+    let workloads = [cumulative(&|_| 1.0), zipf, hot];
     for (name, merit) in FORMULAS {
-        println!("{name:28} {:8.3} {:10.3}", amplification(merit, &flat), amplification(merit, &skewed));
+        let [flat, zipf, hot] = [0, 1, 2].map(|at| amplification(merit, &workloads[at]));
+        println!("{name:28} {flat:8.3} {zipf:10.3} {hot:10.3}");
     }
 }
