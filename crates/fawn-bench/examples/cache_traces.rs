@@ -6,6 +6,7 @@
 //! ```
 //! The work is counted, so a run repeats digit for digit and may share its machine.
 use fawn_bench::sink::Sink;
+use fawn_bench::workload::{KeyDistribution, scatter};
 use fawn_bench::{BenchError, Row};
 use fawn_ds::internals::{CacheSplit, RecordCache};
 use fawn_flash::{FileId, PageCache};
@@ -69,8 +70,7 @@ const DIVISIONS: [Division; 6] = [
 struct Trace {
     pattern: Pattern,
     records: u64,
-    /// Sums of the Zipf weights by rank.
-    sums: Vec<f64>,
+    keys: KeyDistribution,
     rng: SplitMix64,
     gets: u64,
     scanned: u64,
@@ -83,15 +83,10 @@ impl Trace {
             Pattern::Zipf(theta) => theta,
             _ => 0.99,
         };
-        let mut sum = 0.0;
-        let weight = |rank: u64| {
-            sum += (rank as f64).powf(-theta);
-            sum
-        };
         Self {
             pattern,
             records,
-            sums: (1..=records).map(weight).collect(),
+            keys: KeyDistribution::zipf(records, theta),
             rng: SplitMix64::new(7),
             gets: 0,
             scanned: 0,
@@ -99,43 +94,21 @@ impl Trace {
         }
     }
 
-    /// A record by its rank: neighbours in rank are not neighbours in the log.
-    fn place(&self, rank: u64) -> u64 {
-        // Odd multipliers and shifts permute a power of two; numbers that are no record are permuted once more.
-        let mask = self.records.next_power_of_two() - 1;
-        let mut at = rank;
-        loop {
-            at = at.wrapping_mul(0x9E37_79B9_7F4A_7C15) & mask;
-            at ^= at >> 9;
-            at = at.wrapping_mul(0xD6E8_FEB8_6659_FD93) & mask;
-            at ^= at >> 7;
-            if at < self.records {
-                return at;
-            }
-        }
-    }
-
+    /// A record of the Zipf distribution.
     fn zipf(&mut self) -> u64 {
-        let drawn = (self.rng.next() >> 11) as f64 / (1_u64 << 53) as f64 * self.sums[self.sums.len() - 1];
-        self.sums.partition_point(|sum| *sum < drawn) as u64
+        self.keys.pick(&mut self.rng)
     }
 
     fn next(&mut self) -> u64 {
         self.gets += 1;
         match self.pattern {
-            Pattern::Zipf(_) => {
-                let rank = self.zipf();
-                self.place(rank)
-            }
+            Pattern::Zipf(_) => self.zipf(),
             Pattern::Uniform => self.rng.below(self.records),
             Pattern::Scan if self.gets.is_multiple_of(4) => {
                 self.scanned = (self.scanned + 1) % self.records;
                 self.scanned
             }
-            Pattern::Scan => {
-                let rank = self.zipf();
-                self.place(rank)
-            }
+            Pattern::Scan => self.zipf(),
             Pattern::Moving => {
                 let hot = self.records / 10;
                 let start = self.gets / (self.records / 4) * (hot / 10);
@@ -144,12 +117,11 @@ impl Trace {
                 } else {
                     self.rng.below(self.records)
                 };
-                self.place(rank)
+                scatter(rank, self.records)
             }
             Pattern::Neighbours => {
                 if self.gets % 16 == 1 {
-                    let rank = self.zipf();
-                    self.run = self.place(rank);
+                    self.run = self.zipf();
                 }
                 self.run = (self.run + 1) % self.records;
                 self.run

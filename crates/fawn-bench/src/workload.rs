@@ -1,6 +1,7 @@
 //! Keys and values of the workloads: computed from their number, so that every read can be verified.
 
 use fawn_types::random::SplitMix64;
+use std::sync::Arc;
 
 /// Computes the 16-byte key of number `n`: a mixed number in hexadecimal, so that neighbours share no prefix.
 pub fn key_into(n: u64, out: &mut [u8; 16]) {
@@ -39,20 +40,20 @@ impl Values {
     }
 }
 
-/// A distribution of key numbers.
+/// A distribution of key numbers. Clones share the table of weights: it has 8 B a key.
 #[derive(Clone, Debug)]
 pub struct KeyDistribution {
     keys: u64,
     exponent: f64,
-    /// Sums of the weights by rank; empty for the uniform distribution.
-    sums: Vec<f64>,
+    /// Sums of the weights by rank; `None` for the uniform distribution.
+    sums: Option<Arc<[f64]>>,
 }
 
 impl KeyDistribution {
     /// Each of `keys` numbers is as likely as any other.
     #[must_use]
     pub const fn uniform(keys: u64) -> Self {
-        Self { keys, exponent: 0.0, sums: Vec::new() }
+        Self { keys, exponent: 0.0, sums: None }
     }
 
     /// The number of rank r, from 1 on, has the weight r^−`exponent`. Ranks are scattered over the numbers.
@@ -66,7 +67,7 @@ impl KeyDistribution {
             sum += (rank as f64).powf(-exponent);
             sum
         };
-        Self { keys, exponent, sums: (1..=keys).map(weight).collect() }
+        Self { keys, exponent, sums: Some((1..=keys).map(weight).collect()) }
     }
 
     /// Number of distinct keys.
@@ -83,15 +84,16 @@ impl KeyDistribution {
 
     /// Draws a number.
     pub fn pick(&self, random: &mut SplitMix64) -> u64 {
-        let Some(last) = self.sums.last() else { return random.below(self.keys) };
-        let drawn = (random.next() >> 11) as f64 / (1_u64 << 53) as f64 * last;
-        let rank = (self.sums.partition_point(|sum| *sum <= drawn) as u64).min(self.keys - 1);
+        let Some(sums) = &self.sums else { return random.below(self.keys) };
+        let drawn = (random.next() >> 11) as f64 / (1_u64 << 53) as f64 * sums[sums.len() - 1];
+        let rank = (sums.partition_point(|sum| *sum <= drawn) as u64).min(self.keys - 1);
         scatter(rank, self.keys)
     }
 }
 
 /// A permutation of the numbers below `keys`: hot keys must not be neighbours in the log.
-fn scatter(rank: u64, keys: u64) -> u64 {
+#[must_use]
+pub fn scatter(rank: u64, keys: u64) -> u64 {
     let mask = keys.next_power_of_two() - 1;
     let mut at = rank;
     loop {
@@ -127,6 +129,9 @@ mod tests {
             let found = f64::from(counts[scatter(rank, keys) as usize]);
             assert!((found / expected - 1.0).abs() < 0.1, "rank {rank}: {found}, expected {expected}");
         }
+        let copy = zipf.clone();
+        let (table, copied) = (zipf.sums.unwrap(), copy.sums.unwrap());
+        assert!(Arc::ptr_eq(&table, &copied), "a clone has no table of its own");
         let uniform = KeyDistribution::zipf(keys, 0.0);
         assert!((0..draws).all(|_| uniform.pick(&mut random) < keys));
     }
