@@ -19,6 +19,7 @@ pub mod row;
 pub mod server;
 pub mod server_ladder;
 pub mod sink;
+pub mod stops;
 pub mod store;
 pub mod sut;
 pub mod units;
