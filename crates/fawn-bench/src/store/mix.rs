@@ -44,8 +44,8 @@ pub enum MixedOp {
 }
 
 /// The operations of a mix, in the order of their arrival.
-pub struct MixSchedule<'m> {
-    mix: &'m Mix,
+pub struct MixSchedule {
+    mix: Mix,
     random: SplitMix64,
     started: Instant,
     /// Seconds from the start to the next arrival in an open loop.
@@ -53,12 +53,12 @@ pub struct MixSchedule<'m> {
     taken: u64,
 }
 
-impl<'m> MixSchedule<'m> {
+impl MixSchedule {
     /// The operations of `mix`, beginning now.
     #[must_use]
-    pub fn new(mix: &'m Mix) -> Self {
-        let mut schedule =
-            Self { mix, random: SplitMix64::new(mix.seed), started: Instant::now(), next_s: 0.0, taken: 0 };
+    pub fn new(mix: Mix) -> Self {
+        let random = SplitMix64::new(mix.seed);
+        let mut schedule = Self { mix, random, started: Instant::now(), next_s: 0.0, taken: 0 };
         schedule.advance();
         schedule
     }
@@ -67,6 +67,12 @@ impl<'m> MixSchedule<'m> {
     #[must_use]
     pub const fn started(&self) -> Instant {
         self.started
+    }
+
+    /// The times at which its operations arrive.
+    #[must_use]
+    pub const fn arrival(&self) -> ArrivalPattern {
+        self.mix.arrival
     }
 
     /// Number of operations taken.
@@ -155,8 +161,7 @@ mod tests {
 
     #[test]
     fn shares_are_kept_and_the_arrivals_of_an_open_loop_have_the_given_rate() {
-        let mix = mix(ArrivalPattern::PerSecond(50.0));
-        let mut schedule = MixSchedule::new(&mix);
+        let mut schedule = MixSchedule::new(mix(ArrivalPattern::PerSecond(50.0)));
         let late = schedule.started() + Duration::from_secs(1500);
         let mut counts = [0_u32; 3];
         while schedule.due(late, usize::MAX).is_some() {
@@ -172,8 +177,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_too_slow_leaves_operations_unserved_and_the_run_ends() {
-        let mix = mix(ArrivalPattern::PerSecond(50.0));
-        let mut schedule = MixSchedule::new(&mix);
+        let mut schedule = MixSchedule::new(mix(ArrivalPattern::PerSecond(50.0)));
         for _ in 0..25_000 {
             schedule.take();
         }
@@ -185,7 +189,7 @@ mod tests {
     #[test]
     fn a_closed_loop_keeps_its_depth_and_its_end() {
         let mix = Mix { operations_max: 3, ..mix(ArrivalPattern::InFlight(2)) };
-        let mut schedule = MixSchedule::new(&mix);
+        let mut schedule = MixSchedule::new(mix.clone());
         let now = schedule.started();
         assert_eq!((schedule.due(now, 1), schedule.due(now, 2)), (Some(now), None));
         assert_eq!(schedule.due(now + mix.run, 0), None);

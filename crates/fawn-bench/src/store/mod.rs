@@ -3,12 +3,14 @@ pub mod fawn_ds;
 pub mod figures;
 pub mod ladder;
 pub mod mix;
+pub mod peak_load;
 pub mod peer;
 pub mod raw;
 pub mod rocksdb;
 
 use crate::{BenchError, Row};
 use mix::Mix;
+use peak_load::PeakLoad;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -157,6 +159,15 @@ pub trait Contender {
     /// # Errors
     /// If the engine fails, or a lookup has an unexpected result.
     fn mixed(&mut self, _mix: &Mix) -> Result<Option<Row>, BenchError> {
+        Ok(None)
+    }
+
+    /// A load that follows the peak, in a filled store; `None` if this store has none. Latencies, rate and longest stop are
+    /// of the measured phases; bytes and reads of all.
+    ///
+    /// # Errors
+    /// If the engine fails, or a lookup has an unexpected result.
+    fn follow_peak(&mut self, _load: &PeakLoad) -> Result<Option<Row>, BenchError> {
         Ok(None)
     }
 

@@ -145,24 +145,32 @@ fn the_load_is_the_same_with_and_without_cleaning_and_only_one_of_them_cleans() 
 #[test]
 fn an_hour_of_overwrites_in_small_stays_within_its_capacity_and_counts_all_that_is_written() {
     let rows = rows_of(|dir| StoreOptions {
-        run: Duration::from_millis(200),
+        run: Duration::from_millis(100),
         ..options(dir, Figure::OverwriteSteady, 24_000)
     });
-    assert_eq!(axis(&rows, "fawn-ds", "load"), ["peak", "20 %", "peak", "90 %", "20 %", "90 %"].repeat(2));
+    assert_eq!(axis(&rows, "fawn-ds", "load"), ["20 %", "20 %", "90 %", "90 %"].repeat(2));
+    assert_eq!(
+        axis(&rows, "fawn-ds", "cleaning"),
+        ["true", "false"].repeat(4),
+        "both runs of a share follow each other"
+    );
+    for row in &rows {
+        let samples = ["ops_per_s", "max_us", "debt_segments", "peak_ops_per_s", "machine_stop_ms"]
+            .map(|name| row.series[name].len());
+        assert_eq!(samples, [4; 5], "one value a period: {row:?}");
+        assert!(row.measured["machine_stop_ms_max"] > 0.0 && row.measured["memory_bytes_max"] > 0.0, "{row:?}");
+        let counted = (row.ops_per_s * row.measured["counted_s"]).round();
+        assert!(counted < row.measured["puts"], "operations at the peak do not count: {row:?}");
+    }
     for row in rows.iter().filter(|row| row.config["cleaning"] == "true") {
         let written = row.measured["written_per_record_byte"];
-        // A lone record is flushed with its page, so only a busy store has an upper bound.
-        assert!(written >= 1.0 && (written < 10.0 || row.config["load"] != "peak"), "{row:?}");
+        assert!(written >= 1.0, "{row:?}");
         let by_cause: f64 =
             row.measured.iter().filter(|(name, _)| name.starts_with("written_bytes_")).map(|it| it.1).sum();
         assert!((by_cause / row.measured["record_bytes"] - written).abs() < 0.001, "every byte has a cause: {row:?}");
-        let samples = ["ops_per_s", "max_us", "debt_segments"].map(|name| row.series[name].len());
-        assert!(samples[0] > 0 && samples == [samples[0]; 3], "{row:?}");
-        assert!(row.measured["memory_bytes_max"] > 0.0, "{row:?}");
     }
-    let peak = &rows[0];
-    assert!(peak.measured["moved_bytes"] > 0.0, "{peak:?}");
-    assert!(rows[4].measured["moved_bytes"] == 0.0 && rows[4].config["cleaning"] == "false", "{:?}", rows[4]);
+    assert!(rows[2].measured["moved_bytes"] > 0.0, "{:?}", rows[2]);
+    assert!(rows[3].measured["moved_bytes"] == 0.0, "{:?}", rows[3]);
 }
 
 #[test]

@@ -1,14 +1,18 @@
 //! FAWN-DS as a contender: the engine runs in this process, driven like in a server's event loop.
 mod mixed;
 mod parts;
+mod peak;
 mod reads;
+mod samples;
 mod session;
 mod writes;
 
 pub use mixed::record_bytes_of;
 
 use super::mix::Mix;
+use super::peak_load::PeakLoad;
 use super::{Contender, DataShape, FillEnd, Gets, LoadParts, OwnDir, PartUnit, Puts, SpaceLimit};
+use crate::stops::StopMonitor;
 use crate::{BenchError, Row};
 use fawn_ds::internals::{Options, RecordLayout};
 use fawn_flash::{Device, FileDevice};
@@ -102,6 +106,14 @@ impl<D: Device> FawnDs<D> {
     fn filled(&mut self) -> Result<&mut BenchSession<D>, BenchError> {
         self.sessions.first_mut().ok_or_else(|| BenchError::failed("fawn-ds", "used before it was filled"))
     }
+
+    fn filled_for(&mut self, mix: &Mix) -> Result<&mut BenchSession<D>, BenchError> {
+        let session = self.filled()?;
+        if mix.keys.keys() > session.shape.keys {
+            return Err(BenchError::failed("fawn-ds", "a mix of more keys than the store was filled with"));
+        }
+        Ok(session)
+    }
 }
 
 impl<D: Device> Contender for FawnDs<D> {
@@ -160,10 +172,14 @@ impl<D: Device> Contender for FawnDs<D> {
     }
 
     fn mixed(&mut self, mix: &Mix) -> Result<Option<Row>, BenchError> {
-        if mix.keys.keys() > self.filled()?.shape.keys {
-            return Err(BenchError::failed("fawn-ds", "a mix of more keys than the store was filled with"));
-        }
-        self.filled()?.mixed(mix).map(Some)
+        self.filled_for(mix)?.mixed(mix).map(Some)
+    }
+
+    fn follow_peak(&mut self, load: &PeakLoad) -> Result<Option<Row>, BenchError> {
+        let monitor = StopMonitor::start(self.dir.path().parent().unwrap_or(Path::new(".")))?;
+        let row = self.filled_for(&load.mix)?.follow_peak(load, &monitor)?;
+        let intervals = row.series["max_us"].len();
+        monitor.end(intervals, row).map(Some)
     }
 
     fn rest(&mut self) -> Result<(), BenchError> {

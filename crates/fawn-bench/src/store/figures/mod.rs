@@ -40,7 +40,7 @@ pub enum Figure {
     /// the data.
     #[value(name = "record-cache")]
     RecordCache,
-    /// Overwrites at 80 % of the capacity for the given time at 20 % and 90 % of the peak, with and without cleaning.
+    /// Overwrites at 80 % of the capacity for the given time at 20 % and 90 % of the present peak, with and without cleaning.
     #[value(name = "overwrite-steady")]
     OverwriteSteady,
     /// The log alone and the sorted tier at 70 % live: memory per key, reads per get, bytes written per byte of keys and

@@ -2,7 +2,8 @@
 use super::{FigureRun, fill_within};
 use crate::store::fawn_ds::record_bytes_of;
 use crate::store::mix::{ArrivalPattern, Mix};
-use crate::store::{Contender, DataShape, SpaceLimit};
+use crate::store::peak_load::PeakLoad;
+use crate::store::{DataShape, SpaceLimit};
 use crate::workload::KeyDistribution;
 use crate::{BenchError, Row};
 use std::time::Duration;
@@ -11,8 +12,7 @@ use std::time::Duration;
 const LIVE_PERCENT: u64 = 80;
 /// Shares of the peak, percent.
 const LOAD_PERCENTS: [u32; 2] = [20, 90];
-/// The capacity is written so many times before the first measurement, so that cleaning is in its steady state; the last
-/// time is that measurement's peak.
+/// The capacity is written so many times before a measurement, so that cleaning is in its steady state.
 const CHURN_CAPACITIES: u64 = 3;
 /// Times that the capacity must be written by a measurement for it to show a steady state.
 const CAPACITIES_MIN: f64 = 6.0;
@@ -22,6 +22,8 @@ const CAPACITIES_UNCLEANED: u64 = 2;
 pub(super) const CHURN_MAX: Duration = Duration::from_secs(3600);
 /// Writes in flight at the peak.
 const PEAK_DEPTH: usize = 256;
+/// Number of the last peaks with cleaning whose median is the peak of the run without.
+const LAST_PEAKS: usize = 4;
 /// Smallest capacity with enough segments to clean.
 const CAPACITY_BYTES_MIN: u64 = 8 << 20;
 const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
@@ -33,6 +35,15 @@ struct SteadyStore {
     capacity_bytes: u64,
 }
 
+/// A measurement, with and without cleaning.
+#[derive(Clone, Copy)]
+struct SteadyRun {
+    store: SteadyStore,
+    exponent: f64,
+    percent: u32,
+    pair: usize,
+}
+
 impl SteadyStore {
     fn puts_per_capacity(&self) -> u64 {
         self.capacity_bytes / record_bytes_of(self.shape.value_bytes)
@@ -40,8 +51,8 @@ impl SteadyStore {
 }
 
 impl FigureRun<'_> {
-    /// Uniform and Zipf overwrites, each at shares of the peak that was measured right before. A share of an earlier peak
-    /// can exceed what a shared machine does a quarter of an hour later, and then measures a queue.
+    /// Uniform and Zipf overwrites at shares of the peak. The runs with and without cleaning of one share follow each other:
+    /// a shared machine changes its speed within minutes.
     pub(super) fn steady_overwrites(&mut self) -> Result<(), BenchError> {
         let options = self.options;
         let record_bytes = record_bytes_of(options.value_bytes);
@@ -61,76 +72,69 @@ impl FigureRun<'_> {
             let keys = KeyDistribution::zipf(options.keys, exponent);
             for at in 0..self.contenders.len() {
                 for pair in 0..options.pairs {
-                    self.overwrites(at, store, &keys, exponent, pair)?;
+                    for percent in LOAD_PERCENTS {
+                        let run = SteadyRun { store, exponent, percent, pair };
+                        let Some(peak) = self.overwrites(at, run, &keys, None)? else { break };
+                        self.overwrites(at, run, &keys, Some(peak))?;
+                    }
                 }
             }
         }
         Ok(())
     }
 
+    /// Fills a store and measures it: with cleaning, or without at the load of this peak. Returns the last peak; `None` if the
+    /// store has no limit of its space.
     fn overwrites(
         &mut self,
         at: usize,
-        store: SteadyStore,
+        run: SteadyRun,
         keys: &KeyDistribution,
-        exponent: f64,
-        pair: usize,
-    ) -> Result<(), BenchError> {
-        let mix = Mix {
+        peak_with_cleaning: Option<f64>,
+    ) -> Result<Option<f64>, BenchError> {
+        let (SteadyRun { store, exponent, percent, pair }, cleans) = (run, peak_with_cleaning.is_none());
+        let space = SpaceLimit { capacity_bytes: Some(store.capacity_bytes), cleans, sorts: false };
+        if !fill_within(&mut *self.contenders[at], &store.shape, space)? {
+            eprintln!("{}: no limit of its space", self.contenders[at].name());
+            return Ok(None);
+        }
+        let churn = Mix {
             put_percent: 100,
             delete_percent: 0,
             keys: keys.clone(),
             arrival: ArrivalPattern::InFlight(PEAK_DEPTH),
             run: CHURN_MAX,
-            operations_max: store.puts_per_capacity(),
+            operations_max: store.puts_per_capacity() * CHURN_CAPACITIES,
             seed: self.seed(pair),
         };
-        let mut rates = [0.0; LOAD_PERCENTS.len()];
-        for cleans in [true, false] {
-            let space = SpaceLimit { capacity_bytes: Some(store.capacity_bytes), cleans, sorts: false };
-            if !fill_within(&mut *self.contenders[at], &store.shape, space)? {
-                eprintln!("{}: no limit of its space", self.contenders[at].name());
-                return Ok(());
-            }
-            let describe = |row: Row| {
-                let row = row.with("zipf", exponent).with("cleaning", cleans);
-                row.with("capacity_bytes", store.capacity_bytes).with("live_percent", LIVE_PERCENT)
-            };
-            if cleans {
-                for time in 1..CHURN_CAPACITIES {
-                    peak(&mut *self.contenders[at], &mix, time)?;
-                }
-            }
-            for (percent, rate) in LOAD_PERCENTS.into_iter().zip(&mut rates) {
-                if cleans {
-                    let row = peak(&mut *self.contenders[at], &mix, CHURN_CAPACITIES + u64::from(percent))?;
-                    *rate = row.ops_per_s * f64::from(percent) / 100.0;
-                    let before = format!("Zipf {exponent}, peak before {percent} %");
-                    self.emit(describe(row).with("load", "peak"), &before, pair)?;
-                }
-                let rate = *rate;
-                let row = self.contenders[at].mixed(&self.measured(&mix, rate, cleans, store))?;
-                let row = row.map(|row| judged(describe(row).with("load", format!("{percent} %")), cleans, store));
-                let Some(row) = row else { return Err(self.refuse("the store cannot run a mix")) };
-                let is_cleaning = if cleans { "with" } else { "without" };
-                self.emit(row, &format!("Zipf {exponent}, {percent} % of the peak, {is_cleaning} cleaning"), pair)?;
-            }
-            self.contenders[at].verify()?;
+        if cleans {
+            self.contenders[at].mixed(&churn)?;
         }
-        self.contenders[at].discard()
-    }
-
-    /// The measured run.
-    fn measured(&self, mix: &Mix, rate: f64, cleans: bool, store: SteadyStore) -> Mix {
         let operations_max = if cleans { u64::MAX } else { store.puts_per_capacity() * CAPACITIES_UNCLEANED };
-        Mix { arrival: ArrivalPattern::PerSecond(rate), run: self.options.run, operations_max, ..mix.clone() }
+        let mix = Mix { run: self.options.run, operations_max, ..churn };
+        let load = PeakLoad { mix, peak_depth: PEAK_DEPTH, percent, first_peak: peak_with_cleaning };
+        let Some(row) = self.contenders[at].follow_peak(&load)? else {
+            return Err(self.refuse("the store has no load that follows the peak"));
+        };
+        let peak = last_peak(&row);
+        let row = judged(row, cleans, store).with("zipf", exponent).with("cleaning", cleans);
+        let row = row.with("capacity_bytes", store.capacity_bytes).with("live_percent", LIVE_PERCENT);
+        let is_cleaning = if cleans { "with" } else { "without" };
+        let point = format!("Zipf {exponent}, {percent} % of the peak, {is_cleaning} cleaning");
+        self.emit(row.with("load", format!("{percent} %")), &point, pair)?;
+        self.contenders[at].verify()?;
+        self.contenders[at].discard()?;
+        Ok(Some(peak))
     }
 }
 
-/// Writes the capacity once, with as many writes in flight as the peak has.
-fn peak(contender: &mut dyn Contender, mix: &Mix, time: u64) -> Result<Row, BenchError> {
-    let row = contender.mixed(&Mix { seed: mix.seed.wrapping_add(time << 32), ..mix.clone() })?;
-    row.ok_or_else(|| BenchError::failed("overwrite-steady", "the store cannot run a mix"))
+/// The median of the last peaks of a run.
+fn last_peak(row: &Row) -> f64 {
+    let peaks =
+        row.series.get("peak_ops_per_s").map_or(&[][..], |peaks| &peaks[peaks.len().saturating_sub(LAST_PEAKS)..]);
+    let mut peaks = peaks.to_vec();
+    peaks.sort_by(f64::total_cmp);
+    peaks.get(peaks.len() / 2).copied().unwrap_or_default()
 }
 
 /// Adds how often the capacity was written, and a note if that was too seldom.
@@ -144,4 +148,17 @@ fn judged(row: Row, cleans: bool, store: SteadyStore) -> Row {
         "note",
         format!("the capacity was written less than {CAPACITIES_MIN} times; more --seconds or fewer --keys"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_peak_is_the_median_of_the_last_four() {
+        let mut row = Row::default();
+        assert_eq!(last_peak(&row), 0.0);
+        row.series.insert("peak_ops_per_s".into(), vec![900.0, 800.0, 5.0, 40.0, 20.0, 30.0]);
+        assert_eq!(last_peak(&row), 30.0);
+    }
 }
