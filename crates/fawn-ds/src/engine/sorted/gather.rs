@@ -243,9 +243,7 @@ impl<D: Device> Engine<D> {
             return false;
         }
         (self.sorted.unsorted_bytes, self.sorted.sorted_at_bytes) = (all_bytes - bytes, self.stats.record_bytes);
-        if is_paid_by_rest && !is_due && slots.len() == sortable.len() && bytes < bytes_max {
-            self.sorted.rest.pay(space_bytes);
-        }
+        let is_only_for_rest = is_paid_by_rest && !is_due && slots.len() == sortable.len() && bytes < bytes_max;
         let age = self.sorted.runs.first().map_or(1, |newest| newest.age + 1);
         for &slot in &slots {
             let segment = self.segments.expect_mut(slot);
@@ -255,6 +253,7 @@ impl<D: Device> Engine<D> {
         let id = self.sorted.next_job();
         let mut job = SortJob::of_segments(id, slots, age, self.secret, bytes as usize);
         job.space_bytes = space_bytes;
+        job.paid_bytes = if is_only_for_rest { self.sorted.rest.pay(space_bytes) } else { 0 };
         self.sorted.job = Some(Box::new(job));
         self.sorted.was_merge = false;
         true

@@ -87,6 +87,8 @@ pub(crate) struct SortJob {
     pub(super) filter_bits: u8,
     /// Space that its runs take at most, bytes: it counts as taken from the start.
     pub(super) space_bytes: u64,
+    /// Credit of the rest that was taken for it, bytes. A part of a sweep has the sweep's.
+    pub(super) paid_bytes: u64,
     /// The pace of a merge of later runs. A part of a sweep has the sweep's.
     pub(super) pace: Option<MergePace>,
     pub(super) merge: Option<RunMerge>,
@@ -133,6 +135,7 @@ impl SortJob {
             age,
             filter_bits,
             space_bytes: 0,
+            paid_bytes: 0,
             pace: None,
             merge: None,
             writer: None,

@@ -2,7 +2,7 @@
 //! although they are few. Index entries and filters of both take memory, and lookups search each age of runs.
 use super::super::Engine;
 use super::SortedTier;
-use super::job::SortStep;
+use super::job::{SortJob, SortStep};
 use fawn_flash::Device;
 use fawn_types::MonoMs;
 
@@ -50,9 +50,23 @@ impl RestWatch {
         if self.is_on { self.credit_bytes } else { 0 }
     }
 
-    /// A job begins that writes so many bytes.
-    pub(super) const fn pay(&mut self, bytes: u64) {
-        self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+    /// A job begins that writes so many bytes. Returns the credit that is taken for it, bytes.
+    pub(super) fn pay(&mut self, bytes: u64) -> u64 {
+        let paid_bytes = bytes.min(self.credit_bytes);
+        self.credit_bytes -= paid_bytes;
+        paid_bytes
+    }
+}
+
+impl SortedTier {
+    /// Gives back the credit that a failed job has not used, before its files are removed.
+    pub(super) fn return_credit(&mut self, job: &SortJob) {
+        let written_bytes = job.file_bytes();
+        match &mut self.sweep {
+            // The next part tries again what this one has not done.
+            Some(sweep) if job.is_part() => sweep.failed_bytes += written_bytes,
+            _ => self.rest.credit(job.paid_bytes.saturating_sub(written_bytes)),
+        }
     }
 }
 

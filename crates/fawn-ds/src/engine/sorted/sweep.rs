@@ -33,6 +33,9 @@ pub(super) struct RunSweep {
     pub(super) later_bytes: u64,
     /// Space that a part may take, bytes.
     pub(super) part_bytes: u64,
+    /// Credit of the rest that was taken for all of it, and that its failed parts have used, bytes.
+    pub(super) paid_bytes: u64,
+    pub(super) failed_bytes: u64,
     pub(super) pace: MergePace,
 }
 
@@ -52,6 +55,11 @@ impl RunSweep {
     pub(super) fn next_part(&self, runs: &[ListedRun], bytes_max: u64) -> SweepPart {
         let facts = |listed: &ListedRun| (listed.bounds().lowest, listed.file_bytes, listed.id);
         part_of(self.from, runs.iter().filter(|listed| listed.age == self.oldest_age).map(facts).collect(), bytes_max)
+    }
+
+    /// Credit of the rest that it has not used, bytes.
+    pub(super) const fn unused_bytes(&self) -> u64 {
+        self.paid_bytes.saturating_sub(self.pace.written_bytes + self.failed_bytes)
     }
 }
 
@@ -101,7 +109,7 @@ impl<D: Device> Engine<D> {
             return true;
         }
         let space = self.space_left();
-        let SortedTier { runs, run_search, sweep, .. } = &mut self.sorted;
+        let SortedTier { runs, run_search, sweep, rest, .. } = &mut self.sorted;
         run_search.begin();
         runs.iter().filter_map(|listed| listed.failures.barred_until).filter(|until| now < *until).for_each(|until| {
             run_search.repeat_by(until);
@@ -109,7 +117,10 @@ impl<D: Device> Engine<D> {
         let candidates: Vec<MergeCandidate> = runs.iter().map(|listed| MergeCandidate::of(listed, now)).collect();
         let newer = runs.partition_point(|listed| sweep.as_ref().is_some_and(|sweep| listed.age > sweep.age));
         // A sweep ends early if it cannot read all of its runs.
-        sweep.take_if(|_| runs[newer..].iter().any(|listed| listed.failures.is_barred(now)));
+        let ended = sweep.take_if(|_| runs[newer..].iter().any(|listed| listed.failures.is_barred(now)));
+        if let Some(sweep) = ended {
+            rest.credit(sweep.unused_bytes());
+        }
         if sweep.is_some() {
             // Without space for a merge of newer ones, the next part gives some back.
             return choose_newer(&candidates[..newer]).is_some_and(|places| self.merge_later(places))
@@ -122,8 +133,11 @@ impl<D: Device> Engine<D> {
         chosen.is_some_and(|(chosen, bytes)| {
             let has_begun = self.begin_chosen(chosen);
             // A sweep that has no room yet begins later.
-            if has_begun || self.sorted.sweep.is_some() {
-                self.sorted.rest.pay(bytes);
+            let SortedTier { sweep, job, rest, .. } = &mut self.sorted;
+            if let Some(sweep) = sweep {
+                sweep.paid_bytes = rest.pay(bytes);
+            } else if let Some(job) = job.as_mut().filter(|_| has_begun) {
+                job.paid_bytes = rest.pay(bytes);
             }
             has_begun
         })
@@ -149,8 +163,9 @@ impl<D: Device> Engine<D> {
         let later = later.iter().map(|listed| listed.id).collect();
         let part_bytes = self.part_bytes_max();
         let pace = MergePace::default();
+        let (from, paid_bytes, failed_bytes) = (RingKey::MIN, 0, 0);
         self.sorted.sweep =
-            Some(RunSweep { later, age, oldest_age, from: RingKey::MIN, later_bytes, part_bytes, pace });
+            Some(RunSweep { later, age, oldest_age, from, later_bytes, part_bytes, paid_bytes, failed_bytes, pace });
     }
 
     fn merge_later(&mut self, places: Range<usize>) -> bool {

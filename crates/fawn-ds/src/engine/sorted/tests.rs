@@ -1,4 +1,5 @@
 //! Unit tests of the sorted tier's jobs: orders of events that other rules make impossible today.
+mod rest;
 mod space;
 
 use super::job::RunInputs;
@@ -74,6 +75,13 @@ fn value_of(engine: &mut Engine<SimDevice>, number: u64) -> Option<u8> {
     }
 }
 
+/// A sweep of no runs.
+fn sweep_of(pace: MergePace) -> RunSweep {
+    let (later, from, paid_bytes, failed_bytes) = (Vec::new(), RingKey::MIN, 0, 0);
+    let (age, oldest_age, later_bytes, part_bytes) = (2, 1, 1_000, 0);
+    RunSweep { later, age, oldest_age, from, later_bytes, part_bytes, paid_bytes, failed_bytes, pace }
+}
+
 #[test]
 fn a_segment_read_for_a_job_that_was_given_up_is_not_of_the_next_one() {
     let disk = SimDisk::new(SimOptions::instant(1));
@@ -122,8 +130,7 @@ fn puts_wait_for_a_sweep_only_while_its_work_goes_on() {
     };
     assert!((8..100).any(|segments| left(segments) >= 4 << 20));
     let pace = MergePace { to_read_bytes: (4 << 20) / 3, ..MergePace::default() };
-    let (later, from) = (Vec::new(), RingKey::MIN);
-    engine.sorted.sweep = Some(RunSweep { later, age: 2, oldest_age: 1, from, later_bytes: 0, part_bytes: 0, pace });
+    engine.sorted.sweep = Some(sweep_of(pace));
     let write = |engine: &mut Engine<SimDevice>, bytes| {
         engine.sorted.note_put(bytes);
         engine.hold_puts_if_ahead();

@@ -320,6 +320,7 @@ impl<D: Device> Engine<D> {
     fn remove_sort(&mut self) {
         let Some(mut job) = self.sorted.job.take_if(|job| job.is_idle()) else { return };
         self.sorted.end_job();
+        self.sorted.return_credit(&job);
         if job.is_empty_sort() {
             self.sorted.segment_search.put_off(self.now.mono);
         }

@@ -8,17 +8,17 @@ use crate::format::SegmentUuid;
 use crate::format::run::KeyBounds;
 use crate::format::segment::{PerStream, StreamKind};
 
-const SEGMENT_BYTES: u64 = 64 << 10;
+pub(super) const SEGMENT_BYTES: u64 = 64 << 10;
 
 /// A store with segments of 64 KiB, and the number of its last write.
-struct SmallStore {
-    engine: Engine<SimDevice>,
-    now: Now,
-    writes: u64,
+pub(super) struct SmallStore {
+    pub(super) engine: Engine<SimDevice>,
+    pub(super) now: Now,
+    pub(super) writes: u64,
 }
 
 impl SmallStore {
-    fn open(layout: RecordLayout, durability: Durability, sort_bytes: u64) -> Self {
+    pub(super) fn open(layout: RecordLayout, durability: Durability, sort_bytes: u64) -> Self {
         let options = Options {
             segment_bytes: SEGMENT_BYTES as u32,
             memory_bytes: 8 << 20,
@@ -39,7 +39,7 @@ impl SmallStore {
         Self { engine, now: Now::at(1), writes: 0 }
     }
 
-    fn put(&mut self, number: u64) {
+    pub(super) fn put(&mut self, number: u64) {
         self.write(number, RecordKind::Put);
     }
 
@@ -64,7 +64,7 @@ impl SmallStore {
         }
     }
 
-    fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
         self.now = self.now.plus_ms(1);
         self.turn_at_once();
     }
@@ -98,7 +98,7 @@ impl SmallStore {
     }
 
     /// Writes new keys until there are so many runs, and lets the job end.
-    fn make_runs(&mut self, runs: usize) {
+    pub(super) fn make_runs(&mut self, runs: usize) {
         while self.engine.runs() < runs || self.engine.is_sorting() {
             self.put(self.writes);
             self.turn();
@@ -136,13 +136,8 @@ fn job_of(segments: u64) -> SortJob {
     job
 }
 
-fn sweep_of(pace: MergePace) -> RunSweep {
-    let (later, from) = (Vec::new(), RingKey::MIN);
-    RunSweep { later, age: 2, oldest_age: 1, from, later_bytes: 1_000, part_bytes: 0, pace }
-}
-
 /// Lists the only run again, as so many later ones.
-fn enter_later(tier: &mut SortedTier, ages: u64) {
+pub(super) fn enter_later(tier: &mut SortedTier, ages: u64) {
     let ListedRun { age, file_bytes, file, ref run, .. } = tier.runs[0];
     let run = run.clone();
     for later in 1..=ages {
@@ -401,20 +396,6 @@ fn a_run_that_is_being_made_may_have_any_key() {
     assert!(!tier.may_have(&key));
     tier.job = Some(Box::new(job_of(0)));
     assert!(tier.may_have(&key));
-}
-
-#[test]
-fn puts_that_wait_are_no_rest() {
-    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1 << 30);
-    (0..10).for_each(|_| store.put(store.writes));
-    (0..10).for_each(|_| store.turn());
-    store.engine.now = store.now.plus_ms(5_000);
-    store.engine.sorted.hold.is_on = true;
-    store.engine.watch_rest();
-    assert_eq!(store.engine.sorted.rest.bytes_max(), 0);
-    store.engine.sorted.hold.is_on = false;
-    store.engine.watch_rest();
-    assert!(store.engine.sorted.rest.bytes_max() > 4_000);
 }
 
 /// The list compares less than the bounds, and apart from the runs.
