@@ -6,13 +6,24 @@ use crate::queued_device::{IoQueue, QueuedDevice};
 use crate::uring::UringQueue;
 use crate::{Completion, DeviceError, FileId, IoRequest};
 use rustix::fd::OwnedFd;
+use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-/// Default limit of open descriptors: below the usual soft limit of 1,024, even for two devices, and below the number
-/// of files that a ring can register.
-const DESCRIPTORS_MAX: usize = 384;
+/// Default number of open descriptors: below the usual soft limit of 1,024, even for two devices.
+const DESCRIPTORS_MIN: u64 = 384;
+/// With a higher limit: one in so many of it, because connections and other stores need some, too.
+const DESCRIPTORS_SHARE: u64 = 32;
+/// As many as a store has segments at most.
+const DESCRIPTORS_MAX: u64 = 1 << 14;
+
+/// Default number of open descriptors if the process may have `limit`; `None`: any number. Opening a file again takes longer than a
+/// read from it, so a large store should keep all its segments open.
+fn descriptors_of(limit: Option<u64>) -> usize {
+    let share = limit.map_or(DESCRIPTORS_MAX, |limit| limit / DESCRIPTORS_SHARE);
+    share.clamp(DESCRIPTORS_MIN, DESCRIPTORS_MAX) as usize
+}
 
 /// The requested kind of device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,13 +49,15 @@ pub struct DeviceOptions {
     /// Bypass the system's page cache where possible. io_uring always does. Otherwise cached data is in memory twice.
     pub direct: bool,
     /// Files that have a descriptor at a time; others are opened again when they are used. More have one while they are
-    /// in use, were just written to, or are not synced; fewer where the process has no descriptor left.
+    /// in use, were just written to, or are not synced; fewer where the process has no descriptor left. By default a
+    /// thirty-second of the process's limit, 384 at least.
     pub descriptors_max: usize,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { kind: DeviceKind::Auto, queue_depth: 256, threads: 8, direct: true, descriptors_max: DESCRIPTORS_MAX }
+        let descriptors_max = descriptors_of(getrlimit(Resource::Nofile).current);
+        Self { kind: DeviceKind::Auto, queue_depth: 256, threads: 8, direct: true, descriptors_max }
     }
 }
 
@@ -149,5 +162,17 @@ impl IoQueue for AnyQueue {
     }
     fn name(&self) -> &'static str {
         either!(self, queue => queue.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::descriptors_of;
+
+    #[test]
+    fn a_high_limit_lets_a_store_keep_all_its_segments_open() {
+        assert_eq!([Some(256), Some(1024), Some(12_288)].map(descriptors_of), [384; 3]);
+        assert_eq!(descriptors_of(Some(20_000)), 625);
+        assert_eq!([Some(524_288), Some(1 << 30), None].map(descriptors_of), [16_384; 3]);
     }
 }

@@ -9,6 +9,9 @@ const SHARD_RESERVE: u64 = 64;
 /// would. With fewer, stores close files and open them again.
 const SHARD_RESERVE_WANTED: u64 = 448;
 
+/// Limit with which a store keeps every segment open that it can have: it takes a thirty-second of the limit.
+const LIMIT_WANTED: u64 = 1 << 19;
+
 /// Raises the limit as far as the system allows.
 pub(crate) fn raise() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -20,7 +23,7 @@ pub(crate) fn raise() {
 pub(super) fn make_room(connections: u32, shards: u16) -> u32 {
     let further = u64::from(shards.saturating_sub(1));
     let reserve = RESERVE + SHARD_RESERVE * further;
-    let wanted = u64::from(connections) + RESERVE + SHARD_RESERVE_WANTED * further;
+    let wanted = (u64::from(connections) + RESERVE + SHARD_RESERVE_WANTED * further).max(LIMIT_WANTED);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let has = current.unwrap_or(u64::MAX);
     let allowed = maximum.map_or(wanted, |maximum| maximum.min(wanted));
