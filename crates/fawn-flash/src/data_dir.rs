@@ -3,6 +3,7 @@ use crate::lock::{DirLock, LOCK};
 use crate::mapping::FileMapping;
 use crate::open_files::{OpenFile, OpenFiles, replaced};
 use crate::request::{IoRequest, Work};
+use crate::unlinked::UnlinkedFiles;
 use crate::{AlignedBuf, Completion, DeviceError, FileId, IoClass, IoOperation, IoStats};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
@@ -10,6 +11,13 @@ use rustix::io::Errno;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait of an allocation for the space of unlinked files.
+const FREEING_MAX: Duration = Duration::from_secs(1);
+
+/// Unit of a file's allocated space as the system reports it, bytes.
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Maximum attempts of a call that signals interrupt; after that the caller must retry.
 const INTERRUPTS_MAX: usize = 16;
@@ -22,6 +30,7 @@ pub struct DataDir {
     direct: bool,
     lock: Option<DirLock>,
     files: OpenFiles,
+    unlinked: UnlinkedFiles,
     pub(crate) stats: IoStats,
     pub(crate) poison: Option<DeviceError>,
 }
@@ -40,7 +49,8 @@ impl DataDir {
         let mounted = fs::fstatvfs(&dir).map(|space| space.f_flag);
         let read_only = mounted.is_ok_and(|flags| flags.contains(fs::StatVfsMountFlags::RDONLY));
         let (files, stats) = (OpenFiles::new(descriptors_max), IoStats::default());
-        Ok(Self { path: shown, dir, read_only, direct: false, lock: None, files, stats, poison: None })
+        let unlinked = UnlinkedFiles::default();
+        Ok(Self { path: shown, dir, read_only, direct: false, lock: None, files, unlinked, stats, poison: None })
     }
 
     /// The directory's path, for logs.
@@ -237,8 +247,16 @@ impl DataDir {
     pub(crate) fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
         assert_name(name);
         self.healthy()?;
+        // Without a descriptor, the call below frees the space itself.
+        let held = path_flag().and_then(|flags| self.open_at(name, flags).ok());
         fs::unlinkat(&self.dir, name, AtFlags::empty()).map_err(|errno| self.metadata_error(errno, "unlink", name))?;
         self.files.unname(name);
+        if let Some(file) = held {
+            // A file with another name keeps its space.
+            let stat = fs::fstat(&file).ok().filter(|stat| stat.st_nlink == 0);
+            let held_bytes = stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES);
+            self.unlinked.free(file, held_bytes);
+        }
         Ok(())
     }
 
@@ -268,7 +286,11 @@ impl DataDir {
         self.healthy()?;
         let (before, end) = (self.len(file)?, offset + len_bytes);
         let fd = self.fd(file);
-        let reserved = uninterrupted(|| fs::fallocate(fd, fs::FallocateFlags::empty(), offset, len_bytes));
+        let reserve = || uninterrupted(|| fs::fallocate(fd, fs::FallocateFlags::empty(), offset, len_bytes));
+        let reserved = match reserve() {
+            Err(Errno::NOSPC) if self.unlinked.wait(FREEING_MAX) => reserve(),
+            reserved => reserved,
+        };
         let result = match reserved {
             // The file system cannot reserve space, so only the length is set. Unless there is no space now: then a
             // write would meet that, and after a failed write nothing is known.
@@ -310,7 +332,8 @@ impl DataDir {
 
     pub(crate) fn free_bytes(&self) -> Result<u64, DeviceError> {
         let space = fs::fstatvfs(&self.dir).map_err(|errno| self.metadata_error(errno, "free_bytes", &self.path))?;
-        Ok(space.f_bavail.saturating_mul(space.f_frsize))
+        let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
+        Ok(free_bytes.saturating_add(self.unlinked.pending_bytes()))
     }
 }
 
@@ -377,6 +400,17 @@ fn direct_flag() -> Result<OFlags, String> {
 #[cfg(not(target_os = "linux"))]
 fn direct_flag() -> Result<OFlags, String> {
     Err("this system has no O_DIRECT".to_owned())
+}
+
+/// Flags of a descriptor that keeps a file without its name, and needs no permission.
+#[cfg(target_os = "linux")]
+fn path_flag() -> Option<OFlags> {
+    Some(OFlags::PATH | OFlags::NOFOLLOW)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn path_flag() -> Option<OFlags> {
+    None
 }
 
 #[cfg(target_os = "linux")]

@@ -20,6 +20,7 @@ mod region;
 pub mod request;
 pub mod sim;
 pub mod stats;
+mod unlinked;
 #[cfg(target_os = "linux")]
 mod uring;
 

@@ -118,6 +118,28 @@ fn a_write_without_space_says_so_and_poisons() {
     assert!(matches!(write(&mut device, file, 0, pattern(1, BLOCK)), Err(DeviceError::Poisoned { .. })));
 }
 
+/// The space of an unlinked file counts as free at once, although a thread frees it a little later.
+#[test]
+fn space_of_unlinked_files_is_free_at_once() {
+    const FILE_BYTES: u64 = 256 << 20;
+    let dir = test_dir();
+    let mut device = PortableDevice::open(dir.path(), &options(DeviceKind::Portable)).unwrap();
+    let mut freed = || {
+        let file = device.create("f").unwrap();
+        device.allocate(file, 0, FILE_BYTES).unwrap();
+        let before = device.free_bytes().unwrap();
+        device.close(file);
+        device.unlink("f").unwrap();
+        device.free_bytes().unwrap().saturating_sub(before)
+    };
+    // Other processes use the file system as well.
+    assert!((0..10).any(|_| freed() > FILE_BYTES / 4 * 3));
+    device.create("linked").unwrap();
+    device.link("linked", "kept").unwrap();
+    device.unlink("linked").unwrap();
+    assert_eq!(device.list().unwrap(), ["kept"]);
+}
+
 /// Dropping a device with operations in flight waits until the kernel no longer uses the buffers.
 #[test]
 fn dropping_with_operations_in_flight_is_safe() {
