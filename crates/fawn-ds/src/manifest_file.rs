@@ -21,8 +21,8 @@ const AHEAD_STEP_BYTES: u64 = 32 << 10;
 const CLOCK_STEP_MS: u64 = 10_000;
 /// Age at which the expiry time gets a commit of its own, ms.
 const CLOCK_AGE_MAX_MS: u64 = 60_000;
-/// Space that the expiry time must not use, bytes: a full device needs it for the seals and drops that free space.
-pub(crate) const CLOCK_SPARES_BYTES: u64 = AHEAD_BYTES_MIN / 2;
+/// Time between two attempts to allocate space for commits that found none.
+const RETRY_MS: u64 = 100;
 
 /// Number of a commit, ascending over all rewrites of the file.
 pub(crate) type CommitNumber = u64;
@@ -69,11 +69,22 @@ pub(crate) struct ManifestFile {
     is_torn: bool,
     /// Last noted expiry time, and the monotonic clock at that time.
     clock: (TimeMs, MonoMs),
+    /// The queued commits found no space; it is tried again from then on.
+    retry_at: Option<MonoMs>,
 }
 
 /// Space to keep allocated after the end: a seal names every range with records in its segment.
 fn ahead_bytes(state: &ManifestState) -> u64 {
-    AHEAD_BYTES_MIN + SEALS_AHEAD * manifest::seal_bytes(state.ranges.len() + state.ancestors().count()) as u64
+    AHEAD_BYTES_MIN + seals_bytes(state)
+}
+
+/// Space that edits leave which free none: the others need it to free space on a full device.
+fn spared_bytes(state: &ManifestState) -> u64 {
+    AHEAD_BYTES_MIN / 2 + seals_bytes(state)
+}
+
+fn seals_bytes(state: &ManifestState) -> u64 {
+    SEALS_AHEAD * manifest::seal_bytes(state.ranges.len() + state.ancestors().count()) as u64
 }
 
 impl ManifestFile {
@@ -132,6 +143,7 @@ impl ManifestFile {
             rewrite_from: 0,
             is_torn: false,
             clock: Default::default(),
+            retry_at: None,
         }
     }
 
@@ -171,7 +183,7 @@ impl ManifestFile {
             device.truncate(self.file, self.len())?;
             self.allocated = self.len();
         }
-        self.allocate_ahead(device, ahead_bytes(&self.state))?;
+        self.allocate_ahead(device)?;
         // The last writes of a killed process may not be on the disk yet. They are written again, because a sync that
         // failed in that process has marked their pages clean, and another one would not cover them.
         Io::new(device).write_durable(self.file, self.tail_at, &self.tail, IoClass::Manifest)?;
@@ -186,8 +198,16 @@ impl ManifestFile {
         self.tail_at = keep_from;
     }
 
-    /// Allocates space for `bytes` more. On a full device nothing has changed.
+    /// Allocates space for `bytes` more of edits that free none, and leaves on a full device what those need that do.
+    ///
+    /// # Errors
+    /// The device's; if it is full, nothing has changed.
     pub(crate) fn reserve<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
+        self.reserve_to_free(device, bytes + spared_bytes(&self.state))
+    }
+
+    /// As [`ManifestFile::reserve`], for edits that free space: they may use all that is left.
+    pub(crate) fn reserve_to_free<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
         let wanted = self.len() + bytes;
         if wanted > self.allocated {
             let to = wanted.next_multiple_of(AHEAD_STEP_BYTES);
@@ -197,9 +217,17 @@ impl ManifestFile {
         Ok(())
     }
 
-    /// As [`ManifestFile::reserve`], but a full device is not an error: the space left may suffice.
-    fn allocate_ahead<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
-        match self.reserve(device, bytes) {
+    /// Allocates all the space that is kept ahead.
+    ///
+    /// # Errors
+    /// As [`ManifestFile::reserve`].
+    pub(crate) fn reserve_ahead<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        self.reserve_to_free(device, ahead_bytes(&self.state))
+    }
+
+    /// As [`ManifestFile::reserve_ahead`], but a full device is not an error: the space left may suffice.
+    pub(crate) fn allocate_ahead<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        match self.reserve_ahead(device) {
             Err(error) if !error.is_retryable() => Err(error),
             _ => Ok(()),
         }
@@ -237,7 +265,7 @@ impl ManifestFile {
     /// Queues a commit; [`ManifestFile::is_durable`] with the returned number reports its durability. The commit
     /// carries the expiry time if that has advanced enough.
     pub(crate) fn commit(&mut self, edits: &[ManifestEdit]) -> CommitNumber {
-        let has_space = self.len() + CLOCK_SPARES_BYTES <= self.allocated;
+        let has_space = self.len() + spared_bytes(&self.state) <= self.allocated;
         if self.clock_age_ms() < CLOCK_STEP_MS || !has_space {
             return self.queue(edits);
         }
@@ -302,22 +330,53 @@ impl ManifestFile {
         self.in_flight.is_none() && self.rewrite.is_none() && self.queued > self.durable
     }
 
-    /// Starts the write of all queued commits: an append, or a rewrite if the file is mostly history.
+    /// Space that the file takes besides before it is rewritten, with the file that then replaces it, bytes. The log must
+    /// leave it: on a full device each delete and each cleaned segment adds edits.
+    pub(crate) fn growth_bytes(&self) -> u64 {
+        let (longest, ahead) = (self.rewrite_from.max(manifest::REWRITE_BYTES_MIN), ahead_bytes(&self.state));
+        let allocated = (longest + ahead).next_multiple_of(AHEAD_STEP_BYTES);
+        let replacing = (longest / manifest::REWRITE_RATIO_MIN + ahead).next_multiple_of(AHEAD_STEP_BYTES);
+        allocated.saturating_sub(self.allocated) + replacing
+    }
+
+    /// Space was freed: commits that found none try again at once.
+    pub(crate) fn note_space(&mut self) {
+        self.retry_at = self.retry_at.map(|_| MonoMs(0));
+    }
+
+    /// Time at which queued commits that found no space try again.
+    pub(crate) const fn retry_at(&self) -> Option<MonoMs> {
+        self.retry_at
+    }
+
+    /// Starts the write of all queued commits: an append, or a rewrite if the file is mostly history. `false`: the device
+    /// has no space for them, and they stay queued. A write beyond the allocated space could fail when half of it is done.
     ///
     /// # Errors
     /// The device's. Without space or descriptors for a new file, the old one is appended to instead.
-    pub(crate) fn start<D: Device>(&mut self, device: &mut D, token: Token) -> Result<(), DeviceError> {
+    pub(crate) fn start<D: Device>(&mut self, device: &mut D, token: Token, now: MonoMs) -> Result<bool, DeviceError> {
         assert!(self.is_due(), "one write of the manifest at a time");
         if self.len() >= self.rewrite_from.max(manifest::REWRITE_BYTES_MIN) && self.start_rewrite(device, token)? {
-            return Ok(());
+            self.retry_at = None;
+            return Ok(true);
         }
-        self.allocate_ahead(device, ahead_bytes(&self.state))?;
+        if self.retry_at.is_some_and(|at| now < at) {
+            return Ok(false);
+        }
+        match self.reserve_to_free(device, 0) {
+            Ok(()) => self.retry_at = None,
+            Err(error) if error.is_retryable() => {
+                self.retry_at = Some(now.plus_ms(RETRY_MS));
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
         let len = self.tail.len().next_multiple_of(PAGE_BYTES);
         let mut buf = AlignedBuf::zeroed(len);
         buf[..self.tail.len()].copy_from_slice(&self.tail);
         self.in_flight = Some((self.len(), self.queued, self.certified_if_durable));
         device.submit_write_durable(self.file, self.tail_at, buf, len, IoClass::Manifest, token);
-        Ok(())
+        Ok(true)
     }
 
     /// Starts a rewrite, if it is worthwhile and there is space.
@@ -385,7 +444,9 @@ impl ManifestFile {
         while !self.is_durable(number) {
             let mut io = Io::new(device);
             let token = io.token();
-            self.start(io.device, token)?;
+            if !self.start(io.device, token, MonoMs(0))? {
+                return Err(DeviceError::Full { dir: FILE_NAME.to_owned() });
+            }
             io.finish(token)?;
             self.done(device)?;
         }

@@ -27,7 +27,7 @@ impl<D: Device> Engine<D> {
             if range.durably_committed() < committed {
                 // A crash may still undo the clear.
                 self.ranges[at].marks.is_wanted = range.needs_marks();
-            } else if self.reserve_manifest(0).is_ok() {
+            } else if self.reserve_manifest_to_free(0).is_ok() {
                 let edit = ManifestEdit::ClearRange { range: id, version: committed };
                 self.ranges[at].cleared.listing = Some((self.manifest.commit(&[edit]), committed));
             }

@@ -1,8 +1,7 @@
 //! The store's expiry clock: advanced by the caller once an iteration, persisted with the manifest's commits.
 use super::Engine;
 use super::segments::RETRY_MS;
-use crate::manifest_file::CLOCK_SPARES_BYTES;
-use fawn_flash::{Device, DeviceError};
+use fawn_flash::Device;
 use fawn_types::{Now, RangeId, TimeMs};
 
 impl<D: Device> Engine<D> {
@@ -46,14 +45,13 @@ impl<D: Device> Engine<D> {
         if self.poisoned.is_some() || self.options.read_only || self.manifest.clock_age_ms() == 0 {
             return;
         }
-        match self.manifest.reserve(&mut self.device, CLOCK_SPARES_BYTES) {
+        match self.reserve_manifest(0) {
             Ok(()) => {
                 self.manifest.commit_clock();
                 self.start_manifest();
             }
-            // Seals and drops need the remaining space more.
-            Err(DeviceError::Full { .. }) => self.persist_clock_at = self.now.mono.plus_ms(RETRY_MS),
-            Err(error) => drop(self.poison(&error)),
+            // Without space, seals and drops need the rest more. Any other failure has poisoned the engine.
+            Err(_) => self.persist_clock_at = self.now.mono.plus_ms(RETRY_MS),
         }
     }
 }

@@ -40,7 +40,7 @@ impl<D: Device> Engine<D> {
     pub fn drop_range(&mut self, id: RangeId) -> Result<(), EngineError> {
         let at = self.range_at(id)?;
         self.check_writable()?;
-        self.reserve_manifest(0)?;
+        self.reserve_manifest_to_free(0)?;
         // Before its segments are: otherwise a crash could bring back records that the dropped segments hid.
         let listed = self.manifest.commit(&[ManifestEdit::DropRange { range: id }]);
         self.give_up_checkpoint();

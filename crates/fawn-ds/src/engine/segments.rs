@@ -3,7 +3,7 @@ use super::append::Reserve;
 use super::clean::only_reserve_left;
 use super::{Engine, Event, InFlight};
 use crate::error::EngineError;
-use crate::format::manifest::ManifestEdit;
+use crate::format::manifest::{self, ManifestEdit};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader, StreamKind};
 use crate::format::{FRAMES_OFFSET, RangeNumber, SegmentUuid};
 use crate::log::LogPosition;
@@ -131,6 +131,10 @@ impl<D: Device> Engine<D> {
     /// only if cleaning can continue without it.
     pub(crate) fn create_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
+        if kind == StreamKind::Foreground && reserve == Reserve::Puts {
+            // Each segment adds edits, and the last of the space is for those that free some.
+            self.manifest.reserve_ahead(&mut self.device)?;
+        }
         self.measure_device();
         self.sorted.note_space();
         let capacity = self.capacity_segments();
@@ -181,9 +185,20 @@ impl<D: Device> Engine<D> {
         self.start_manifest();
     }
 
-    /// Reserves manifest space for an edit with `bytes` of content.
+    /// Reserves manifest space for an edit with `bytes` of content that frees no space.
     pub(crate) fn reserve_manifest(&mut self, bytes: usize) -> Result<(), EngineError> {
-        match self.manifest.reserve(&mut self.device, bytes as u64 + EDIT_BYTES) {
+        let reserved = self.manifest.reserve(&mut self.device, bytes as u64 + EDIT_BYTES);
+        self.refuse_if_full(reserved)
+    }
+
+    /// As [`Engine::reserve_manifest`], for an edit that frees space.
+    pub(crate) fn reserve_manifest_to_free(&mut self, bytes: usize) -> Result<(), EngineError> {
+        let reserved = self.manifest.reserve_to_free(&mut self.device, bytes as u64 + EDIT_BYTES);
+        self.refuse_if_full(reserved)
+    }
+
+    fn refuse_if_full(&mut self, reserved: Result<(), DeviceError>) -> Result<(), EngineError> {
+        match reserved {
             Ok(()) => Ok(()),
             Err(error) if error.is_retryable() => Err(EngineError::StoreFull),
             Err(error) => Err(self.poison(&error)),
@@ -193,10 +208,22 @@ impl<D: Device> Engine<D> {
     pub(crate) fn start_manifest(&mut self) {
         if self.poisoned.is_none() && self.manifest.is_due() {
             let token = self.track_write(InFlight::Manifest);
-            if let Err(error) = self.manifest.start(&mut self.device, token) {
-                self.untrack_write(token);
-                self.poison(&error);
+            match self.manifest.start(&mut self.device, token, self.now.mono) {
+                Ok(true) => {}
+                Ok(false) => drop(self.untrack_write(token)),
+                Err(error) => {
+                    self.untrack_write(token);
+                    self.poison(&error);
+                }
             }
+        }
+    }
+
+    /// Files were unlinked: the manifest gets its space before the log does.
+    fn refill_manifest(&mut self) {
+        self.manifest.note_space();
+        if let Err(error) = self.manifest.allocate_ahead(&mut self.device) {
+            self.poison(&error);
         }
     }
 
@@ -244,6 +271,7 @@ impl<D: Device> Engine<D> {
         self.unlink_dropped();
         self.unlink_checkpoints();
         self.unlink_runs();
+        self.refill_manifest();
         self.start_manifest();
     }
 
@@ -354,6 +382,10 @@ impl<D: Device> Engine<D> {
     pub(crate) fn wait_for_manifest(&mut self, end: CommitNumber) -> Result<(), EngineError> {
         self.start_manifest();
         while !self.manifest.is_durable(end) {
+            if self.manifest.retry_at().is_some() {
+                // Its space was reserved: others have taken it while the file was rewritten.
+                return Err(self.poison(&DeviceError::Full { dir: manifest::FILE_NAME.to_owned() }));
+            }
             let mut events = Vec::new();
             self.wait(self.now, &mut events);
             self.held_events.append(&mut events);

@@ -1,5 +1,5 @@
-//! Timers of work that no client asks for: scrub, cleaning, and the sorted tier. Without them a store that nothing is written to
-//! would leave it undone, since no completion leads to its next step.
+//! Timers of work that no client asks for: scrub, cleaning, the sorted tier, and a manifest that found no space. Without
+//! them a store that nothing is written to would leave it undone, since no completion leads to its next step.
 use super::Engine;
 use fawn_flash::Device;
 use fawn_types::MonoMs;
@@ -7,7 +7,8 @@ use fawn_types::MonoMs;
 impl<D: Device> Engine<D> {
     /// Time by which a poll is due for such work, although no I/O completes; a time that has passed: at once.
     pub fn upkeep_at(&self) -> Option<MonoMs> {
-        [self.scrub_at(), self.clean_at(), self.sort_at()].into_iter().flatten().min()
+        let manifest_at = self.manifest.retry_at().filter(|_| self.poisoned.is_none());
+        [self.scrub_at(), self.clean_at(), self.sort_at(), manifest_at].into_iter().flatten().min()
     }
 
     /// Whether a segment is being cleaned, or a job of the sorted tier is in progress. Both stop once the store has failed.

@@ -290,9 +290,20 @@ fn a_full_device_has_no_checkpoint_and_goes_on() {
     assert_content(&mut node, &content);
 }
 
-/// The space of a checkpoint in progress is the last of the device: the log needs it more.
+/// The space of a checkpoint in progress is the last of the device: the log needs it more. Whenever the device becomes full,
+/// and wherever the manifest's file ends then, the store goes on.
 #[test]
 fn an_unfinished_checkpoint_gives_its_space_to_the_log() {
+    for step_ms in [1, 2, 3, 5, 7, 10, 20, 50, 100, 200] {
+        for spare_segments in 3..=6 {
+            fill_during_checkpoint(step_ms, spare_segments);
+        }
+    }
+}
+
+/// Puts and deletes every `step_ms`, on a device with so many spare segments, while the writes of a checkpoint hang.
+fn fill_during_checkpoint(step_ms: u64, spare_segments: u64) {
+    let case = format!("step of {step_ms} ms, {spare_segments} spare segments");
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = open(&disk);
     let mut key = 0;
@@ -301,11 +312,11 @@ fn an_unfinished_checkpoint_gives_its_space_to_the_log() {
         let key = format!("k{key:06}").into_bytes();
         let appended = node.append(&[TestWrite { key, value: Some(vec![1; 500]), expires_at_ms: 0 }]);
         node.turn();
-        node.now = node.now.plus_ms(5);
+        node.now = node.now.plus_ms(step_ms);
         appended.is_ok()
     };
     while node.engine.log_report().segments < 12 || files(&disk).len() == listed(&disk).len() {
-        assert!(put(&mut node));
+        assert!(put(&mut node), "{case}");
     }
     let unfinished = files(&disk).into_iter().find(|name| !listed(&disk).contains(name)).unwrap();
     disk.hang(OpKind::Write);
@@ -313,10 +324,10 @@ fn an_unfinished_checkpoint_gives_its_space_to_the_log() {
     node.turn();
     disk.end_faults(OpKind::Write);
     disk.end_faults(OpKind::Sync);
-    assert!(disk.hung() > 0, "the checkpoint is being written");
+    assert!(disk.hung() > 0, "the checkpoint is being written: {case}");
     // Others fill the device.
     let segment_bytes = u64::from(options().segment_bytes);
-    disk.set_capacity_bytes(Some((node.engine.log_report().segments + 5) * segment_bytes));
+    disk.set_capacity_bytes(Some((node.engine.log_report().segments + spare_segments) * segment_bytes));
     for deleted in 1..2_000 {
         // Some of both are refused.
         put(&mut node);
@@ -328,8 +339,20 @@ fn an_unfinished_checkpoint_gives_its_space_to_the_log() {
     for _ in 0..20 {
         node.turn();
     }
-    assert_eq!(node.engine.poisoned(), None);
-    assert!(!files(&disk).contains(&unfinished), "{:?}, {:?}", node.engine.log_report(), node.engine.stats());
+    assert_eq!(node.engine.poisoned(), None, "{case}");
+    assert!(!files(&disk).contains(&unfinished), "{case}: {:?}, {:?}", node.engine.log_report(), node.engine.stats());
+    // Deletes make room, and puts are taken again.
+    for deleted in 1..3_000 {
+        let key = format!("k{deleted:06}").into_bytes();
+        let _ = node.append(&[TestWrite { key, value: None, expires_at_ms: 0 }]);
+        node.turn();
+        node.now = node.now.plus_ms(step_ms);
+    }
+    for _ in 0..20 {
+        node.now = node.now.plus_ms(100);
+        node.turn();
+    }
+    assert!((0..200).all(|_| put(&mut node)), "{case}: {:?}", node.engine.log_report());
 }
 
 #[test]

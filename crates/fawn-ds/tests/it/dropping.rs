@@ -394,7 +394,7 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
     for seed in 0..6 {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
-        disk.set_capacity_bytes(Some((8 + seed % 3) * (64 << 10)));
+        disk.set_capacity_bytes(Some((10 + seed % 3) * (64 << 10)));
         let mut puts = 0_u64;
         let mut seq = 0;
         let mut write = |node: &mut TestNode, key: u64, is_put: bool| {

@@ -7,8 +7,8 @@ use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};
 
 const BLOB: u32 = 5;
-/// The engine begins a new file at 256 KiB.
-const MANIFEST_BYTES_MAX: usize = 320 << 10;
+/// The engine begins a new file at 64 KiB, or when the old one is four times as long.
+const MANIFEST_BYTES_MAX: usize = 128 << 10;
 
 fn options() -> Options {
     scanned(Durability::Sync)
@@ -90,9 +90,9 @@ fn every_crash_while_the_manifest_is_rewritten_keeps_what_was_durable() {
         let mut run = ManifestGrowthRun::new(seed);
         let loss = if seed == 3 { Loss::Process } else { Loss::Power };
         for i in 0..160 {
-            // Images are taken only around the rewrite, which begins at about 250 KB.
+            // Images are taken only around the first rewrites, which begin at about 64 KB.
             let len = run.put * 1040;
-            if len > 225_000 {
+            if len > 50_000 {
                 run.disk.capture(Capture::Every { stride: 1, loss, seed });
             }
             let before = run.disk.counted(OpKind::Rename);
@@ -248,4 +248,39 @@ fn seal_on_a_full_device(range_count: u32) {
     let seals = decoded.state.segments.values().filter_map(|entry| entry.seal.as_ref());
     let most = seals.map(|seal| seal.facts.numbers.len()).max();
     assert!(most > Some(500), "{most:?} ranges in the fullest segment");
+}
+
+/// The drops of a large range need more of the manifest than there is space for: they wait until there is some.
+#[test]
+fn drops_wait_for_space_of_the_manifest() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    for i in 0..3_600 {
+        let value = Some(vec![i as u8; 15 << 10]);
+        node.append(&[TestWrite { key: i.to_string().into_bytes(), value, expires_at_ms: 0 }]).unwrap();
+        node.turn();
+    }
+    node.settle();
+    let before = node.engine.log_report().segments;
+    disk.set_full(true);
+    node.engine.drop_range(RANGE).unwrap();
+    for _ in 0..50 {
+        node.engine.poll(node.now, &mut Vec::new());
+        node.now = node.now.plus_ms(1);
+    }
+    assert_eq!(node.engine.poisoned(), None);
+    let (len, segments) = (disk.contents("manifest").unwrap().len(), disk.names().len() as u64);
+    assert!(segments > before, "the first files of {before} go when the manifest has no need of them: {segments}");
+    let allocations = disk.counted(OpKind::Allocate);
+    let due = node.engine.upkeep_at().unwrap();
+    assert!(due > node.now.mono && due <= node.now.mono.plus_ms(100), "no client is needed for the next attempt");
+    disk.set_full(false);
+    node.now = node.now.plus_ms(100);
+    for _ in 0..50 {
+        node.engine.poll(node.now, &mut Vec::new());
+    }
+    assert!(disk.counted(OpKind::Allocate) > allocations && disk.names().len() < 10, "{:?}", disk.names());
+    drop(node.engine.close().unwrap());
+    let node = TestNode::open(&disk, options(), Now::at(3)).unwrap();
+    assert!(node.engine.log_report().segments < 10, "{len} bytes of manifest");
 }

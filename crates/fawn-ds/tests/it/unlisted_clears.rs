@@ -1,19 +1,24 @@
 //! Clears that a full device keeps out of the manifest: until they are listed, only their records say what they removed.
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, frames, scanned};
+use fawn_ds::internals::format::manifest;
 use fawn_ds::internals::{Engine, EngineError, Options, RecordKind, RecordRef};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, RingKey, Version};
 
 const LOW: RangeId = RangeId(1);
+/// A range without keys, whose clears fill the manifest.
+const CLEARED: RangeId = RangeId(3);
 
 /// A store with a range whose commits are the test's, and another one that the harness commits.
 fn two_ranges(options: Options) -> (RangeHarness, Epoch) {
     let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), options, true);
     harness.add(LOW.0, KeyRange { end: Some(ring_at(0x80)), ..KeyRange::ALL });
     harness.add(2, KeyRange { start: ring_at(0x80), end: None });
+    harness.add(CLEARED.0, KeyRange::ALL);
     let epoch = harness.engine.sole_epoch(LOW).unwrap();
     harness.models.remove(&LOW);
+    harness.models.remove(&CLEARED);
     (harness, epoch)
 }
 
@@ -39,7 +44,8 @@ fn segments(disk: &SimDisk) -> Vec<String> {
     disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect()
 }
 
-/// The device is full, and the manifest has space for a few drops, but none that can be reserved for an edit.
+/// The device is full, and the manifest has space for a few drops, but none that can be reserved for an edit: blobs take
+/// what edits may use that free no space, and listed clears the rest.
 fn fill_manifest(harness: &mut RangeHarness) {
     harness.disk.set_full(true);
     for len in [8 << 10, 1 << 10, 128, 1] {
@@ -55,6 +61,22 @@ fn fill_manifest(harness: &mut RangeHarness) {
             }
         }
     }
+    let epoch = harness.engine.sole_epoch(CLEARED).unwrap();
+    let mut seq = 0;
+    loop {
+        seq += 1;
+        let version = Version::new(epoch, seq).unwrap();
+        let clear = RecordRef::bare(RecordKind::Clear, version, &[]);
+        harness.engine.append(CLEARED, KeyHash::of(&SECRET, b""), &clear).unwrap();
+        harness.turn();
+        harness.engine.commit(CLEARED, version);
+        (0..3).for_each(|_| harness.turn());
+        let manifest = manifest::decode_all(&harness.disk.contents("manifest").unwrap()).unwrap();
+        if manifest.state.ranges[&CLEARED].cleared < version {
+            break;
+        }
+    }
+    assert!(seq > 10, "some fit that free space, after all others were refused");
 }
 
 /// Commits what the range has, and lets a second pass.

@@ -231,10 +231,9 @@ impl<D: Device> Engine<D> {
 
     /// Whether an image leaves the log its reserve, and segments enough to be cleaned.
     fn has_checkpoint_space(&mut self) -> bool {
-        let segment_bytes = u64::from(self.options.segment_bytes);
         let Ok(free_bytes) = self.device.free_bytes() else { return true };
         let image_bytes = self.image_bytes() + self.checkpoint_allocation_bytes();
-        let free = free_bytes.saturating_sub(image_bytes) / segment_bytes;
+        let free = self.segments_in(free_bytes.saturating_sub(image_bytes));
         let is_large = self.taken_segments() + free >= CLEANED_SEGMENTS_MIN;
         is_large && free >= self.reserved_segments()
     }

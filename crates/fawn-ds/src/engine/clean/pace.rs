@@ -312,7 +312,7 @@ impl<D: Device> Engine<D> {
     /// Whether hardly more space is left than the reserve for cleaning.
     pub(crate) fn is_nearly_full(&mut self) -> bool {
         let free_bytes = self.device.free_bytes().unwrap_or(u64::MAX);
-        let (taken, free) = (self.taken_segments(), free_bytes / u64::from(self.options.segment_bytes));
+        let (taken, free) = (self.taken_segments(), self.segments_in(free_bytes));
         let capacity = self.capacity_segments().min(taken.saturating_add(free));
         let left = capacity.saturating_sub(taken);
         left < (capacity / 10).max(self.reserved_segments() + SEGMENTS_MIN)
@@ -324,8 +324,13 @@ impl<D: Device> Engine<D> {
         // Without an answer, the last one holds.
         if let Ok(free_bytes) = self.device.free_bytes() {
             let of_files = self.segments_and(self.sorted.file_bytes() + self.sorted.job_file_bytes());
-            self.device_segments = of_files + free_bytes / u64::from(self.options.segment_bytes);
+            self.device_segments = of_files + self.segments_in(free_bytes);
         }
+    }
+
+    /// The segments for which a device has space that has so much free: the manifest gets its own first.
+    pub(in crate::engine) fn segments_in(&self, free_bytes: u64) -> u64 {
+        free_bytes.saturating_sub(self.manifest.growth_bytes()) / u64::from(self.options.segment_bytes)
     }
 
     /// Segments with a file, prepared ones included, and as many as the runs are long, with those that are being written.
@@ -354,8 +359,12 @@ impl<D: Device> Engine<D> {
         is_large && matches!(survivors.next, NextSegment::None)
     }
 
-    /// Whether the foreground's active segment, once it is sealed, can be cleaned into the survivors' active one.
+    /// Whether cleaning can continue without one more segment: the survivors have their next one, or the foreground's active
+    /// segment, once it is sealed, can be cleaned into their active one.
     pub(crate) fn can_clean_without_another(&self) -> bool {
+        if self.streams[StreamKind::Survivors].next.is_ready() {
+            return true;
+        }
         let Some(active) = self.streams[StreamKind::Foreground].window.active() else { return false };
         let segment = self.segments.expect(active.slot);
         let copied_bytes = self.with_frames(segment.live_bytes() + segment.tombstone_bytes);

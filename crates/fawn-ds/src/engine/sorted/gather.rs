@@ -163,7 +163,7 @@ impl<D: Device> Engine<D> {
     /// Whether all deletes have index entries that could concern a record in a run. Begins to give them some.
     fn is_activated(&mut self) -> bool {
         if !self.sorted.is_active {
-            if self.reserve_manifest(0).is_err() {
+            if self.reserve_manifest_to_free(0).is_err() {
                 return false;
             }
             // Listed before every run and every checkpoint with the entry of a delete.

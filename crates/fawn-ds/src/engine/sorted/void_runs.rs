@@ -27,7 +27,7 @@ impl<D: Device> Engine<D> {
         if edits.is_empty() {
             return false;
         }
-        if self.reserve_manifest(edits.len() * 64).is_err() {
+        if self.reserve_manifest_to_free(edits.len() * 64).is_err() {
             // Repeated with the next change.
             self.sorted.may_be_void = true;
             return false;

@@ -365,7 +365,7 @@ impl<D: Device> Engine<D> {
             self.sorted.end_job();
             return;
         }
-        if self.reserve_manifest(edits.len() * 64).is_err() {
+        if self.reserve_manifest_to_free(edits.len() * 64).is_err() {
             return self.give_up_sort();
         }
         let end = self.manifest.commit(&edits);

@@ -49,7 +49,9 @@ pub const COMMIT_EDIT_BYTES_MAX: usize = 1 << 20;
 /// Longest blob of a higher layer, bytes.
 pub const BLOB_BYTES_MAX: usize = 64 << 10;
 /// Minimum length of a manifest that is rewritten, bytes.
-pub const REWRITE_BYTES_MIN: u64 = 256 << 10;
+pub const REWRITE_BYTES_MIN: u64 = 64 << 10;
+/// Minimum length of such a manifest relative to the new one.
+pub const REWRITE_RATIO_MIN: u64 = 4;
 
 const CHECKSUM_AT: usize = HEADER_BYTES - 8;
 
@@ -75,5 +77,5 @@ impl ManifestHeader {
 /// Whether a manifest of `len_bytes` should be rewritten: a snapshot of `snapshot_bytes` would be much shorter.
 #[must_use]
 pub const fn is_worth_rewriting(len_bytes: u64, snapshot_bytes: u64) -> bool {
-    len_bytes >= REWRITE_BYTES_MIN && len_bytes / 4 >= snapshot_bytes
+    len_bytes >= REWRITE_BYTES_MIN && len_bytes / REWRITE_RATIO_MIN >= snapshot_bytes
 }
