@@ -212,6 +212,8 @@ pub struct Engine<D: Device> {
     /// Events of blocking calls, reported by the next poll.
     pub(crate) held_events: Vec<Event>,
     pub(crate) polls: u32,
+    /// Completed reads, writes and syncs.
+    pub(crate) completed: u64,
     pub(crate) progressed: bool,
     pub(crate) now: Now,
     /// Expiry clock: records expired by it may be removed.

@@ -65,6 +65,7 @@ impl<D: Device> Engine<D> {
 
     fn complete(&mut self, completion: Completion, events: &mut Vec<Event>) {
         let Completion { token, result, buf } = completion;
+        self.completed += 1;
         let in_flight = self.untrack_write(token);
         match in_flight {
             InFlight::Lookup { mut plan, user } => {

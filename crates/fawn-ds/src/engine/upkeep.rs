@@ -11,6 +11,11 @@ impl<D: Device> Engine<D> {
         [self.scrub_at(), self.clean_at(), self.sort_at(), manifest_at].into_iter().flatten().min()
     }
 
+    /// Reads, writes and syncs that have completed.
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
     /// Whether a segment is being cleaned, or a job of the sorted tier is in progress. Both stop once the store has failed.
     pub fn has_upkeep(&self) -> bool {
         self.poisoned.is_none() && (self.cleaner.has_work() || self.sorted.has_work())

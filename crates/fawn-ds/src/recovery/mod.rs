@@ -191,6 +191,7 @@ impl<D: Device> Engine<D> {
             retry_at: MonoMs(0),
             held_events: Vec::new(),
             polls: 0,
+            completed: 0,
             progressed: false,
             now,
             clock,

@@ -2,7 +2,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::op::{KeyWrite, Op, Response, Stretch};
+use super::op::{KeyWrite, Op, Response, Stretch, TickReport};
 use super::{BoxedDevice, Error, RANGE, Result, Stats, Value};
 use crate::engine::{Engine, Event, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Scan, ScanStep, View};
 use crate::error::EngineError;
@@ -242,14 +242,13 @@ impl OpExecutor {
             }
             Op::Stats => Ok(Progress::Done(Response::Stats(Box::new(Stats::of(&self.engine))))),
             Op::Sync => Ok(Progress::Syncing(self.engine.progress(RANGE).appended)),
-            Op::Tick => {
-                let is_confirming = self.engine.is_confirming();
-                // Between ticks nothing takes in completions, unless there are other operations.
-                let next_step_at = self.engine.has_upkeep().then_some(self.now.mono);
-                let upkeep = [self.engine.upkeep_at(), next_step_at].into_iter().flatten().min();
-                let upkeep_in_ms = upkeep.map(|at| at.ms_since(self.now.mono));
-                Ok(Progress::Done(Response::Ticked { is_busy: self.is_busy(), is_confirming, upkeep_in_ms }))
-            }
+            Op::Tick => Ok(Progress::Done(Response::Ticked(TickReport {
+                is_busy: self.is_busy(),
+                is_confirming: self.engine.is_confirming(),
+                upkeep_in_ms: self.engine.upkeep_at().map(|at| at.ms_since(self.now.mono)),
+                has_upkeep: self.engine.has_upkeep(),
+                completed: self.engine.completed(),
+            }))),
             Op::Close => unreachable!("the driver closes"),
         }
     }

@@ -54,6 +54,20 @@ impl Op {
     }
 }
 
+/// Work that the store still has to do by itself.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct TickReport {
+    pub(super) is_busy: bool,
+    /// The engine confirms what its opening deferred.
+    pub(super) is_confirming: bool,
+    /// Time until the engine wants to be polled for upkeep, whether or not any I/O completes.
+    pub(super) upkeep_in_ms: Option<u64>,
+    /// A segment is being cleaned, or a job is in progress.
+    pub(super) has_upkeep: bool,
+    /// Reads, writes and syncs that have completed.
+    pub(super) completed: u64,
+}
+
 #[derive(Debug)]
 pub(super) enum Response {
     Value(Option<Value>),
@@ -70,14 +84,7 @@ pub(super) enum Response {
         seen: Version,
     },
     Stats(Box<Stats>),
-    /// Whether the store still has work to do by itself.
-    Ticked {
-        is_busy: bool,
-        /// The engine confirms what its opening deferred.
-        is_confirming: bool,
-        /// Time until the engine wants to be polled for upkeep.
-        upkeep_in_ms: Option<u64>,
-    },
+    Ticked(TickReport),
     Closed,
     Failed(Error),
 }

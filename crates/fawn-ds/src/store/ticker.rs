@@ -1,6 +1,6 @@
 //! The thread that runs a store's timers while no caller does.
 use super::leader::EngineQueue;
-use super::op::{Op, Response};
+use super::op::{Op, Response, TickReport};
 use super::{Error, Result};
 use fawn_flash::{DeviceError, IoOperation};
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(250);
 /// How often it is looked after while it confirms what its opening deferred.
 const CONFIRMING_TICK: Duration = Duration::from_micros(200);
-/// How often at most, while a segment is scrubbed or cleaned, or segments are sorted or runs merged.
+/// How often at most, while a segment is scrubbed or cleaned, or segments are sorted or runs merged. While no read or write of
+/// these completes, each interval is twice as long as the one before, up to the usual tick: one may hang.
 const UPKEEP_TICK: Duration = Duration::from_millis(4);
 /// How often a store that rests is looked after at least, if it has upkeep to do: its clock may run ahead of this thread's.
 const UPKEEP_TICK_MAX: Duration = Duration::from_secs(60);
@@ -32,10 +33,7 @@ fn run(shared: &EngineQueue) {
     loop {
         let Some(has_written) = shared.wait_for_tick(calm.interval(), calm.is_calm()) else { return };
         match shared.call(Op::Tick) {
-            Ok(Response::Ticked { is_busy, is_confirming, upkeep_in_ms }) => {
-                calm.note(has_written, is_busy, is_confirming);
-                calm.upkeep_in_ms = upkeep_in_ms;
-            }
+            Ok(Response::Ticked(report)) => calm.note(has_written, report),
             Ok(other) => other.unexpected(),
             // Closed or failed: no timer matters any more.
             Err(_) => return,
@@ -45,10 +43,11 @@ fn run(shared: &EngineQueue) {
 
 /// Successive ticks without a write or work in flight.
 #[derive(Default)]
-struct Calm {
+pub(super) struct Calm {
     ticks: u32,
-    is_confirming: bool,
-    upkeep_in_ms: Option<u64>,
+    /// Ticks without a completion.
+    stalled: u32,
+    report: TickReport,
 }
 
 impl Calm {
@@ -58,18 +57,23 @@ impl Calm {
     }
 
     /// Time until the next tick; `None`: it waits for a write.
-    fn interval(&self) -> Option<Duration> {
-        let upkeep = self.upkeep_in_ms.map(|ms| Duration::from_millis(ms).clamp(UPKEEP_TICK, UPKEEP_TICK_MAX));
+    pub(super) fn interval(&self) -> Option<Duration> {
+        let timer = self.report.upkeep_in_ms.map(Duration::from_millis);
+        let timer = timer.map(|timer| timer.clamp(UPKEEP_TICK, UPKEEP_TICK_MAX));
+        // Between ticks nothing takes in completions, unless there are other operations.
+        let step = self.report.has_upkeep.then(|| (UPKEEP_TICK * (1 << self.stalled.min(16))).min(TICK));
+        let upkeep = [timer, step].into_iter().flatten().min();
         if self.is_calm() {
             return upkeep;
         }
-        let tick = if self.is_confirming { CONFIRMING_TICK } else { TICK };
+        let tick = if self.report.is_confirming { CONFIRMING_TICK } else { TICK };
         Some(upkeep.map_or(tick, |upkeep| upkeep.min(tick)))
     }
 
-    fn note(&mut self, has_written: bool, is_busy: bool, is_confirming: bool) {
-        self.is_confirming = is_confirming;
-        self.ticks = if has_written || is_busy { 0 } else { self.ticks + 1 };
+    pub(super) fn note(&mut self, has_written: bool, report: TickReport) {
+        self.ticks = if has_written || report.is_busy { 0 } else { self.ticks + 1 };
+        self.stalled = if report.completed == self.report.completed { self.stalled + 1 } else { 0 };
+        self.report = report;
     }
 }
 
@@ -79,7 +83,7 @@ mod tests {
 
     /// Whether it ticks on after `ticks` of a kind.
     fn ticks_on(calm: &mut Calm, ticks: u32, has_written: bool, is_busy: bool) -> bool {
-        (0..ticks).for_each(|_| calm.note(has_written, is_busy, false));
+        (0..ticks).for_each(|_| calm.note(has_written, TickReport { is_busy, ..TickReport::default() }));
         calm.interval().is_some()
     }
 
@@ -97,18 +101,37 @@ mod tests {
 
     #[test]
     fn a_store_is_ticked_for_its_upkeep() {
-        let mut calm = Calm { ticks: CALM_TICKS, ..Calm::default() };
-        for (upkeep_in_ms, interval) in
-            [(None, None), (Some(0), Some(UPKEEP_TICK)), (Some(1000), Some(Duration::from_secs(1)))]
-        {
-            calm.upkeep_in_ms = upkeep_in_ms;
-            assert_eq!((calm.is_calm(), calm.interval()), (true, interval));
-        }
-        calm.upkeep_in_ms = Some(u64::MAX);
-        assert_eq!(calm.interval(), Some(UPKEEP_TICK_MAX));
-        let mut busy = Calm { upkeep_in_ms: Some(0), ..Calm::default() };
-        assert_eq!(busy.interval(), Some(UPKEEP_TICK), "a job is stepped, although nothing is written");
-        busy.upkeep_in_ms = Some(1000);
-        assert_eq!(busy.interval(), Some(TICK));
+        let interval = |ticks, upkeep_in_ms| {
+            let report = TickReport { upkeep_in_ms, ..TickReport::default() };
+            let calm = Calm { ticks, report, ..Calm::default() };
+            assert_eq!(calm.is_calm(), ticks == CALM_TICKS);
+            calm.interval()
+        };
+        assert_eq!(interval(CALM_TICKS, None), None);
+        assert_eq!(interval(CALM_TICKS, Some(0)), Some(UPKEEP_TICK));
+        assert_eq!(interval(CALM_TICKS, Some(1_000)), Some(Duration::from_secs(1)));
+        assert_eq!(interval(CALM_TICKS, Some(u64::MAX)), Some(UPKEEP_TICK_MAX));
+        assert_eq!(interval(0, Some(0)), Some(UPKEEP_TICK), "a job is stepped, although nothing is written");
+        assert_eq!(interval(0, Some(1_000)), Some(TICK));
+    }
+
+    /// A read that hangs once had an idle store ticked 250 times a second.
+    #[test]
+    fn ticks_become_rare_while_nothing_completes() {
+        let mut calm = Calm::default();
+        let mut note = |completed, upkeep_in_ms| {
+            calm.note(
+                false,
+                TickReport { is_busy: true, has_upkeep: true, completed, upkeep_in_ms, ..TickReport::default() },
+            );
+            calm.interval().map(|interval| interval.as_millis())
+        };
+        assert_eq!(note(1, None), Some(4));
+        let stalled: Vec<_> = (0..40).map(|_| note(1, None)).collect();
+        assert_eq!(stalled[..7], [8, 16, 32, 64, 128, 250, 250].map(Some));
+        assert_eq!(stalled[39], Some(250));
+        assert_eq!(note(1, Some(0)), Some(4), "a step that waits for nothing");
+        assert_eq!(note(2, None), Some(4), "it has ended");
+        assert_eq!(note(2, None), Some(8));
     }
 }

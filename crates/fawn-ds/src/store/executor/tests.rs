@@ -1,10 +1,11 @@
 //! Operations on a simulated device, executed step by step.
 use super::*;
 use crate::index::IndexOptions;
-use crate::options::Options;
+use crate::options::{Options, RecordLayout};
 use crate::store::PutOptions;
 use crate::store::builder::open_engine;
 use crate::store::put_options::PutExpiry;
+use crate::store::ticker::Calm;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, HashSecret};
@@ -56,7 +57,7 @@ fn is_busy(executor: &mut OpExecutor) -> bool {
     executor.start(99, Op::Tick);
     let mut done = Vec::new();
     executor.take_done(&mut done);
-    matches!(done[..], [(99, Response::Ticked { is_busy: true, .. })])
+    matches!(done[..], [(99, Response::Ticked(TickReport { is_busy: true, .. }))])
 }
 
 /// Whether each operation wrote.
@@ -216,4 +217,60 @@ fn a_scan_returns_only_keys_of_its_stretch() {
         let expected: Vec<u64> = hashes.iter().copied().filter(is_inside).collect();
         assert_eq!(met, expected, "{from:x} to {to:x?}");
     }
+}
+
+/// Ticks as the timer's thread does, until the store has no upkeep or so much time has passed. Returns the ticks.
+fn tick_for(executor: &mut OpExecutor, ms: u64) -> (u64, bool) {
+    let (mut calm, mut ticks, since) = (Calm::default(), 0, executor.now);
+    while executor.now.mono.ms_since(since.mono) < ms {
+        let interval = calm.interval().unwrap();
+        let passed_ms = u64::try_from(interval.as_millis()).unwrap();
+        executor.set_time(executor.now.plus_ms(passed_ms.max(1)));
+        executor.start(99, Op::Tick);
+        executor.turn();
+        let mut done = Vec::new();
+        executor.take_done(&mut done);
+        let [(99, Response::Ticked(report))] = done[..] else { unreachable!("only ticks are done") };
+        if ticks > 0 && !report.has_upkeep {
+            return (ticks, true);
+        }
+        calm.note(false, report);
+        ticks += 1;
+    }
+    (ticks, false)
+}
+
+/// Its hosts have nothing else that would take in a completion.
+#[test]
+fn a_store_whose_read_hangs_is_ticked_seldom_and_goes_on() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options {
+        segment_bytes: 1 << 20,
+        memory_bytes: 8 << 20,
+        secret_if_new: Some(HashSecret(*b"a secret of test")),
+        layout: RecordLayout::Sorted,
+        sort_bytes: 1 << 20,
+        ..Options::default()
+    };
+    let engine = open_engine(Box::new(SimDevice::attach(&disk)), options, Now::at(1)).unwrap();
+    let mut executor = OpExecutor::new(engine);
+    executor.set_time(Now::at(1));
+    disk.hang(OpKind::Read);
+    for id in 0..8_000_u64 {
+        executor.start(id, Op::Put { key: id.to_be_bytes().to_vec(), value: vec![7; 400], options: PutOptions::new() });
+        executor.turn();
+    }
+    for _ in 0..5_000 {
+        executor.set_time(executor.now.plus_ms(1));
+        executor.turn();
+    }
+    executor.take_done(&mut Vec::new());
+    assert!(executor.engine.has_upkeep() && disk.hung() > 0, "{:?}", executor.engine);
+    let (ticks, has_ended) = tick_for(&mut executor, 60_000);
+    assert!(ticks < 400 && !has_ended, "{ticks} ticks in a minute");
+    disk.release_hung();
+    let (ticks, has_ended) = tick_for(&mut executor, 10_000);
+    assert!(has_ended, "{ticks} ticks");
+    println!("{ticks} ticks, {:?}", executor.engine.stats());
+    assert!(executor.engine.runs() > 0);
 }
