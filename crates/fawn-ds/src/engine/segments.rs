@@ -42,6 +42,7 @@ impl<D: Device> Engine<D> {
         reserve: Reserve,
         segment_room: usize,
     ) -> Result<(), EngineError> {
+        self.cleaner.note_write();
         let segment_bytes = self.options.segment_bytes as usize;
         if matches!(self.streams[kind].next, NextSegment::None) && segment_room <= segment_bytes / 2 {
             self.try_prepare(kind, Reserve::Puts)?;
@@ -58,18 +59,26 @@ impl<D: Device> Engine<D> {
         if self.full && segment_room <= kept_back { Err(self.no_segment()) } else { Ok(()) }
     }
 
-    /// Allocates the next segment, unless the last attempt failed a moment ago.
+    /// Allocates the next segment for a write, unless the last attempt failed a moment ago.
     fn try_prepare(&mut self, kind: StreamKind, reserve: Reserve) -> Result<(), EngineError> {
+        // Each delete tries again. With a search each time, all would wait for it, and none be refused.
+        if self.may_prepare(reserve) && self.now.mono >= self.retry_at {
+            self.cleaner.note_change();
+        }
+        self.prepare(kind, reserve)
+    }
+
+    fn may_prepare(&self, reserve: Reserve) -> bool {
         // Segments are listed in the order of their sequence numbers, so one at a time is prepared.
+        let is_listing = self.streams.iter().any(|stream| stream.next.is_being_listed());
+        !is_listing && (!self.full || reserve != Reserve::Puts || self.now.mono >= self.retry_at)
+    }
+
+    fn prepare(&mut self, kind: StreamKind, reserve: Reserve) -> Result<(), EngineError> {
         // On a full device cleaning comes first: it needs a segment before it can free any.
         let kind = if self.full && self.needs_survivors_next() { StreamKind::Survivors } else { kind };
-        let is_listing = self.streams.iter().any(|stream| stream.next.is_being_listed());
-        if is_listing || (self.full && reserve == Reserve::Puts && self.now.mono < self.retry_at) {
+        if !self.may_prepare(reserve) {
             return Ok(());
-        }
-        // Each delete tries again. With a search each time, all would wait for it, and none be refused.
-        if self.now.mono >= self.retry_at {
-            self.cleaner.note_change();
         }
         match self.create_segment(kind, reserve) {
             Ok(segment) => {
@@ -277,6 +286,7 @@ impl<D: Device> Engine<D> {
 
     /// The stream has no segment to append to: begins in the next one as soon as there is space.
     pub(crate) fn begin_in_next(&mut self, kind: StreamKind) -> Result<(), EngineError> {
+        self.cleaner.note_write();
         if matches!(self.streams[kind].next, NextSegment::None) {
             self.try_prepare(kind, Reserve::Puts)?;
         }
@@ -398,7 +408,8 @@ impl<D: Device> Engine<D> {
         let foreground = StreamKind::Foreground;
         if self.full && self.now.mono >= self.retry_at && matches!(self.streams[foreground].next, NextSegment::None) {
             // A failure here has poisoned the engine and is reported as such.
-            let _ = self.try_prepare(foreground, Reserve::Puts);
+            let _ = self.prepare(foreground, Reserve::Puts);
+            self.cleaner.note_retry();
         }
         if core::mem::take(&mut self.space_back) {
             events.push(Event::SpaceBack);

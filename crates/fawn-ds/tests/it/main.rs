@@ -12,6 +12,7 @@ mod checkpoint_compared;
 mod checkpoint_in_progress;
 mod checkpoint_sorted;
 mod cleaning;
+mod cleaning_idle;
 mod clears_undone;
 mod clocks;
 mod copy;

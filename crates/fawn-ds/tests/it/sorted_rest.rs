@@ -146,7 +146,7 @@ fn a_store_that_sorts_nothing_rests_without_work() {
 }
 
 /// A host that polls only when I/O completes or a timer is due, and commits what may be. Returns its polls.
-fn serve_nothing(node: &mut TestNode, until_ms: u64) -> u64 {
+pub(crate) fn serve_nothing(node: &mut TestNode, until_ms: u64) -> u64 {
     let mut polls = 0;
     loop {
         let due = node.engine.upkeep_at().filter(|at| at.0 <= until_ms);

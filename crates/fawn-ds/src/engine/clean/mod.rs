@@ -95,6 +95,17 @@ impl Cleaner {
     pub(crate) fn note_change(&mut self) {
         self.pace.is_due = true;
     }
+
+    /// A timer has asked the device for space again. Only a write makes a search for a victim due then: an idle store would be
+    /// searched for ever.
+    pub(crate) fn note_retry(&mut self) {
+        self.pace.is_due_for_write = true;
+    }
+
+    /// A write needs another segment.
+    pub(crate) fn note_write(&mut self) {
+        self.pace.is_due |= core::mem::take(&mut self.pace.is_due_for_write);
+    }
 }
 
 impl<D: Device> Engine<D> {

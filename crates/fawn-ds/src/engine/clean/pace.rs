@@ -34,14 +34,20 @@ const FILING_MS: u64 = 250;
 const SORTED_PER_WRITTEN: u64 = 4;
 /// Share of the log, one in so many, that tombstones may take before the puts that they hide are cleaned away.
 const TOMBSTONES_SHARE_MAX: u64 = 20;
-/// Time between two searches for a victim if the last one found none, ms.
-const SEARCH_MS: u64 = 1000;
+/// Time until the next search for a victim if one has found none, ms: doubled by each further one, up to the longest.
+const SEARCH_MS: u64 = 1_000;
+pub(super) const SEARCH_MS_MAX: u64 = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// A segment was sealed or dropped since the last search for a victim.
     pub(super) is_due: bool,
-    search_at: MonoMs,
+    /// The next write that finds no space makes a search due, and waits for it.
+    pub(super) is_due_for_write: bool,
+    /// The last search: its time, record bytes of clients' writes by then, and searches in a row without a change before it.
+    searched_at: MonoMs,
+    searched_bytes: u64,
+    repeats: u32,
     /// The last victim was the one with the oldest hidden puts.
     was_oldest: bool,
     /// Segments above the target at the last search.
@@ -122,27 +128,46 @@ impl<D: Device> Engine<D> {
         }
         let pace = &cleaner.pace;
         if let Some(victim) = &cleaner.victim {
-            // Otherwise a read is in flight, copies are not flushed or durable yet, or there is no room.
+            // Otherwise a read is in flight, or copies are not flushed or durable yet.
             let is_out_of_credit = !victim.is_reading() && !pace.has_credit();
-            return is_out_of_credit.then(|| pace.paid_at.plus_ms(STEP_MS));
+            let credit = is_out_of_credit.then(|| pace.paid_at.plus_ms(STEP_MS));
+            return [credit, victim.room_at()].into_iter().flatten().min();
         }
         if pace.is_due || self.sorted.is_gathering() {
             // The next segment is chosen by the next poll.
             return Some(self.now.mono);
         }
         let filing = self.has_retired().then(|| pace.paid_at.plus_ms(FILING_MS));
-        let search = (pace.debt > 0).then_some(pace.search_at).filter(|at| *at > self.now.mono);
+        let search = (pace.debt > 0).then(|| self.search_at()).filter(|at| *at > self.now.mono);
         [filing, search].into_iter().flatten().min()
+    }
+
+    /// Whether another result of the search for a victim is likely: at once, or after the commit of what was written.
+    fn has_changed_since_search(&self) -> bool {
+        let pace = &self.cleaner.pace;
+        pace.is_due || pace.searched_bytes != self.stats.record_bytes
+    }
+
+    /// Time of the next search for a victim, unless one is due before. Without any change the intervals grow: only time may
+    /// make a segment worthwhile, and a search visits all of them.
+    fn search_at(&self) -> MonoMs {
+        let pace = &self.cleaner.pace;
+        let first_ms = if self.full { RETRY_MS } else { SEARCH_MS };
+        let doublings = if self.has_changed_since_search() { 0 } else { pace.repeats.min(16) };
+        pace.searched_at.plus_ms((first_ms << doublings).min(SEARCH_MS_MAX))
     }
 
     /// Begins with the most worthwhile segment if the store has more segments than it should.
     pub(super) fn choose_victim(&mut self) -> bool {
         let now = self.now.mono;
+        let (has_changed, is_time) = (self.has_changed_since_search(), now >= self.search_at());
         let pace = &mut self.cleaner.pace;
-        if !core::mem::take(&mut pace.is_due) && (pace.debt == 0 || now < pace.search_at) {
+        if !pace.is_due && (pace.debt == 0 || !is_time) {
             return false;
         }
-        pace.search_at = now.plus_ms(if self.full { RETRY_MS } else { SEARCH_MS });
+        pace.repeats = if has_changed { 0 } else { pace.repeats + 1 };
+        (pace.is_due, pace.is_due_for_write) = (false, false);
+        (pace.searched_at, pace.searched_bytes) = (now, self.stats.record_bytes);
         let debt = self.space_debt();
         self.cleaner.pace.debt = debt;
         if debt == 0 {

@@ -5,12 +5,14 @@ use super::super::{Engine, InFlight};
 use super::WRITE_BYTES;
 use super::copy::Cleaned;
 use super::deferred_tombstones::DeferredTombstones;
+use super::pace::SEARCH_MS_MAX;
 use crate::format::record::{self, PEEK_BYTES, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
 use crate::log::segments::RangeShare;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
+use fawn_types::MonoMs;
 
 /// Length of a read, bytes; a longer record gets a read of its own length.
 const READ_BYTES: u32 = 256 << 10;
@@ -45,6 +47,9 @@ pub(super) struct Victim {
     /// The longest time for which one of them has to stay, ms, if that is known.
     stays_ms: u64,
     deferred: DeferredTombstones,
+    /// Time of the next attempt while copies have no room, and attempts in a row before it.
+    room_at: Option<MonoMs>,
+    room_attempts: u32,
     /// The rest of it is left where it is: cleaning ends once the copies so far are moved to.
     pub(super) is_given_up: bool,
 }
@@ -64,6 +69,8 @@ impl Victim {
             stays: 0,
             stays_ms: 0,
             deferred: DeferredTombstones::default(),
+            room_at: None,
+            room_attempts: 0,
             is_given_up: false,
         }
     }
@@ -74,6 +81,19 @@ impl Victim {
 
     pub(super) const fn is_reading(&self) -> bool {
         self.is_reading
+    }
+
+    /// Time of the next attempt while copies have no room. No event reports that there is some: the device may have refused a
+    /// segment although it has space for one.
+    pub(super) const fn room_at(&self) -> Option<MonoMs> {
+        self.room_at
+    }
+
+    fn wait_for_room(&mut self, now: MonoMs) {
+        if self.room_at.is_none_or(|at| now >= at) {
+            self.room_at = Some(now.plus_ms((RETRY_MS << self.room_attempts.min(16)).min(SEARCH_MS_MAX)));
+            self.room_attempts += 1;
+        }
     }
 }
 
@@ -104,13 +124,18 @@ impl<D: Device> Engine<D> {
         if victim.is_given_up && victim.is_filed() {
             return self.release_victim(&victim);
         }
-        match self.walk(&mut victim) {
+        let pause = self.walk(&mut victim);
+        if !matches!(pause, Pause::NoRoom) {
+            (victim.room_at, victim.room_attempts) = (None, 0);
+        }
+        match pause {
             Pause::End => return self.finish_victim(victim),
             Pause::Corrupt(detail) => return self.give_up_corrupt(victim, &detail),
             // Its records were more than expected, or the device lost space since. Another victim may still fit.
             Pause::NoRoom if self.has_no_room_for_copies() => return self.give_up_victim(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
-            Pause::OutOfCredit | Pause::NoRoom | Pause::Unmoved | Pause::Undurable => {}
+            Pause::NoRoom => victim.wait_for_room(self.now.mono),
+            Pause::OutOfCredit | Pause::Unmoved | Pause::Undurable => {}
         }
         self.cleaner.victim = Some(victim);
     }
