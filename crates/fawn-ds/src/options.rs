@@ -219,6 +219,18 @@ mod tests {
         assert_eq!(sizes(1 << 20, crate::format::SEGMENT_BYTES_MIN), (16 << 10, 128 << 10));
     }
 
+    /// A store that sorts its segments has index entries of those that are not sorted yet only.
+    #[test]
+    fn the_index_of_a_store_that_sorts_all_begins_small() {
+        let entries_min = |layout| {
+            let options = Options { layout, ..Options::default() };
+            options.index_of_range(PointerWidth::Bits32).entries_min
+        };
+        assert_eq!(entries_min(RecordLayout::Sorted), SORTED_ENTRIES_MIN);
+        assert!(entries_min(RecordLayout::Log) > SORTED_ENTRIES_MIN);
+        assert_eq!(entries_min(RecordLayout::Auto), entries_min(RecordLayout::Log));
+    }
+
     #[test]
     fn the_window_takes_at_most_an_eighth_of_the_budget() {
         for memory_mib in [4, 32, 100, 128, 200, 256, 1000] {

@@ -1,5 +1,7 @@
 //! Cleaning of stores without clients: how often one that has nothing to clean is searched, and how soon it cleans again.
+use crate::range_harness::ring_at;
 use crate::sorted_rest::serve_nothing;
+use crate::splits::{fill as fill_ranges, keys, whole};
 use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::{EngineError, Options};
 use fawn_flash::sim::{DeviceFault, OpKind};
@@ -80,8 +82,10 @@ fn a_store_that_rested_cleans_as_soon_as_there_is_something_to_clean() {
         let (since, cleaned) = (node.now.mono, node.engine.stats().segments_cleaned);
         while node.engine.stats().segments_cleaned == cleaned {
             node.turn();
-            let at = node.engine.upkeep_at().filter(|_| node.engine.in_flight() == 0);
-            node.now = node.now.plus_ms(at.map_or(0, |at| at.ms_since(node.now.mono)));
+            if node.engine.in_flight() == 0 {
+                let at = node.engine.upkeep_at().unwrap();
+                node.now = node.now.plus_ms(at.ms_since(node.now.mono));
+            }
             let passed_ms = node.now.mono.ms_since(since);
             assert!(passed_ms < 2_000, "{capacity:?}: {passed_ms} ms, {:?}", node.engine);
         }
@@ -128,4 +132,23 @@ fn a_victim_without_room_for_its_copies_is_tried_again() {
     rest(&mut node, 600_000);
     // A third of the records were deleted.
     assert!(!node.engine.has_upkeep() && node.engine.log_report().segments < 105, "{:?}", node.engine);
+}
+
+/// A segment that was filed has brought about no write.
+#[test]
+fn a_store_without_clients_files_what_was_split() {
+    let mut harness = whole(1, small(Durability::Sync), true);
+    fill_ranges(&mut harness, &keys(2_000), 1);
+    harness.split(1, ring_at(0x60), 2, 3);
+    assert!(harness.engine.segments_to_file() > 4, "{}", harness.engine.segments_to_file());
+    for _ in 0..10_000 {
+        if harness.engine.in_flight() == 0 {
+            let Some(at) = harness.engine.upkeep_at() else { break };
+            harness.now = harness.now.plus_ms(at.ms_since(harness.now.mono));
+        }
+        harness.engine.submit(harness.now);
+        harness.engine.wait(harness.now, &mut Vec::new());
+        harness.commit();
+    }
+    assert_eq!(harness.engine.segments_to_file(), 0);
 }

@@ -249,3 +249,38 @@ fn a_rest_tries_again_after_a_failed_read() {
     assert!(node.engine.stats().merges_failed + node.engine.stats().cleaning_failed > 0, "{:?}", node.engine.stats());
     assert!(node.engine.runs() < runs, "{} runs, {runs} before", node.engine.runs());
 }
+
+/// The job ends within a poll, without any I/O: only a timer removes it, and no other begins before.
+#[test]
+fn a_rest_tries_again_after_a_refused_file() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, Options { durability: Durability::Sync, scrub_period_ms: 0, ..options() });
+    (0..LOADED_KEYS).for_each(|number| write(&mut node, number, number));
+    finish_due_jobs(&mut node);
+    let runs = node.engine.runs();
+    disk.fail_nth(OpKind::Create, 1, DeviceFault::Exhausted);
+    let now_ms = node.now.mono.0;
+    serve_nothing(&mut node, now_ms + 60_000);
+    assert!(!node.engine.is_sorting(), "{:?}", node.engine);
+    assert!(node.engine.runs() < runs, "{} runs, {runs} before", node.engine.runs());
+}
+
+/// A step of short records fills no buffer, so no write of it is in flight.
+#[test]
+fn a_host_without_clients_sorts_short_records() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, Options { durability: Durability::Sync, scrub_period_ms: 0, ..options() });
+    node.engine.hold_runs(true);
+    for number in 0..18_000 {
+        put(&mut node, &key(number), Some(&[1]));
+        if number % 256 == 0 {
+            node.turn();
+        }
+    }
+    node.settle();
+    assert!(node.engine.runs() == 0 && node.engine.is_sorting());
+    node.engine.hold_runs(false);
+    let now_ms = node.now.mono.0;
+    serve_nothing(&mut node, now_ms + 60_000);
+    assert!(node.engine.runs() > 0 && !node.engine.is_sorting(), "{:?}", node.engine);
+}

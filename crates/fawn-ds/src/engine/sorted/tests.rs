@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::{Event, Lookup, View};
 use crate::format::record::{RecordKind, RecordRef};
 use crate::options::{Options, RecordLayout};
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs};
 
@@ -200,5 +201,24 @@ fn a_sweep_that_has_read_its_runs_has_nothing_left_to_read() {
             assert_eq!(read_bytes, to_read_bytes);
             ends += 1;
         }
+    }
+}
+
+/// A host that waits would otherwise do no step before some other write completes.
+#[test]
+fn a_wait_does_not_block_while_a_job_has_a_step() {
+    for has_next_step in [false, true] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut engine = open(&disk);
+        let version = Version::new(Epoch::new(engine.generation()).unwrap(), 1).unwrap();
+        engine.append(RANGE, KeyHash::of(&SECRET, &key(1)), &RecordRef::put(version, &key(1), &[7; 400])).unwrap();
+        disk.fail_nth(OpKind::Write, 1, DeviceFault::Delay { ticks: 1_000 });
+        engine.submit(Now::at(1));
+        assert_eq!(engine.in_flight(), 1);
+        let before = engine.completed();
+        engine.progressed = false;
+        engine.sorted.has_next_step = has_next_step;
+        engine.wait(Now::at(1), &mut Vec::new());
+        assert_eq!(engine.completed() - before, u64::from(!has_next_step));
     }
 }

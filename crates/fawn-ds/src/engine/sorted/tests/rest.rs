@@ -16,6 +16,18 @@ fn puts_that_wait_are_no_rest() {
     assert!(store.engine.sorted.rest.bytes_max() > 4_000);
 }
 
+/// The end of a victim without copies, and the unlink of a run, have no I/O in flight.
+#[test]
+fn a_change_for_the_cleaner_makes_a_poll_due() {
+    let mut store = SmallStore::open(RecordLayout::Log, Durability::Sync, 1);
+    (0..10).for_each(|_| store.turn());
+    assert_eq!((store.engine.in_flight(), store.engine.upkeep_at()), (0, None));
+    store.engine.cleaner.note_change();
+    assert_eq!(store.engine.upkeep_at(), Some(store.engine.now.mono));
+    store.turn();
+    assert_eq!(store.engine.upkeep_at(), None);
+}
+
 /// A store whose rest has begun a sort, and the credit by then.
 fn store_that_sorts_at_rest() -> (SmallStore, u64) {
     let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1 << 30);
