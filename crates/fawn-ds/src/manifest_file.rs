@@ -217,17 +217,9 @@ impl ManifestFile {
         Ok(())
     }
 
-    /// Allocates all the space that is kept ahead.
-    ///
-    /// # Errors
-    /// As [`ManifestFile::reserve`].
-    pub(crate) fn reserve_ahead<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
-        self.reserve_to_free(device, ahead_bytes(&self.state))
-    }
-
-    /// As [`ManifestFile::reserve_ahead`], but a full device is not an error: the space left may suffice.
-    pub(crate) fn allocate_ahead<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
-        match self.reserve_ahead(device) {
+    /// Allocates the space that is kept ahead. A full device is not an error: the space left may suffice.
+    fn allocate_ahead<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        match self.reserve_to_free(device, ahead_bytes(&self.state)) {
             Err(error) if !error.is_retryable() => Err(error),
             _ => Ok(()),
         }
@@ -339,11 +331,6 @@ impl ManifestFile {
         allocated.saturating_sub(self.allocated) + replacing
     }
 
-    /// Space was freed: commits that found none try again at once.
-    pub(crate) fn note_space(&mut self) {
-        self.retry_at = self.retry_at.map(|_| MonoMs(0));
-    }
-
     /// Time at which queued commits that found no space try again.
     pub(crate) const fn retry_at(&self) -> Option<MonoMs> {
         self.retry_at
@@ -363,13 +350,11 @@ impl ManifestFile {
         if self.retry_at.is_some_and(|at| now < at) {
             return Ok(false);
         }
-        match self.reserve_to_free(device, 0) {
-            Ok(()) => self.retry_at = None,
-            Err(error) if error.is_retryable() => {
-                self.retry_at = Some(now.plus_ms(RETRY_MS));
-                return Ok(false);
-            }
-            Err(error) => return Err(error),
+        self.allocate_ahead(device)?;
+        let has_space = self.len() <= self.allocated;
+        self.retry_at = (!has_space).then(|| now.plus_ms(RETRY_MS));
+        if !has_space {
+            return Ok(false);
         }
         let len = self.tail.len().next_multiple_of(PAGE_BYTES);
         let mut buf = AlignedBuf::zeroed(len);

@@ -14,7 +14,7 @@ use std::path::Path;
 /// Default number of open descriptors: below the usual soft limit of 1,024, even for two devices.
 const DESCRIPTORS_MIN: u64 = 384;
 /// With a higher limit: one in so many of it, because connections and other stores need some, too.
-const DESCRIPTORS_SHARE: u64 = 32;
+const DESCRIPTORS_SHARE: u64 = 64;
 /// As many as a store has segments at most.
 const DESCRIPTORS_MAX: u64 = 1 << 14;
 
@@ -50,7 +50,7 @@ pub struct DeviceOptions {
     pub direct: bool,
     /// Files that have a descriptor at a time; others are opened again when they are used. More have one while they are
     /// in use, were just written to, or are not synced; fewer where the process has no descriptor left. By default a
-    /// thirty-second of the process's limit, 384 at least.
+    /// sixty-fourth of the process's limit, 384 at least.
     pub descriptors_max: usize,
 }
 
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn a_high_limit_lets_a_store_keep_all_its_segments_open() {
-        assert_eq!([Some(256), Some(1024), Some(12_288)].map(descriptors_of), [384; 3]);
-        assert_eq!(descriptors_of(Some(20_000)), 625);
-        assert_eq!([Some(524_288), Some(1 << 30), None].map(descriptors_of), [16_384; 3]);
+        assert_eq!([Some(256), Some(1024), Some(20_000)].map(descriptors_of), [384; 3]);
+        assert_eq!(descriptors_of(Some(65_536)), 1024);
+        assert_eq!([Some(1 << 20), Some(1 << 30), None].map(descriptors_of), [16_384; 3]);
     }
 }

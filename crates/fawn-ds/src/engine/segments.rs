@@ -140,10 +140,6 @@ impl<D: Device> Engine<D> {
     /// only if cleaning can continue without it.
     pub(crate) fn create_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
-        if kind == StreamKind::Foreground && reserve == Reserve::Puts {
-            // Each segment adds edits, and the last of the space is for those that free some.
-            self.manifest.reserve_ahead(&mut self.device)?;
-        }
         self.measure_device();
         self.sorted.note_space();
         let capacity = self.capacity_segments();
@@ -228,14 +224,6 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Files were unlinked: the manifest gets its space before the log does.
-    fn refill_manifest(&mut self) {
-        self.manifest.note_space();
-        if let Err(error) = self.manifest.allocate_ahead(&mut self.device) {
-            self.poison(&error);
-        }
-    }
-
     /// An acknowledged commit must not look like a torn append if its bytes rot later: a later commit has to record
     /// that it was synced.
     pub(crate) fn certify_when_due(&mut self) {
@@ -280,7 +268,6 @@ impl<D: Device> Engine<D> {
         self.unlink_dropped();
         self.unlink_checkpoints();
         self.unlink_runs();
-        self.refill_manifest();
         self.start_manifest();
     }
 

@@ -353,6 +353,8 @@ fn fill_during_checkpoint(step_ms: u64, spare_segments: u64) {
         node.turn();
     }
     assert!((0..200).all(|_| put(&mut node)), "{case}: {:?}", node.engine.log_report());
+    let manifest_bytes = disk.contents("manifest").unwrap().len();
+    assert!(manifest_bytes <= 96 << 10, "{case}: {manifest_bytes} bytes of manifest were not rewritten");
 }
 
 #[test]

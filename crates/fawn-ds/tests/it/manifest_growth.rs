@@ -121,6 +121,7 @@ fn without_space_for_a_fresh_manifest_the_old_one_goes_on() {
     for _ in 0..60 {
         run.step(4);
     }
+    run.node.engine.add_range(RangeId(98), KeyRange::ALL).unwrap();
     let used = run.disk.names().iter().map(|name| run.disk.contents(name).unwrap().len()).sum::<usize>();
     // Space for a little more history, but not for a second file.
     run.disk.set_capacity_bytes(Some(used as u64 + (8 << 10)));
@@ -134,6 +135,7 @@ fn without_space_for_a_fresh_manifest_the_old_one_goes_on() {
         run.node.turn();
     }
     assert!(refused, "the device did not become full");
+    assert_eq!(run.node.engine.drop_range(RangeId(98)), Ok(()), "there is space for what frees space");
     assert_eq!(run.node.engine.poisoned(), None);
     run.disk.set_capacity_bytes(None);
     for _ in 0..200 {
@@ -264,6 +266,7 @@ fn drops_wait_for_space_of_the_manifest() {
     let before = node.engine.log_report().segments;
     disk.set_full(true);
     node.engine.drop_range(RANGE).unwrap();
+    let attempts = disk.counted(OpKind::Allocate);
     for _ in 0..50 {
         node.engine.poll(node.now, &mut Vec::new());
         node.now = node.now.plus_ms(1);
@@ -272,6 +275,7 @@ fn drops_wait_for_space_of_the_manifest() {
     let (len, segments) = (disk.contents("manifest").unwrap().len(), disk.names().len() as u64);
     assert!(segments > before, "the first files of {before} go when the manifest has no need of them: {segments}");
     let allocations = disk.counted(OpKind::Allocate);
+    assert!(allocations - attempts < 5, "{} attempts at space in 50 ms", allocations - attempts);
     let due = node.engine.upkeep_at().unwrap();
     assert!(due > node.now.mono && due <= node.now.mono.plus_ms(100), "no client is needed for the next attempt");
     disk.set_full(false);

@@ -5,12 +5,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const RESERVE: u64 = 512;
 /// Additional descriptors per further shard.
 const SHARD_RESERVE: u64 = 64;
-/// As many more for every further shard where the system allows it: then each store keeps all the files open that it
-/// would. With fewer, stores close files and open them again.
+/// The same where the system allows it: then each store keeps 384 files open, the least that it does by itself. With fewer,
+/// stores close files and open them again.
 const SHARD_RESERVE_WANTED: u64 = 448;
 
-/// Limit with which a store keeps every segment open that it can have: it takes a thirty-second of the limit.
-const LIMIT_WANTED: u64 = 1 << 19;
+/// Limit with which a store keeps every segment open that it can have: it takes a sixty-fourth of the limit.
+const LIMIT_WANTED: u64 = 1 << 20;
 
 /// Raises the limit as far as the system allows.
 pub(crate) fn raise() {

@@ -384,10 +384,11 @@ impl<D: Device> Engine<D> {
         is_large && matches!(survivors.next, NextSegment::None)
     }
 
-    /// Whether cleaning can continue without one more segment: the survivors have their next one, or the foreground's active
-    /// segment, once it is sealed, can be cleaned into their active one.
+    /// Whether cleaning can continue without one more segment: the survivors have their next one, and get what is freed before
+    /// others do, or the foreground's active segment, once it is sealed, can be cleaned into their active one.
     pub(crate) fn can_clean_without_another(&self) -> bool {
-        if self.streams[StreamKind::Survivors].next.is_ready() {
+        let has_next = self.streams[StreamKind::Survivors].next.is_ready();
+        if has_next && self.segments.len() as u64 >= CLEANED_SEGMENTS_MIN {
             return true;
         }
         let Some(active) = self.streams[StreamKind::Foreground].window.active() else { return false };
