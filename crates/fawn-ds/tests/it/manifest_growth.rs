@@ -135,6 +135,9 @@ fn without_space_for_a_fresh_manifest_the_old_one_goes_on() {
         run.node.turn();
     }
     assert!(refused, "the device did not become full");
+    while run.node.engine.put_blob(BLOB, b"1").is_ok() {
+        run.node.turn();
+    }
     assert_eq!(run.node.engine.drop_range(RangeId(98)), Ok(()), "there is space for what frees space");
     assert_eq!(run.node.engine.poisoned(), None);
     run.disk.set_capacity_bytes(None);
@@ -287,4 +290,28 @@ fn drops_wait_for_space_of_the_manifest() {
     drop(node.engine.close().unwrap());
     let node = TestNode::open(&disk, options(), Now::at(3)).unwrap();
     assert!(node.engine.log_report().segments < 10, "{len} bytes of manifest");
+}
+
+/// Whenever others fill the device, and wherever the manifest's file ends then, a hundred segments can be dropped.
+#[test]
+fn space_for_drops_is_kept_ahead_at_any_time() {
+    for segments in (100_u64..280).step_by(9) {
+        let disk = SimDisk::new(SimOptions::default());
+        let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+        node.engine.add_range(RangeId(98), KeyRange::ALL).unwrap();
+        for put in 0..segments * 4 {
+            // A segment has four of them, so the others are dead.
+            let key = (put % 400).to_be_bytes().to_vec();
+            node.append(&[TestWrite { key, value: Some(vec![1; 15 << 10]), expires_at_ms: 0 }]).unwrap();
+            node.turn();
+        }
+        node.settle();
+        disk.set_full(true);
+        node.engine.drop_range(RANGE).unwrap();
+        for _ in 0..50 {
+            node.engine.poll(node.now, &mut Vec::new());
+        }
+        let left = node.engine.log_report().segments;
+        assert!(left < 10 && disk.names().len() < 14, "{segments} segments: {left} are left, {:?}", disk.names());
+    }
 }
