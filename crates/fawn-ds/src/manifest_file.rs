@@ -9,6 +9,7 @@ use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass, Token};
 use fawn_types::{MonoMs, TimeMs};
+use std::collections::VecDeque;
 
 /// Space kept allocated after the end if possible, bytes, besides that for seals: a full device can then still seal and
 /// drop segments.
@@ -35,9 +36,15 @@ struct Rewrite {
     /// The file's content: a snapshot with every commit up to `through`.
     bytes: Vec<u8>,
     through: CommitNumber,
-    /// Commits since the snapshot.
-    queued: Vec<Vec<ManifestEdit>>,
+    /// Commits since the snapshot, as they will follow it.
+    queued: Vec<u8>,
+    ends: VecDeque<CommitEnd>,
+    /// Allocated length of the file, bytes.
+    allocated: u64,
 }
+
+/// A queued commit, and the offset at which it ends in the file.
+type CommitEnd = (CommitNumber, u64);
 
 #[derive(Debug)]
 pub(crate) struct ManifestFile {
@@ -53,6 +60,8 @@ pub(crate) struct ManifestFile {
     allocated: u64,
     queued: CommitNumber,
     durable: CommitNumber,
+    /// Commits after the durable ones, of which `tail` has the bytes.
+    ends: VecDeque<CommitEnd>,
     /// For the write in flight: its end, the last commit that it makes durable, and the last that it certifies.
     in_flight: Option<(u64, CommitNumber, CommitNumber)>,
     /// Newest commit whose loss only the manifest would show.
@@ -85,6 +94,19 @@ fn spared_bytes(state: &ManifestState) -> u64 {
 
 fn seals_bytes(state: &ManifestState) -> u64 {
     SEALS_AHEAD * manifest::seal_bytes(state.ranges.len() + state.ancestors().count()) as u64
+}
+
+impl Rewrite {
+    fn len(&self) -> u64 {
+        (self.bytes.len() + self.queued.len()) as u64
+    }
+
+    /// Queues a commit behind the snapshot, which is synced by then.
+    fn encode(&mut self, number: CommitNumber, edits: &[ManifestEdit]) {
+        let (offset, synced) = (self.len(), self.bytes.len() as u64);
+        manifest::encode_commit(&self.header, edits, offset, synced, &mut self.queued);
+        self.ends.push_back((number, self.len()));
+    }
 }
 
 impl ManifestFile {
@@ -134,6 +156,7 @@ impl ManifestFile {
             allocated: synced,
             queued: 0,
             durable: 0,
+            ends: VecDeque::new(),
             in_flight: None,
             important: 0,
             assigned: 0,
@@ -208,11 +231,17 @@ impl ManifestFile {
 
     /// As [`ManifestFile::reserve`], for edits that free space: they may use all that is left.
     pub(crate) fn reserve_to_free<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
-        let wanted = self.len() + bytes;
-        if wanted > self.allocated {
+        let len = self.len();
+        // While the file is rewritten, commits go to the new one.
+        let (file, end, allocated) = match &mut self.rewrite {
+            Some(rewrite) => (rewrite.file, rewrite.len(), &mut rewrite.allocated),
+            None => (self.file, len, &mut self.allocated),
+        };
+        let wanted = end + bytes;
+        if wanted > *allocated {
             let to = wanted.next_multiple_of(AHEAD_STEP_BYTES);
-            device.allocate(self.file, self.allocated, to - self.allocated)?;
-            self.allocated = to;
+            device.allocate(file, *allocated, to - *allocated)?;
+            *allocated = to;
         }
         Ok(())
     }
@@ -278,18 +307,17 @@ impl ManifestFile {
         if edits.iter().any(ManifestEdit::assigns_heirs) {
             self.assigned = self.queued;
         }
-        match &mut self.rewrite {
-            Some(rewrite) => rewrite.queued.push(edits.to_vec()),
-            None => self.encode(edits),
+        let number = self.queued;
+        if let Some(rewrite) = &mut self.rewrite {
+            rewrite.encode(number, edits);
+            return number;
         }
-        self.queued
-    }
-
-    fn encode(&mut self, edits: &[ManifestEdit]) {
         let offset = self.len();
         assert!(offset >= HEADER_BYTES as u64, "commits follow the header");
         manifest::encode_commit(&self.header, edits, offset, self.synced, &mut self.tail);
         self.certified_if_durable = self.durable;
+        self.ends.push_back((number, self.len()));
+        number
     }
 
     /// Whether damage to a durable commit could pass for a torn append, with no write coming that would certify it.
@@ -336,32 +364,41 @@ impl ManifestFile {
         self.retry_at
     }
 
-    /// Starts the write of all queued commits: an append, or a rewrite if the file is mostly history. `false`: the device
-    /// has no space for them, and they stay queued. A write beyond the allocated space could fail when half of it is done.
+    /// Starts the write of the queued commits: an append, or a rewrite if the file is mostly history. Commits for which a full
+    /// device has no space stay queued, since a write beyond the allocated space could fail when half of it is done; `false`:
+    /// all of them. The others may free some.
     ///
     /// # Errors
     /// The device's. Without space or descriptors for a new file, the old one is appended to instead.
     pub(crate) fn start<D: Device>(&mut self, device: &mut D, token: Token, now: MonoMs) -> Result<bool, DeviceError> {
         assert!(self.is_due(), "one write of the manifest at a time");
-        if self.len() >= self.rewrite_from.max(manifest::REWRITE_BYTES_MIN) && self.start_rewrite(device, token)? {
+        let lacks_space = self.len() > self.allocated;
+        if lacks_space && self.retry_at.is_some_and(|at| now < at) {
+            return Ok(false);
+        }
+        let is_due = lacks_space || self.len() >= self.rewrite_from;
+        if is_due && self.len() >= manifest::REWRITE_BYTES_MIN && self.start_rewrite(device, token)? {
             self.retry_at = None;
             return Ok(true);
         }
-        if self.retry_at.is_some_and(|at| now < at) {
-            return Ok(false);
-        }
         self.allocate_ahead(device)?;
         let has_space = self.len() <= self.allocated;
-        self.retry_at = (!has_space).then(|| now.plus_ms(RETRY_MS));
-        if !has_space {
-            return Ok(false);
-        }
-        let len = self.tail.len().next_multiple_of(PAGE_BYTES);
+        let write = if has_space { Some((self.queued, self.len())) } else { self.last_with_space() };
+        self.retry_at = write.is_none().then(|| now.plus_ms(RETRY_MS));
+        let Some((number, end)) = write else { return Ok(false) };
+        let bytes = (end - self.tail_at) as usize;
+        let len = bytes.next_multiple_of(PAGE_BYTES);
         let mut buf = AlignedBuf::zeroed(len);
-        buf[..self.tail.len()].copy_from_slice(&self.tail);
-        self.in_flight = Some((self.len(), self.queued, self.certified_if_durable));
+        buf[..bytes].copy_from_slice(&self.tail[..bytes]);
+        let certified = if has_space { self.certified_if_durable } else { self.certified };
+        self.in_flight = Some((end, number, certified));
         device.submit_write_durable(self.file, self.tail_at, buf, len, IoClass::Manifest, token);
         Ok(true)
+    }
+
+    /// The last queued commit that fits into the allocated space.
+    fn last_with_space(&self) -> Option<CommitEnd> {
+        self.ends.iter().take_while(|(_, end)| *end <= self.allocated).last().copied()
     }
 
     /// Starts a rewrite, if it is worthwhile and there is space.
@@ -372,8 +409,8 @@ impl ManifestFile {
         if !manifest::is_worth_rewriting(self.len(), bytes.len() as u64) {
             return Ok(false);
         }
-        let file = match Self::create_new(device, bytes.len() as u64, &self.state) {
-            Ok((file, _)) => file,
+        let (file, allocated) = match Self::create_new(device, bytes.len() as u64, &self.state) {
+            Ok(created) => created,
             Err(error) if error.is_retryable() => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -381,7 +418,8 @@ impl ManifestFile {
         let mut buf = AlignedBuf::zeroed(len);
         buf[..bytes.len()].copy_from_slice(&bytes);
         device.submit_write_durable(file, 0, buf, len, IoClass::Manifest, token);
-        self.rewrite = Some(Rewrite { file, header, bytes, through: self.queued, queued: Vec::new() });
+        let (through, queued, ends) = (self.queued, Vec::new(), VecDeque::new());
+        self.rewrite = Some(Rewrite { file, header, bytes, through, queued, ends, allocated });
         Ok(true)
     }
 
@@ -397,25 +435,24 @@ impl ManifestFile {
         self.synced = end;
         self.durable = number;
         self.certified = certified;
+        self.ends.retain(|(queued, _)| *queued > number);
         self.keep_last_page();
         Ok(())
     }
 
     fn take_over<D: Device>(&mut self, device: &mut D, rewrite: Rewrite) -> Result<(), DeviceError> {
-        let Rewrite { file, header, bytes, through, queued } = rewrite;
+        let Rewrite { file, header, bytes, through, queued, ends, allocated } = rewrite;
         device.rename(NEW_FILE_NAME, FILE_NAME)?;
         device.sync_dir()?;
         device.close(core::mem::replace(&mut self.file, file));
-        let allocated = (bytes.len() as u64 + ahead_bytes(&self.state)).next_multiple_of(AHEAD_STEP_BYTES);
         let state = core::mem::take(&mut self.state);
         let total = self.queued;
-        assert_eq!(through + queued.len() as u64, total, "every commit is in the fresh file or follows it");
+        assert_eq!(through + ends.len() as u64, total, "every commit is in the fresh file or follows it");
         let (important, assigned, clock) = (self.important, self.assigned, self.clock);
         let fresh = Self::at(file, header, state, bytes);
-        *self = Self { allocated, important, assigned, clock, queued: total, durable: through, ..fresh };
-        for edits in queued {
-            self.encode(&edits);
-        }
+        *self = Self { allocated, important, assigned, clock, queued: total, durable: through, ends, ..fresh };
+        self.tail.extend_from_slice(&queued);
+        self.certified_if_durable = through;
         Ok(())
     }
 

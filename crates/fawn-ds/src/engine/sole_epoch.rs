@@ -100,7 +100,8 @@ impl<D: Device> Engine<D> {
     }
 
     fn list_sole(&mut self, at: usize, content_bytes: usize, edits: &[ManifestEdit]) -> Result<(), EngineError> {
-        self.reserve_manifest(content_bytes)?;
+        // Without an epoch a range takes no deletes.
+        self.reserve_manifest_to_free(content_bytes)?;
         let listed = self.manifest.commit(edits);
         self.wait_for_manifest(listed)?;
         self.ranges[at].sole = self.listed_sole(at);

@@ -40,6 +40,7 @@ mod gaps;
 mod hang;
 mod hidden_puts;
 mod len;
+mod manifest_full;
 mod manifest_growth;
 mod misdirected;
 mod model;

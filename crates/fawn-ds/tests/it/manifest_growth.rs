@@ -276,7 +276,7 @@ fn drops_wait_for_space_of_the_manifest() {
     }
     assert_eq!(node.engine.poisoned(), None);
     let (len, segments) = (disk.contents("manifest").unwrap().len(), disk.names().len() as u64);
-    assert!(segments > before, "the first files of {before} go when the manifest has no need of them: {segments}");
+    assert!(segments > before / 2, "{segments} files of {before} segments: hardly any drop waits");
     let allocations = disk.counted(OpKind::Allocate);
     assert!(allocations - attempts < 5, "{} attempts at space in 50 ms", allocations - attempts);
     let due = node.engine.upkeep_at().unwrap();

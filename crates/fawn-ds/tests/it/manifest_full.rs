@@ -1,0 +1,153 @@
+//! Commits for which a full device has no space: they wait, free what they can, and never end the store.
+use crate::support::{RANGE, TestNode, TestWrite, scanned};
+use fawn_ds::internals::Options;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, KeyRange, Now, RangeId};
+
+const OTHER: RangeId = RangeId(8);
+
+fn options() -> Options {
+    scanned(Durability::Sync)
+}
+
+fn used_bytes(disk: &SimDisk) -> u64 {
+    let len = |name: &String| disk.contents(name).unwrap().len().next_multiple_of(PAGE_BYTES) as u64;
+    disk.names().iter().map(len).sum()
+}
+
+/// Fills segments of a new store, four records each.
+fn store_of(records: u32) -> (SimDisk, TestNode) {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    for i in 0..records {
+        let value = Some(vec![i as u8; 15 << 10]);
+        node.append(&[TestWrite { key: i.to_string().into_bytes(), value, expires_at_ms: 0 }]).unwrap();
+        node.turn();
+    }
+    node.settle();
+    (disk, node)
+}
+
+/// Polls without any request, every 100 ms for a minute.
+fn poll_for_a_minute(node: &mut TestNode) {
+    for _ in 0..600 {
+        node.engine.poll(node.now, &mut Vec::new());
+        node.now = node.now.plus_ms(100);
+    }
+    assert_eq!(node.engine.poisoned(), None);
+}
+
+/// A device that is full for allocations, and the drops of all segments: more than the manifest has space for.
+fn store_with_waiting_drops() -> (SimDisk, TestNode) {
+    let (disk, mut node) = store_of(3_600);
+    disk.set_full(true);
+    node.engine.drop_range(RANGE).unwrap();
+    for _ in 0..50 {
+        node.engine.poll(node.now, &mut Vec::new());
+        node.now = node.now.plus_ms(1);
+    }
+    assert!(disk.names().len() > 100, "the last drops wait");
+    (disk, node)
+}
+
+/// The next attempt of the commits that wait is up to 100 ms away, but a call that blocks for its own commit does not fail.
+#[test]
+fn space_that_comes_back_is_used_at_once() {
+    let (disk, mut node) = store_with_waiting_drops();
+    disk.set_full(false);
+    assert_eq!(node.engine.add_range(OTHER, KeyRange::ALL), Ok(()));
+    assert_eq!(node.engine.poisoned(), None);
+}
+
+/// The drops that fit are written, and free the space of the others.
+#[test]
+fn a_part_of_the_drops_frees_space_for_the_rest() {
+    let (disk, mut node) = store_of(3_600);
+    disk.set_capacity_bytes(Some(used_bytes(&disk)));
+    node.engine.drop_range(RANGE).unwrap();
+    poll_for_a_minute(&mut node);
+    assert!(disk.names().len() < 10, "{:?}", disk.names());
+    drop(node.engine.close().unwrap());
+    let node = TestNode::open(&disk, options(), Now::at(1_000_000)).unwrap();
+    assert!(node.engine.log_report().segments < 10);
+}
+
+/// There is enough for the file that would replace the manifest, not for what is appended to it.
+#[test]
+fn a_rewrite_is_tried_while_commits_wait() {
+    let (disk, mut node) = store_of(3_600);
+    for _ in 0..30 {
+        node.engine.put_blob(5, &[1; 1_000]).unwrap();
+        node.turn();
+    }
+    disk.set_full(true);
+    node.engine.drop_range(RANGE).unwrap();
+    poll_for_a_minute(&mut node);
+    let waiting = disk.names().len();
+    assert!(waiting > 50, "{waiting} files");
+    disk.set_full(false);
+    disk.set_capacity_bytes(Some(used_bytes(&disk) + (36 << 10)));
+    poll_for_a_minute(&mut node);
+    assert!(disk.names().len() < 10, "{:?}", disk.names());
+}
+
+/// A manifest that is being rewritten, on a device that is full since, and as many commits meanwhile as are taken.
+fn store_in_a_rewrite() -> (SimDisk, TestNode) {
+    let (disk, mut node) = store_of(40);
+    let is_rewritten = |disk: &SimDisk| disk.names().contains(&"manifest.new".to_owned());
+    for blobs in 0.. {
+        assert!(blobs < 1_000, "the manifest is not rewritten");
+        node.engine.put_blob(5, &[1; 1_000]).unwrap();
+        if is_rewritten(&disk) {
+            break;
+        }
+        if blobs % 4 == 0 {
+            node.turn();
+            if is_rewritten(&disk) {
+                break;
+            }
+        }
+    }
+    disk.set_full(true);
+    let taken = (0..100).filter(|_| node.engine.put_blob(5, &[2; 1_000]).is_ok()).count();
+    assert!((1..100).contains(&taken), "{taken} commits were taken");
+    (disk, node)
+}
+
+#[test]
+fn commits_during_a_rewrite_count_against_the_new_file() {
+    let (_disk, mut node) = store_in_a_rewrite();
+    let _ = node.engine.add_range(OTHER, KeyRange::ALL);
+    assert_eq!(node.engine.poisoned(), None);
+    let (disk, mut node) = store_in_a_rewrite();
+    poll_for_a_minute(&mut node);
+    let before = disk.names().len();
+    assert_eq!(node.engine.drop_range(RANGE), Ok(()));
+    poll_for_a_minute(&mut node);
+    assert!(disk.names().len() < before, "{:?}", disk.names());
+}
+
+/// More is allocated ahead for more ranges, so the length that was allocated is not the one that the state at the end has.
+#[test]
+fn a_rewritten_manifest_knows_its_allocated_end() {
+    for len in (12_000..17_000).step_by(40) {
+        let disk = SimDisk::new(SimOptions::default());
+        let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+        node.engine.put_blob(6, &vec![1; len]).unwrap();
+        for blobs in 0.. {
+            assert!(blobs < 2_000, "the manifest is not rewritten");
+            node.turn();
+            node.engine.put_blob(5, &[1; 1_000]).unwrap();
+            if disk.names().contains(&"manifest.new".to_owned()) {
+                break;
+            }
+        }
+        disk.set_full(true);
+        let _ = node.engine.add_range(OTHER, KeyRange::ALL);
+        while node.engine.put_blob(5, &[2; 200]).is_ok() {
+            node.turn();
+        }
+        assert_eq!(node.engine.poisoned(), None, "a blob of {len} bytes");
+    }
+}
