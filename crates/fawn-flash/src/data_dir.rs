@@ -287,11 +287,7 @@ impl DataDir {
         let (before, end) = (self.len(file)?, offset + len_bytes);
         let fd = self.fd(file);
         let reserve = || uninterrupted(|| fs::fallocate(fd, fs::FallocateFlags::empty(), offset, len_bytes));
-        let reserved = match reserve() {
-            Err(Errno::NOSPC) if self.unlinked.wait(FREEING_MAX) => reserve(),
-            reserved => reserved,
-        };
-        let result = match reserved {
+        let result = match self.unlinked.with_freed(FREEING_MAX, reserve) {
             // The file system cannot reserve space, so only the length is set. Unless there is no space now: then a
             // write would meet that, and after a failed write nothing is known.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) if end.saturating_sub(before) > self.free_bytes()? => {

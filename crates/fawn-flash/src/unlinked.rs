@@ -4,12 +4,13 @@
 //! once makes that call wait for the device, milliseconds per segment. So the caller opens the file, unlinks its name,
 //! which is then quick, and leaves the descriptor to the thread.
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Files that may wait for the thread; further ones are freed by their callers.
-const WAITING_MAX: usize = 256;
+/// Files that may wait for the thread, each with a descriptor; further ones are freed by their callers.
+const WAITING_MAX: usize = 32;
 
 /// An unlinked file, and the space that its last descriptor holds, bytes.
 type Unlinked = (OwnedFd, u64);
@@ -47,13 +48,18 @@ impl UnlinkedFiles {
         *self.pending.locked()
     }
 
-    /// Waits until no file waits, at most so long. Returns whether space was freed meanwhile.
-    pub(crate) fn wait(&self, longest: Duration) -> bool {
-        let bytes = self.pending.locked();
-        let before = *bytes;
-        let waited = self.pending.freed.wait_timeout_while(bytes, longest, |bytes| *bytes > 0);
-        let (bytes, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        *bytes < before
+    /// Makes a call that needs space. If there is none, repeats it once no file waits, or after `longest`.
+    pub(crate) fn with_freed<T>(&self, longest: Duration, call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        // Before the call: the thread may be done when it returns.
+        let is_freeing = self.pending_bytes() > 0;
+        match call() {
+            Err(Errno::NOSPC) if is_freeing => {
+                let bytes = self.pending.locked();
+                drop(self.pending.freed.wait_timeout_while(bytes, longest, |bytes| *bytes > 0));
+                call()
+            }
+            result => result,
+        }
     }
 
     /// `None`: the system has no more threads.
@@ -94,6 +100,7 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::io::Read;
     use std::os::unix::net::UnixStream;
 
@@ -101,33 +108,40 @@ mod tests {
     #[test]
     fn files_are_closed_by_the_thread_and_counted_until_then() {
         let mut unlinked = UnlinkedFiles::default();
-        assert!(!unlinked.wait(Duration::from_secs(60)), "nothing waits");
         let mut ends = Vec::new();
         for held_bytes in 1..=2 * WAITING_MAX as u64 {
             let (end, file) = UnixStream::pair().unwrap();
             ends.push(end);
             unlinked.free(file.into(), held_bytes);
         }
-        unlinked.wait(Duration::from_secs(60));
-        assert_eq!(unlinked.pending_bytes(), 0);
+        let has_space = || if unlinked.pending_bytes() > 0 { Err(Errno::NOSPC) } else { Ok(()) };
+        assert_eq!(unlinked.with_freed(Duration::from_secs(60), has_space), Ok(()));
         for mut end in ends {
             assert_eq!(end.read(&mut [0]).unwrap(), 0, "closed");
         }
     }
 
     #[test]
-    fn a_wait_is_bounded_and_says_whether_space_was_freed() {
-        let mut unlinked = UnlinkedFiles::default();
-        let (_end, file) = UnixStream::pair().unwrap();
+    fn a_call_without_space_is_repeated_only_if_some_is_being_freed() {
+        let unlinked = UnlinkedFiles::default();
+        let calls_until = |longest_ms: u64, freed_at: u32| {
+            let calls = Cell::new(0);
+            let call = || {
+                calls.set(calls.get() + 1);
+                if calls.get() == freed_at && unlinked.pending_bytes() > 0 {
+                    unlinked.pending.free((UnixStream::pair().unwrap().0.into(), 7));
+                }
+                if calls.get() < 9 { Err(Errno::NOSPC) } else { Ok(()) }
+            };
+            assert_eq!(unlinked.with_freed(Duration::from_millis(longest_ms), call), Err(Errno::NOSPC));
+            calls.get()
+        };
+        assert_eq!(calls_until(60_000, 0), 1, "nothing is being freed");
         unlinked.pending.add(7);
-        assert!(!unlinked.wait(Duration::from_millis(1)), "7 bytes are never freed");
-        assert_eq!(unlinked.pending_bytes(), 7);
-        unlinked.free(file.into(), 5);
-        while unlinked.pending_bytes() > 7 {
-            std::thread::yield_now();
-        }
-        unlinked.pending.free((UnixStream::pair().unwrap().0.into(), 7));
+        assert_eq!(calls_until(1, 0), 2, "a wait is bounded");
+        assert_eq!(calls_until(60_000, 1), 2, "the thread was done before the call returned");
         assert_eq!(unlinked.pending_bytes(), 0);
+        assert_eq!(unlinked.with_freed(Duration::ZERO, || Err::<(), _>(Errno::IO)), Err(Errno::IO));
     }
 
     #[test]
