@@ -138,7 +138,7 @@ impl<D: Device> Engine<D> {
             return Some(self.now.mono);
         }
         let filing = self.has_retired().then(|| pace.paid_at.plus_ms(FILING_MS));
-        let search = (pace.debt > 0).then(|| self.search_at()).filter(|at| *at > self.now.mono);
+        let search = (pace.debt > 0).then(|| self.search_at());
         [filing, search].into_iter().flatten().min()
     }
 
@@ -415,6 +415,24 @@ pub(crate) fn only_reserve_left() -> DeviceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Options;
+    use fawn_flash::{SimDevice, SimDisk, SimOptions};
+    use fawn_types::{HashSecret, Now};
+
+    /// The poll that ends the filing of a segment does not search, although a search may have become due meanwhile.
+    #[test]
+    fn a_search_that_is_due_keeps_its_timer() {
+        let device = SimDevice::attach(&SimDisk::new(SimOptions::default()));
+        let options = Options { secret: Some(HashSecret([1; 16])), ..Options::default() };
+        let (mut engine, _) = Engine::open(device, options, Now::at(1_000)).unwrap();
+        engine.poll(Now::at(2_000), &mut Vec::new());
+        assert_eq!(engine.clean_at(), None, "nothing to clean");
+        (engine.cleaner.pace.debt, engine.cleaner.pace.is_due) = (1, false);
+        engine.now = engine.now.plus_ms(SEARCH_MS_MAX);
+        assert!(engine.clean_at().is_some_and(|at| at <= engine.now.mono));
+        engine.poll(engine.now, &mut Vec::new());
+        assert!(engine.clean_at().is_none_or(|at| at > engine.now.mono), "the search was made");
+    }
 
     #[test]
     fn copies_fit_if_each_segment_but_the_last_may_lack_a_record() {
