@@ -78,7 +78,7 @@ pub(crate) struct ManifestFile {
     is_torn: bool,
     /// Last noted expiry time, and the monotonic clock at that time.
     clock: (TimeMs, MonoMs),
-    /// The queued commits found no space; it is tried again from then on.
+    /// No queued commit had space at the last attempt; the next one is made at this time.
     retry_at: Option<MonoMs>,
 }
 
@@ -364,9 +364,9 @@ impl ManifestFile {
         self.retry_at
     }
 
-    /// Starts the write of the queued commits: an append, or a rewrite if the file is mostly history. Commits for which a full
-    /// device has no space stay queued, since a write beyond the allocated space could fail when half of it is done; `false`:
-    /// all of them. The others may free some.
+    /// Starts the write of queued commits: an append, or a rewrite if the file is mostly history. On a full device only the
+    /// commits that fit into the allocated space are appended, because a longer write could fail when half of it is done; the
+    /// rest stays queued, and may get the space that these free. Returns whether a write was started.
     ///
     /// # Errors
     /// The device's. Without space or descriptors for a new file, the old one is appended to instead.

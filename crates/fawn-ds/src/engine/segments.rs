@@ -380,7 +380,7 @@ impl<D: Device> Engine<D> {
         self.start_manifest();
         while !self.manifest.is_durable(end) {
             if self.manifest.retry_at().is_some() {
-                // Its space was reserved: others have taken it while the file was rewritten.
+                // Its space was reserved, so this is a contradiction. A wait for others to free some could be endless.
                 return Err(self.poison(&DeviceError::Full { dir: manifest::FILE_NAME.to_owned() }));
             }
             let mut events = Vec::new();

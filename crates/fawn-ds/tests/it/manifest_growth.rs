@@ -7,7 +7,7 @@ use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};
 
 const BLOB: u32 = 5;
-/// The engine begins a new file at 64 KiB, or when the old one is four times as long.
+/// The engine begins a new file at 64 KiB, if the old one is four times as long.
 const MANIFEST_BYTES_MAX: usize = 128 << 10;
 
 fn options() -> Options {
