@@ -256,7 +256,7 @@ impl<D: Device> Engine<D> {
                 self.prepare_next(kind, reserve, segment_room)?;
             }
             if segment_room < need {
-                self.switch_segment(kind)?;
+                self.switch_segment(kind, reserve)?;
             } else if chunk_room(self.streams[kind].window.active()) < need {
                 self.next_chunk(kind, len + frame::HEADER_BYTES)?;
             } else {

@@ -27,9 +27,10 @@ const CERTIFY_BYTES: u64 = 1 << 10;
 const EDIT_BYTES: u64 = 256;
 
 impl<D: Device> Engine<D> {
-    pub(crate) fn no_segment(&self) -> EngineError {
-        // While cleaning frees space, a write only has to wait.
-        let is_full = self.full && !self.cleaner.is_freeing();
+    fn no_segment(&self, kind: StreamKind, reserve: Reserve) -> EngineError {
+        // While cleaning frees space, a write only has to wait, and a delete also while it gets a segment of the reserve.
+        let is_prepared = reserve > Reserve::Puts && !matches!(self.streams[kind].next, NextSegment::None);
+        let is_full = self.full && !self.cleaner.is_freeing() && !is_prepared;
         if is_full { EngineError::StoreFull } else { EngineError::Overloaded }
     }
 
@@ -56,7 +57,7 @@ impl<D: Device> Engine<D> {
             Reserve::Deletes => segment_bytes / 32,
             Reserve::Marks => 0,
         };
-        if self.full && segment_room <= kept_back { Err(self.no_segment()) } else { Ok(()) }
+        if self.full && segment_room <= kept_back { Err(self.no_segment(kind, reserve)) } else { Ok(()) }
     }
 
     /// Allocates the next segment for a write, unless the last attempt failed a moment ago.
@@ -131,7 +132,7 @@ impl<D: Device> Engine<D> {
 
     /// Whether deletes have taken space that is reserved for cleaning.
     fn is_in_reserve(&self) -> bool {
-        self.taken_segments() + self.reserved_segments() > self.capacity_segments()
+        self.taken_segments() + self.kept_segments() > self.capacity_segments()
     }
 
     /// Creates a segment's file with all its space; nothing is durable yet.
@@ -144,7 +145,7 @@ impl<D: Device> Engine<D> {
         self.sorted.note_space();
         let capacity = self.capacity_segments();
         let kept_back = match (kind, reserve) {
-            (StreamKind::Foreground, Reserve::Puts) => self.reserved_segments(),
+            (StreamKind::Foreground, Reserve::Puts) => self.kept_segments(),
             (StreamKind::Foreground, _) if self.can_clean_without_another() => 0,
             (StreamKind::Foreground, _) => self.reserved_segments().min(1),
             (StreamKind::Survivors, _) => 0,
@@ -277,15 +278,15 @@ impl<D: Device> Engine<D> {
         if matches!(self.streams[kind].next, NextSegment::None) {
             self.try_prepare(kind, Reserve::Puts)?;
         }
-        self.switch_segment(kind)
+        self.switch_segment(kind, Reserve::Puts)
     }
 
     /// Seals the active segment and continues in the next one.
-    pub(crate) fn switch_segment(&mut self, kind: StreamKind) -> Result<(), EngineError> {
+    pub(crate) fn switch_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<(), EngineError> {
         // Its first frame begins with a mark of every range that has marks: none of them needs an older segment's mark.
         let bytes = self.options.chunk_bytes().max(self.marks_bytes().next_multiple_of(PAGE_BYTES));
         if !self.streams[kind].next.is_ready() {
-            return Err(self.no_segment());
+            return Err(self.no_segment(kind, reserve));
         }
         self.reserve_window(kind, bytes)?;
         self.close_frame(kind, true);

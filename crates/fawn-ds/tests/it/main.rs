@@ -35,6 +35,7 @@ mod format_manifest;
 mod format_page;
 mod format_record;
 mod format_scan;
+mod full_stores;
 mod fuzz_recovery;
 mod gaps;
 mod hang;

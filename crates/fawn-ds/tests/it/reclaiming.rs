@@ -11,7 +11,7 @@ fn options(segments: u64) -> Options {
     Options { capacity_bytes: Some(segments * SEGMENT_BYTES), ..small(Durability::Sync) }
 }
 
-fn open(disk: &SimDisk, segments: u64, at_ms: u64) -> TestNode {
+pub(crate) fn open(disk: &SimDisk, segments: u64, at_ms: u64) -> TestNode {
     TestNode::open(disk, options(segments), Now::at(at_ms)).unwrap()
 }
 
@@ -271,7 +271,7 @@ fn submit(node: &mut TestNode) {
 }
 
 /// Fills a store with values of this length; returns the number of keys.
-fn fill(node: &mut TestNode, len: usize) -> u64 {
+pub(crate) fn fill(node: &mut TestNode, len: usize) -> u64 {
     let mut keys = 0;
     while attempt(node, put(keys, len)) {
         keys += 1;
@@ -280,7 +280,7 @@ fn fill(node: &mut TestNode, len: usize) -> u64 {
 }
 
 /// Whether the store takes the write. A write that waits for ever fails.
-fn attempt(node: &mut TestNode, one: TestWrite) -> bool {
+pub(crate) fn attempt(node: &mut TestNode, one: TestWrite) -> bool {
     let appended = node.append(&[one]);
     turn(node);
     match appended {
@@ -422,15 +422,26 @@ fn an_old_record_does_not_keep_the_tombstones_of_all_keys_deleted_since() {
 /// The time after which a full store must have taken a delete, or a write into the space of deleted keys, ms.
 const SPACE_BACK_MS: u64 = 30_000;
 
-/// Deletes or writes these keys; fails if that takes long.
-fn repeat(node: &mut TestNode, keys: &[u64], context: &str, write: impl Fn(u64) -> TestWrite) {
+/// Deletes or writes these keys. An error: that takes long.
+pub(crate) fn write_all(
+    node: &mut TestNode,
+    keys: &[u64],
+    what: &str,
+    write: impl Fn(u64) -> TestWrite,
+) -> Result<(), String> {
     let since = node.now;
     for key in keys {
         while !attempt(node, write(*key)) {
-            let waited_ms = node.now.mono.ms_since(since.mono);
-            assert!(waited_ms < SPACE_BACK_MS, "{context}: it stays full: {:?}", node.engine);
+            if node.now.mono.ms_since(since.mono) >= SPACE_BACK_MS {
+                return Err(format!("{what}: it stays full: {:?}", node.engine));
+            }
         }
     }
+    Ok(())
+}
+
+fn repeat(node: &mut TestNode, keys: &[u64], context: &str, write: impl Fn(u64) -> TestWrite) {
+    write_all(node, keys, context, write).unwrap();
 }
 
 /// Fills a store, deletes and writes three times.
@@ -448,6 +459,7 @@ fn fill_and_delete(node: &mut TestNode, len: usize, context: &str) {
         count += added.len() as u64;
         left.extend(added);
     }
+    node.settle();
     for key in left {
         assert!(node.get(&put(key, 0).key, View::Committed).unwrap().is_some(), "{context}, {len}: key {key}");
     }

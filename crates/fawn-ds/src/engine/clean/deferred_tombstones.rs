@@ -9,7 +9,7 @@
 use super::super::Engine;
 use super::victim::Pause;
 use crate::format::RangeNumber;
-use crate::format::record::Stored;
+use crate::format::record::{self, RecordKind, RecordRef, Stored};
 use fawn_flash::Device;
 use fawn_types::Version;
 
@@ -70,7 +70,9 @@ impl<D: Device> Engine<D> {
                 let is_needed = tombstone.version > cleared
                     && !self.is_void((slot, tombstone.offset), tombstone.number, tombstone.version);
                 if is_needed {
-                    self.copy_tombstone(at, slot, tombstone.version, &tombstone.key).map_err(|_| Pause::NoRoom)?;
+                    let len =
+                        record::encoded_len(&RecordRef::bare(RecordKind::Tombstone, tombstone.version, &tombstone.key));
+                    self.copy_tombstone(at, slot, tombstone.version, &tombstone.key).map_err(|_| Pause::NoRoom(len))?;
                 }
             }
             deferred.waiting.pop();

@@ -255,6 +255,13 @@ impl<D: Device> Engine<D> {
         self.full && self.survivors_room().segments == 0
     }
 
+    /// Whether a copy of this length finds no room although the write buffer may have some: nothing but a drop makes room then.
+    pub(super) fn has_no_room_for_copy(&self, len: usize) -> bool {
+        let has_frame = self.streams[StreamKind::Survivors].flush.open.is_some();
+        let need = len + if has_frame { 0 } else { HEADER_BYTES };
+        self.has_no_room_for_copies() && self.survivors_room().active_bytes < need as u64
+    }
+
     fn with_frames(&self, record_bytes: u64) -> u64 {
         // A frame ends with a write, and with a chunk of the window.
         let frame_bytes = (self.options.chunk_bytes() / 2).min(WRITE_BYTES as usize);
@@ -374,7 +381,19 @@ impl<D: Device> Engine<D> {
     pub(crate) fn reserved_segments(&self) -> u64 {
         let (capacity, of_merge) = (self.capacity_segments(), self.merge_segments());
         let of_runs = if of_merge > 0 { of_merge + 2 } else { 0 };
-        3.max(of_runs).min(capacity / 4)
+        // The smallest stores have none to spare.
+        let share = if capacity < SEGMENTS_MIN { 0 } else { (capacity + 2) / 4 };
+        3.max(of_runs).min(share)
+    }
+
+    /// Segments that puts leave free for survivors and runs. A store so small that it keeps none ready for survivors counts their
+    /// next one, or one that is half empty, as one of those.
+    pub(crate) fn kept_segments(&self) -> u64 {
+        let (survivors, segment_bytes) = (&self.streams[StreamKind::Survivors], self.options.segment_bytes);
+        let is_small = (self.segments.len() as u64) < CLEANED_SEGMENTS_MIN;
+        let has_next = !matches!(survivors.next, NextSegment::None);
+        let has_half = || survivors.window.active().is_some_and(|chunk| chunk.end() <= segment_bytes / 2);
+        self.reserved_segments().saturating_sub(u64::from(is_small && (has_next || has_half())))
     }
 
     /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.
@@ -384,11 +403,10 @@ impl<D: Device> Engine<D> {
         is_large && matches!(survivors.next, NextSegment::None)
     }
 
-    /// Whether cleaning can continue without one more segment: the survivors have their next one, and get what is freed before
-    /// others do, or the foreground's active segment, once it is sealed, can be cleaned into their active one.
+    /// Whether cleaning can continue without one more segment: the survivors have their next one, into which any victim fits, or
+    /// the foreground's active segment, once it is sealed, can be cleaned into their active one.
     pub(crate) fn can_clean_without_another(&self) -> bool {
-        let has_next = self.streams[StreamKind::Survivors].next.is_ready();
-        if has_next && self.segments.len() as u64 >= CLEANED_SEGMENTS_MIN {
+        if self.streams[StreamKind::Survivors].next.is_ready() {
             return true;
         }
         let Some(active) = self.streams[StreamKind::Foreground].window.active() else { return false };

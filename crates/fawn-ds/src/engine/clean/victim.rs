@@ -103,8 +103,8 @@ pub(super) enum Pause {
     NeedsBytes(usize),
     /// The pace allows no more now.
     OutOfCredit,
-    /// The survivors' stream has no room.
-    NoRoom,
+    /// The survivors' stream has no room for a record of this length.
+    NoRoom(usize),
     /// Copies are not flushed, so their index entries have not moved.
     Unmoved,
     /// A crash could undo removals of the victim's records.
@@ -125,16 +125,16 @@ impl<D: Device> Engine<D> {
             return self.release_victim(&victim);
         }
         let pause = self.walk(&mut victim);
-        if !matches!(pause, Pause::NoRoom) {
+        if !matches!(pause, Pause::NoRoom(_)) {
             (victim.room_at, victim.room_attempts) = (None, 0);
         }
         match pause {
             Pause::End => return self.finish_victim(victim),
             Pause::Corrupt(detail) => return self.give_up_corrupt(victim, &detail),
             // Its records were more than expected, or the device lost space since. Another victim may still fit.
-            Pause::NoRoom if self.has_no_room_for_copies() => return self.give_up_victim(victim),
+            Pause::NoRoom(len) if self.has_no_room_for_copy(len) => return self.give_up_victim(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
-            Pause::NoRoom => victim.wait_for_room(self.now.mono),
+            Pause::NoRoom(_) => victim.wait_for_room(self.now.mono),
             Pause::OutOfCredit | Pause::Unmoved | Pause::Undurable => {}
         }
         self.cleaner.victim = Some(victim);
@@ -209,7 +209,8 @@ impl<D: Device> Engine<D> {
                     VictimPurpose::Sort(id) => CleanGoal::Sort(id),
                     _ => CleanGoal::Copy,
                 };
-                let cleaned = self.clean_record((victim.slot, victim.at), &stored, goal).map_err(|_| Pause::NoRoom)?;
+                let no_room = |_| Pause::NoRoom(stored.encoded_len);
+                let cleaned = self.clean_record((victim.slot, victim.at), &stored, goal).map_err(no_room)?;
                 match cleaned {
                     Cleaned::Gone => {}
                     Cleaned::Stays => victim.stays += 1,

@@ -1,0 +1,93 @@
+//! Full stores on disks of any pace: deletes are taken at once, and make space.
+use crate::reclaiming::{attempt, delete, fill, open, put, write_all};
+use crate::support::TestNode;
+use fawn_ds::internals::View;
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64;
+
+/// Order of the deletes.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    NewestFirst,
+    OldestFirst,
+    Random,
+}
+
+/// Fills a store, and deletes one record in `share`, four times, with puts in between. Then deletes the others.
+fn delete_in_rounds(node: &mut TestNode, len: usize, (order, share): (Order, u64), seed: u64) -> Result<(), String> {
+    let mut rng = SplitMix64::new(seed);
+    let mut count = fill(node, len);
+    let mut left: Vec<u64> = (0..count).collect();
+    for round in 0..4 {
+        let (mut doomed, kept): (Vec<u64>, Vec<u64>) = left.iter().partition(|_| rng.below(share) == 0);
+        left = kept;
+        match order {
+            Order::NewestFirst => doomed.reverse(),
+            Order::OldestFirst => {}
+            Order::Random => doomed.sort_by_cached_key(|_| rng.below(u64::MAX)),
+        }
+        write_all(node, &doomed, &format!("deletes of round {round}"), delete)?;
+        let added = count..count + doomed.len() as u64 / 2;
+        count = added.end;
+        // In such small segments a few deleted records are less than the padding of frames.
+        let is_promised = share == 2;
+        if is_promised {
+            write_all(node, &added.clone().collect::<Vec<_>>(), &format!("puts of round {round}"), |key| {
+                put(key, len)
+            })?;
+            left.extend(added);
+        } else {
+            left.extend(added.filter(|key| attempt(node, put(*key, len))));
+        }
+    }
+    node.settle();
+    let lost = left.iter().find(|key| node.get(&put(**key, 0).key, View::Committed).unwrap().is_none());
+    assert_eq!(lost, None);
+    write_all(node, &left, "deletes of all", delete)?;
+    write_all(node, &(count..count + count / 4).collect::<Vec<_>>(), "puts after all", |key| put(key, len))
+}
+
+/// On a slow disk the two streams get their segments in any order, and the write buffer is full at times. Full stores take
+/// deletes all the same.
+#[test]
+fn a_full_store_on_a_slow_disk_takes_deletes_in_any_order() {
+    let orders =
+        [(Order::NewestFirst, 2), (Order::OldestFirst, 2), (Order::Random, 2), (Order::Random, 4), (Order::Random, 10)];
+    let variants = (6..=10).flat_map(|segments| [100, 300, 2000, 5000, 14_000].map(|len| (segments, len)));
+    let mut seed = 0;
+    for ((segments, len), order) in variants.flat_map(|variant| orders.map(|order| (variant, order))) {
+        for latency_max in [0, 1, 3, 10] {
+            seed += 1;
+            let disk = SimDisk::new(SimOptions { seed, latency_ticks: 0..=latency_max, ..SimOptions::default() });
+            let mut node = open(&disk, segments, 1_000_000);
+            if let Err(stuck) = delete_in_rounds(&mut node, len, order, seed) {
+                panic!(
+                    "seed {seed}, {segments} segments, values of {len} bytes, {order:?}, {latency_max} ticks: {stuck}"
+                );
+            }
+        }
+    }
+}
+
+/// A full store has space for deletes in reserve, also if its log is at the very end of a segment, or begins in a new one.
+#[test]
+fn a_full_store_takes_the_first_delete() {
+    let mut seed = 0;
+    for (segments, len) in (6..=40).flat_map(|segments| [100, 300, 1000, 2000, 5000, 14_000].map(|len| (segments, len)))
+    {
+        seed += 1;
+        let context = format!("seed {seed}, {segments} segments, values of {len} bytes");
+        let disk = SimDisk::new(SimOptions { seed, latency_ticks: 0..=seed % 8, ..SimOptions::default() });
+        let mut node = open(&disk, segments, 1_000_000);
+        let count = fill(&mut node, len);
+        node.settle();
+        node.append(&[delete(0)]).unwrap_or_else(|error| panic!("{context}: {error}"));
+        node.settle();
+        disk.kill(seed);
+        let mut node = open(&disk, segments, 2_000_000);
+        node.append(&[delete(1)]).unwrap_or_else(|error| panic!("{context}, opened: {error}"));
+        node.settle();
+        let found = |node: &mut TestNode, key| node.get(&put(key, 0).key, View::Committed).unwrap().is_some();
+        assert!(!found(&mut node, 0) && !found(&mut node, 1) && found(&mut node, count - 1), "{context}");
+    }
+}
