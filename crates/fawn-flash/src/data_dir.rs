@@ -2,7 +2,7 @@
 use crate::lock::{DirLock, LOCK};
 use crate::mapping::FileMapping;
 use crate::open_files::{OpenFile, OpenFiles, replaced};
-use crate::request::{IoRequest, Work};
+use crate::request::{DIR_FILE, IoRequest, Work};
 use crate::unlinked::UnlinkedFiles;
 use crate::{AlignedBuf, Completion, DeviceError, FileId, IoClass, IoOperation, IoStats};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,7 +25,7 @@ const INTERRUPTS_MAX: usize = 16;
 /// A directory in use by one device.
 pub struct DataDir {
     path: String,
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     read_only: bool,
     direct: bool,
     lock: Option<DirLock>,
@@ -50,6 +50,7 @@ impl DataDir {
         let read_only = mounted.is_ok_and(|flags| flags.contains(fs::StatVfsMountFlags::RDONLY));
         let (files, stats) = (OpenFiles::new(descriptors_max), IoStats::default());
         let unlinked = UnlinkedFiles::default();
+        let dir = Arc::new(dir);
         Ok(Self { path: shown, dir, read_only, direct: false, lock: None, files, unlinked, stats, poison: None })
     }
 
@@ -105,14 +106,17 @@ impl DataDir {
     /// After a failed write or sync, later ones fail too: the kernel reports a write-back error only once, so their
     /// success would prove nothing.
     pub(crate) fn end(&mut self, request: IoRequest, result: Result<(), (Errno, usize)>) -> Completion {
-        self.files.end(request.file, request.work, result.is_ok());
+        if request.work != Work::SyncDir {
+            self.files.end(request.file, request.work, result.is_ok());
+        }
         let result = result.map_err(|(errno, done_bytes)| {
-            let name = &self.file(request.file).name;
+            let is_of_dir = request.work == Work::SyncDir;
+            let name = if is_of_dir { &self.path } else { &*self.file(request.file).name };
             self.error(errno, request.work.operation(), name, request.offset + done_bytes as u64)
         });
         let result = match request.work {
             Work::Read => result,
-            Work::Write { .. } | Work::Sync => self.healthy().and_then(|()| self.poison(result)),
+            Work::Write { .. } | Work::Sync | Work::SyncDir => self.healthy().and_then(|()| self.poison(result)),
         };
         request.completion(result)
     }
@@ -121,14 +125,16 @@ impl DataDir {
         self.files.get(file)
     }
 
-    /// The descriptor of a file that [`DataDir::has_descriptor`].
+    /// The descriptor of a file that [`DataDir::has_descriptor`], or of the directory.
     pub(crate) fn fd(&self, file: FileId) -> &Arc<OwnedFd> {
-        self.files.fd(file)
+        if file == DIR_FILE { &self.dir } else { self.files.fd(file) }
     }
 
     /// Notes an operation that is submitted.
     pub(crate) fn begin(&mut self, request: &IoRequest) {
-        self.files.begin(request.file, request.work);
+        if request.work != Work::SyncDir {
+            self.files.begin(request.file, request.work);
+        }
     }
 
     /// Notes a use of the file. Returns false if [`DataDir::reopen`] must be called first.
@@ -450,7 +456,7 @@ pub(crate) fn sync_data(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     fs::fdatasync(fd)
 }
 
-fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(crate) fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     #[cfg(target_vendor = "apple")]
     return fs::fcntl_fullfsync(fd);
     #[cfg(not(target_vendor = "apple"))]

@@ -330,6 +330,11 @@ pub trait Device {
         self.submit(IoRequest::sync(file, class, token));
     }
 
+    /// As [`Device::sync_dir`], without waiting. It covers changes of names before this call.
+    fn submit_sync_dir(&mut self, class: IoClass, token: Token) {
+        self.submit(IoRequest::sync_dir(class, token));
+    }
+
     /// Submits all queued operations to the system, with at most one system call.
     fn kick(&mut self);
 

@@ -125,7 +125,7 @@ impl OpenFiles {
             Work::Write { durable: false } => (open.is_dirty, open.is_dirty_again) = (true, true),
             // A sync covers only writes that were reaped before it.
             Work::Sync => open.is_dirty_again &= open.in_flight > 0,
-            Work::Read | Work::Write { durable: true } => {}
+            Work::Read | Work::Write { durable: true } | Work::SyncDir => {}
         }
         open.in_flight += 1;
         if work != Work::Read {

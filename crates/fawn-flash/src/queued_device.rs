@@ -181,7 +181,9 @@ impl<Q: IoQueue> Device for QueuedDevice<Q> {
             self.refused.push_back(request.completion(Err(poisoned)));
             return;
         }
-        if let Err(refused) = self.ready(request.file) {
+        if request.work != Work::SyncDir
+            && let Err(refused) = self.ready(request.file)
+        {
             self.refused.push_back(request.completion(Err(refused)));
             return;
         }

@@ -14,7 +14,12 @@ pub enum Work {
     },
     /// Make durable all writes to the file that were reaped before.
     Sync,
+    /// Make durable the names in the directory.
+    SyncDir,
 }
+
+/// In place of a file: the device's directory.
+pub(crate) const DIR_FILE: FileId = FileId(u32::MAX);
 
 impl Work {
     /// The operation's name in errors.
@@ -22,7 +27,7 @@ impl Work {
         match self {
             Self::Read => IoOperation::Read,
             Self::Write { .. } => IoOperation::Write,
-            Self::Sync => IoOperation::Sync,
+            Self::Sync | Self::SyncDir => IoOperation::Sync,
         }
     }
 }
@@ -127,6 +132,12 @@ impl IoRequest {
     #[must_use]
     pub const fn sync(file: FileId, class: IoClass, token: Token) -> Self {
         Self { token, file, class, work: Work::Sync, offset: 0, len_bytes: 0, memory: IoBuffer::None }
+    }
+
+    /// A sync of the directory: creations, renames, links and unlinks before it are durable once it completes.
+    #[must_use]
+    pub fn sync_dir(class: IoClass, token: Token) -> Self {
+        Self { work: Work::SyncDir, ..Self::sync(DIR_FILE, class, token) }
     }
 
     /// The completion of the whole operation: all bytes moved, or the failure.

@@ -45,7 +45,7 @@ impl IoStats {
                 stats.written_bytes += bytes;
                 stats.syncs += u64::from(durable);
             }
-            Work::Sync => stats.syncs += 1,
+            Work::Sync | Work::SyncDir => stats.syncs += 1,
         }
     }
 

@@ -115,6 +115,7 @@ pub(crate) enum InFlight {
     Write { stream: StreamKind, number: u64 },
     Sync { stream: StreamKind },
     SegmentHeader { stream: StreamKind },
+    SegmentName { stream: StreamKind },
     Manifest,
     Lookup { plan: LookupPlan, user: u64 },
     Verify { at: usize, number: RangeNumber, name: KeyName, span: ReadSpan, rejected: Rejected, is_deferred: bool },
@@ -122,6 +123,7 @@ pub(crate) enum InFlight {
     Scrub { len: usize },
     Checkpoint,
     CheckpointSync,
+    CheckpointName,
     SortRead { source: usize, range: ReadRange },
     SortWrite,
 }
@@ -136,7 +138,8 @@ impl InFlight {
 
     /// Whether it writes or syncs the log or the manifest.
     const fn is_of_log(&self) -> bool {
-        !self.is_read() && !matches!(self, Self::Checkpoint | Self::CheckpointSync | Self::SortWrite)
+        let is_of_checkpoint = matches!(self, Self::Checkpoint | Self::CheckpointSync | Self::CheckpointName);
+        !self.is_read() && !is_of_checkpoint && !matches!(self, Self::SortWrite)
     }
 }
 

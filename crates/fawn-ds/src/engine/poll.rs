@@ -103,9 +103,11 @@ impl<D: Device> Engine<D> {
             InFlight::Write { stream, number } => self.write_done(*stream, *number),
             InFlight::Sync { stream } => self.sync_done(*stream),
             InFlight::SegmentHeader { stream } => self.header_written(*stream),
+            InFlight::SegmentName { stream } => self.name_synced(*stream),
             InFlight::Manifest => self.manifest_written(),
             InFlight::Checkpoint => self.checkpoint_written(),
             InFlight::CheckpointSync => self.checkpoint_synced(),
+            InFlight::CheckpointName => self.checkpoint_name_synced(),
             InFlight::SortWrite => unreachable!("a job takes its own writes"),
             InFlight::Lookup { .. }
             | InFlight::Verify { .. }

@@ -28,9 +28,12 @@ const EDIT_BYTES: u64 = 256;
 
 impl<D: Device> Engine<D> {
     fn no_segment(&self, kind: StreamKind, reserve: Reserve) -> EngineError {
-        // While cleaning frees space, a write only has to wait, and a delete also while it gets a segment of the reserve.
-        let is_prepared = reserve > Reserve::Puts && !matches!(self.streams[kind].next, NextSegment::None);
-        let is_full = self.full && !self.cleaner.is_freeing() && !is_prepared;
+        // While cleaning frees space, a write only has to wait, and so it does while overwritten records are being looked for. A
+        // delete waits also while it gets a segment of the reserve, or the other stream does: they get theirs one by one.
+        let is_prepared = !matches!(self.streams[kind].next, NextSegment::None) || self.is_listing();
+        let is_verifying = !self.verify_queue.is_empty() || self.verify_in_flight > 0;
+        let waits = self.cleaner.is_freeing() || is_verifying || (reserve > Reserve::Puts && is_prepared);
+        let is_full = self.full && !waits;
         if is_full { EngineError::StoreFull } else { EngineError::Overloaded }
     }
 
@@ -71,8 +74,12 @@ impl<D: Device> Engine<D> {
 
     fn may_prepare(&self, reserve: Reserve) -> bool {
         // Segments are listed in the order of their sequence numbers, so one at a time is prepared.
-        let is_listing = self.streams.iter().any(|stream| stream.next.is_being_listed());
-        !is_listing && (!self.full || reserve != Reserve::Puts || self.now.mono >= self.retry_at)
+        !self.is_listing() && (!self.full || reserve != Reserve::Puts || self.now.mono >= self.retry_at)
+    }
+
+    /// Whether a segment is being prepared.
+    fn is_listing(&self) -> bool {
+        self.streams.iter().any(|stream| stream.next.is_being_listed())
     }
 
     fn prepare(&mut self, kind: StreamKind, reserve: Reserve) -> Result<(), EngineError> {
@@ -177,15 +184,17 @@ impl<D: Device> Engine<D> {
         Ok(Segment::new((slot, sequence), uuid, kind, file, name))
     }
 
-    /// The successor's header is durable: syncs its name, then lists it in the manifest.
+    /// The successor's header is durable: its name is next.
     pub(crate) fn header_written(&mut self, kind: StreamKind) {
+        let token = self.track_write(InFlight::SegmentName { stream: kind });
+        self.device.submit_sync_dir(IoClass::Manifest, token);
+    }
+
+    /// The successor's name is durable: lists it in the manifest.
+    pub(crate) fn name_synced(&mut self, kind: StreamKind) {
         let NextSegment::Header(segment) = core::mem::replace(&mut self.streams[kind].next, NextSegment::None) else {
-            unreachable!("a segment header was written without a next segment")
+            unreachable!("a segment's name was synced without a next segment")
         };
-        if let Err(error) = self.device.sync_dir() {
-            self.poison(&error);
-            return;
-        }
         let end = self.manifest.commit(&[segment.add_edit()]);
         self.streams[kind].next = NextSegment::Listing(segment, end);
         self.start_manifest();

@@ -255,6 +255,10 @@ impl<D: Device> Engine<D> {
 
     /// Sets the confirmed base; a commit that waited for it moves the index now.
     fn settle(&mut self, at: usize, name: KeyName, base: OverlayBase, version: Version) {
+        if self.full {
+            // An overwritten record died: its segment may be worth cleaning now.
+            self.cleaner.note_retry();
+        }
         let apart = self.overlay.apart();
         let waiting = self.overlay.confirm(at, name, base);
         if self.overlay.apart() < apart {

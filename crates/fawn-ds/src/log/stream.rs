@@ -11,7 +11,7 @@ use fawn_types::MonoMs;
 #[derive(Debug)]
 pub(crate) enum NextSegment {
     None,
-    /// Its header is in flight.
+    /// Its header is in flight, or the sync of its name.
     Header(Segment),
     /// Its listing in the manifest is in flight.
     Listing(Segment, CommitNumber),

@@ -121,6 +121,7 @@ enum WriterStep {
     Footer,
     FooterInFlight,
     Name,
+    NameInFlight,
     Done,
 }
 
@@ -326,7 +327,8 @@ impl RunWriter {
                 WriterStep::Tail if self.end_content() => {}
                 WriterStep::Drain if self.in_flight == 0 => self.sync(device, token)?,
                 WriterStep::Footer => self.write_footer(device, token()),
-                WriterStep::Name | WriterStep::Done => return self.list(device),
+                WriterStep::Name => self.sync_name(device, token()),
+                WriterStep::Done => return Ok(self.listing()),
                 _ => return Ok(WriterState::Waiting),
             }
         }
@@ -425,15 +427,17 @@ impl RunWriter {
     }
 
     /// Makes the run's name durable; after that it may be listed.
-    fn list<D: Device>(&mut self, device: &mut D) -> Result<WriterState, DeviceError> {
-        if self.step == WriterStep::Name {
-            device.sync_dir()?;
-            self.step = WriterStep::Done;
-        }
+    fn sync_name<D: Device>(&mut self, device: &mut D, token: Token) {
+        self.step = WriterStep::NameInFlight;
+        device.submit_sync_dir(IoClass::Sort, token);
+        self.in_flight += 1;
+    }
+
+    fn listing(&self) -> WriterState {
         let footer = self.footer();
         let facts = self.contents.facts.clone();
         let listing = RunListing { header: footer.header, file_bytes: footer.file_bytes(), facts };
-        Ok(WriterState::Done(Box::new(listing)))
+        WriterState::Done(Box::new(listing))
     }
 
     /// A write or sync of the run is complete.
@@ -446,6 +450,7 @@ impl RunWriter {
         match self.step {
             WriterStep::Syncing => self.step = WriterStep::Footer,
             WriterStep::FooterInFlight => self.step = WriterStep::Name,
+            WriterStep::NameInFlight => self.step = WriterStep::Done,
             _ => {}
         }
         if let Some(buf) = completion.buf.filter(|buf| buf.len() == self.options.write_bytes) {

@@ -140,16 +140,20 @@ fn expiring(disk: &SimDisk) -> TestNode {
     node
 }
 
+fn segments(disk: &SimDisk) -> Vec<String> {
+    disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect()
+}
+
 #[test]
 fn a_reader_with_a_wrong_clock_removes_nothing() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = expiring(&disk);
-    let (len, files, expired) = (node.engine.len(RANGE), disk.names(), node.engine.stats().expired);
+    let (len, segments, expired) = (node.engine.len(RANGE), segments(&disk), node.engine.stats().expired);
     all_absent_at(&mut node, 60, TimeMs(START.wall.0 + 2 * HOUR_MS));
     run(&mut node, 1_000);
     all_there(&mut node, 60);
     assert_eq!((node.engine.len(RANGE), node.engine.stats().expired), (len, expired));
-    assert_eq!(disk.names(), files, "no segment is dropped");
+    assert_eq!(self::segments(&disk), segments, "no segment is dropped");
     node.engine.close().unwrap();
     let mut node = TestNode::open(&disk, small(Durability::Sync), START.plus_ms(10_000)).unwrap();
     all_there(&mut node, 60);

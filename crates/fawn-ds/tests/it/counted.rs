@@ -178,7 +178,8 @@ fn warming_reads_nothing_and_changes_nothing() {
 fn a_turn_looks_at_no_segment() {
     for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
         let disk = SimDisk::new(SimOptions::instant(1));
-        let options = Options { memory_bytes: 16 << 20, ..scanned(durability) };
+        // A store in debt is searched for victims once a second.
+        let options = Options { memory_bytes: 16 << 20, space_amplification_max_percent: 300, ..scanned(durability) };
         let mut node = TestNode::open(&disk, options, Now::at(1)).unwrap();
         let put = |node: &mut TestNode, i: u32, len: usize| {
             let (key, value) = (i.to_be_bytes().to_vec(), Some(vec![7; len]));

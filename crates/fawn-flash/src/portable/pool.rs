@@ -1,5 +1,5 @@
 //! Thread pool: blocking calls, a job queue, a completion queue, and a descriptor that wakes the event loop.
-use crate::data_dir::sync_data;
+use crate::data_dir::{sync_all, sync_data};
 use crate::request::{IoRequest, Work};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -149,6 +149,7 @@ fn run(job: &mut PoolJob) -> Result<(), Errno> {
             if durable { sync_data(fd) } else { Ok(()) }
         }
         (Work::Sync, _) => sync_data(fd),
+        (Work::SyncDir, _) => sync_all(fd),
         (Work::Read, None) => unreachable!("a read owns its buffer"),
     }
 }

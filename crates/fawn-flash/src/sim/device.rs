@@ -1,5 +1,5 @@
 //! `SimDevice`: the `Device` trait over a [`SimDisk`], with checks for misuse that real devices cannot afford.
-use super::directory::InodeId;
+use super::directory::{DIR_INODE, InodeId};
 use super::faults::OpKind;
 use super::queue::SimOperation;
 use super::state::{DiskState, full, io};
@@ -288,19 +288,24 @@ impl Device for SimDevice {
     fn submit(&mut self, request: IoRequest) {
         self.in_flight += 1;
         self.stats.count(&request);
-        let handle = self.handle(request.file);
-        let (inode, name) = (handle.inode, Arc::clone(&handle.name));
+        let is_of_dir = request.work == Work::SyncDir;
+        let (inode, name) = if is_of_dir {
+            (DIR_INODE, Arc::from(DIR))
+        } else {
+            let handle = self.handle(request.file);
+            (handle.inode, Arc::clone(&handle.name))
+        };
         let kind = OpKind::of(request.work);
         let refused = match request.work {
             Work::Read => self.alive().err(),
-            Work::Write { .. } | Work::Sync => self.healthy().err(),
+            Work::Write { .. } | Work::Sync | Work::SyncDir => self.healthy().err(),
         };
         let mut state = self.disk.state();
         let fault = if refused.is_none() { state.faults.count(kind) } else { None };
         if matches!(request.work, Work::Write { .. }) {
             assert_apart(&state, inode, &request);
         }
-        let covered_seq = state.seq;
+        let covered_seq = if is_of_dir { state.directory.edited() } else { state.seq };
         state.queue.push(SimOperation {
             device: self.id,
             inode,

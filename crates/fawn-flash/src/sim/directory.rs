@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of a file on the simulated disk; names and handles refer to it.
 pub(super) type InodeId = u64;
+/// In place of a file: the directory.
+pub(super) const DIR_INODE: InodeId = InodeId::MAX;
 
 #[derive(Clone, Debug)]
 enum DirectoryEdit {
@@ -18,6 +20,8 @@ pub(super) struct Directory {
     live: BTreeMap<String, InodeId>,
     durable: BTreeMap<String, InodeId>,
     edits: Vec<DirectoryEdit>,
+    /// Edits before those: durable ones.
+    settled: u64,
 }
 
 impl Directory {
@@ -45,8 +49,21 @@ impl Directory {
     }
 
     pub(super) fn sync(&mut self) {
-        self.edits.clear();
-        self.durable.clone_from(&self.live);
+        self.sync_through(self.edited());
+    }
+
+    /// Number of edits so far.
+    pub(super) fn edited(&self) -> u64 {
+        self.settled + self.edits.len() as u64
+    }
+
+    /// Makes the first edits durable, so many of all.
+    pub(super) fn sync_through(&mut self, edited: u64) {
+        let new = edited.saturating_sub(self.settled).min(self.edits.len() as u64);
+        for edit in self.edits.drain(..new as usize) {
+            apply(&mut self.durable, &edit);
+        }
+        self.settled += new;
     }
 
     /// Files referenced by a current name, a durable name or an edit.
@@ -66,13 +83,14 @@ impl Directory {
     /// Replaces the state by one of those that a power loss may leave.
     pub(super) fn crash(&mut self, rng: &mut SplitMix64, survive: u64) {
         let mut names = self.durable.clone();
-        for edit in std::mem::take(&mut self.edits) {
+        for edit in &self.edits {
             if rng.chance(survive, 16) {
-                apply(&mut names, &edit);
+                apply(&mut names, edit);
             }
         }
         self.live.clone_from(&names);
         self.durable = names;
+        (self.settled, self.edits) = (self.edited(), Vec::new());
     }
 }
 

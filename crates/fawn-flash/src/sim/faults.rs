@@ -60,6 +60,7 @@ impl OpKind {
             Work::Read => Self::Read,
             Work::Write { .. } => Self::Write,
             Work::Sync => Self::Sync,
+            Work::SyncDir => Self::SyncDir,
         }
     }
 }

@@ -17,7 +17,8 @@ pub(super) struct SimOperation {
     pub(super) inode: InodeId,
     pub(super) name: Arc<str>,
     pub(super) request: IoRequest,
-    /// Sequence number of the last change before the submission. A sync covers changes up to and including it.
+    /// Sequence number of the last change before the submission, of the directory's edits for a sync of it. A sync covers changes
+    /// up to and including it.
     pub(super) covered_seq: u64,
     pub(super) fault: Option<DeviceFault>,
     /// An error determined at submission (poisoned or disconnected device).
@@ -107,6 +108,7 @@ impl DiskState {
             (None, Work::Read, None) => unreachable!("a read owns its buffer"),
             (None, Work::Write { durable }, _) => self.write(&operation, offset, &memory.bytes()[..len_bytes], durable),
             (None, Work::Sync, _) => self.sync(&operation),
+            (None, Work::SyncDir, _) => self.sync_dir(&operation),
         };
         IoRequest { memory, ..operation.request }.completion(result)
     }
@@ -159,6 +161,15 @@ impl DiskState {
                 inode.write(seq, offset + (index * SECTOR_BYTES) as u64, sector);
             }
         }
+    }
+
+    fn sync_dir(&mut self, operation: &SimOperation) -> Result<(), DeviceError> {
+        if operation.fault.is_some() {
+            return Err(io(IoOperation::Sync, &operation.name, 0, "injected failure"));
+        }
+        self.directory.sync_through(operation.covered_seq);
+        self.collect();
+        Ok(())
     }
 
     fn sync(&mut self, operation: &SimOperation) -> Result<(), DeviceError> {

@@ -194,7 +194,8 @@ impl DiskState {
             Work::Sync if loss == Loss::Power && rng.coin() => {
                 self.change(operation.inode).0.sync(operation.covered_seq)
             }
-            Work::Read | Work::Sync => (),
+            Work::SyncDir if loss == Loss::Power && rng.coin() => self.directory.sync_through(operation.covered_seq),
+            Work::Read | Work::Sync | Work::SyncDir => (),
         }
     }
 

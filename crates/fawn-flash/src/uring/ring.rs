@@ -29,6 +29,7 @@ macro_rules! entry_for {
                 opcode::Write::new($fd, start, len).offset(at).rw_flags(flags).build()
             }
             Work::Sync => opcode::Fsync::new($fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Work::SyncDir => opcode::Fsync::new($fd).build(),
         }
     }};
 }
@@ -121,15 +122,16 @@ impl UringRing {
         if self.in_ring == self.in_ring_max {
             return false;
         }
-        let entry = match self.fixed[slot.request.file.0 as usize] {
+        let entry = match self.fixed.get(slot.request.file.0 as usize).copied().flatten() {
             Some(number) => entry_for!(slot, types::Fixed(number)),
             None => entry_for!(slot, types::Fd(fd.as_raw_fd())),
         };
         let entry = entry.user_data(u64::from(index));
         // SAFETY: (1) the slot keeps the memory, which does not move when the slot moves, and leaves the slot only with
         // its completion; (2) the range is within it: `done_bytes <= len_bytes <=` its length; (3) the file is open
-        // until then, because closing asserts that nothing is in flight; (4) dropping the ring waits for the kernel;
-        // (5) the kernel writes only where a read exclusively owns its buffer; shared memory is never written.
+        // until then, because closing asserts that nothing is in flight, and the directory is as long as the device;
+        // (4) dropping the ring waits for the kernel; (5) the kernel writes only where a read exclusively owns its buffer;
+        // shared memory is never written.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         self.in_ring += usize::from(pushed.is_ok());
         pushed.is_ok()

@@ -22,7 +22,7 @@ impl UringSlot {
     /// Applies the kernel's result.
     pub(super) fn advance(&mut self, result: i32) -> NextStep {
         match usize::try_from(result) {
-            Ok(_) if self.request.work == Work::Sync => NextStep::Done,
+            Ok(_) if matches!(self.request.work, Work::Sync | Work::SyncDir) => NextStep::Done,
             Ok(moved) => {
                 self.done_bytes += moved;
                 assert!(self.done_bytes <= self.request.len_bytes, "the kernel moved more bytes than requested");

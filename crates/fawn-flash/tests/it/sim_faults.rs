@@ -452,3 +452,38 @@ fn stores_survive_a_kill_whole_or_in_part_and_a_power_loss_by_sectors() {
     sync(&mut device, file).unwrap();
     assert!((0..50).all(|seed| stored(&disk.image(Loss::Power, seed).contents("f").unwrap()) == 600), "synced");
 }
+
+/// A queued sync of the directory covers the names before it, once it is reaped.
+#[test]
+fn names_survive_a_crash_once_their_queued_sync_is_reaped() {
+    let found_after = |reap: bool, power: u64| {
+        let disk = SimDisk::new(SimOptions::default());
+        let mut device = SimDevice::attach(&disk);
+        device.create("kept").unwrap();
+        device.submit_sync_dir(IoClass::Manifest, Token(1));
+        device.create("later").unwrap();
+        if reap {
+            drain(&mut device);
+        }
+        disk.crash(power);
+        disk.names()
+    };
+    let seeds = 0..64;
+    let has = |names: &[String], name: &str| names.iter().any(|found| found == name);
+    assert!(seeds.clone().all(|power| has(&found_after(true, power), "kept")));
+    assert!(seeds.clone().any(|power| !has(&found_after(true, power), "later")), "it came after the sync");
+    assert!(seeds.clone().any(|power| !has(&found_after(false, power), "kept")), "the sync had not completed");
+    assert!(seeds.clone().any(|power| has(&found_after(false, power), "kept")));
+}
+
+#[test]
+fn a_failed_queued_sync_of_names_poisons() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut device = SimDevice::attach(&disk);
+    device.create("a").unwrap();
+    disk.fail_nth(OpKind::SyncDir, 1, DeviceFault::Fail);
+    device.submit_sync_dir(IoClass::Manifest, Token(1));
+    let ends = drain(&mut device);
+    assert!(ends.iter().all(|end| matches!(end.result, Err(DeviceError::Io { .. }))), "{ends:?}");
+    assert!(device.poisoned().is_some() && device.create("b").is_err());
+}

@@ -431,11 +431,13 @@ impl<D: Device> Engine<D> {
 
     /// The checkpoint's file is synced: its name is next.
     pub(crate) fn checkpoint_synced(&mut self) {
+        let token = self.track_write(InFlight::CheckpointName);
+        self.device.submit_sync_dir(IoClass::Checkpoint, token);
+    }
+
+    /// The checkpoint's name is durable.
+    pub(crate) fn checkpoint_name_synced(&mut self) {
         self.checkpoint_written();
-        if let Err(error) = self.device.sync_dir() {
-            self.poison(&error);
-            return;
-        }
         if let Some(writer) = &mut self.checkpoints.writer {
             writer.step = CheckpointStep::Log;
         }

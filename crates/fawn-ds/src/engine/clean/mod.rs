@@ -96,7 +96,7 @@ impl Cleaner {
         self.pace.is_due = true;
     }
 
-    /// A timer has asked the device for space again. Only a write makes a search for a victim due then: an idle store would be
+    /// A timer has asked the device for space again, or an old version was found. Only a write makes a search for a victim due then: an idle store would be
     /// searched for ever.
     pub(crate) fn note_retry(&mut self) {
         self.pace.is_due_for_write = true;
