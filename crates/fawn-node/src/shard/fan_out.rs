@@ -9,7 +9,7 @@ use fawn_types::{KeyHash, Reply, TimeMs};
 use fawn_wire::internal::{KeyspaceRequest, Message};
 use fawn_wire::{KeyspaceCommand, ReplyFormat, encode_done};
 
-/// Executes the request, or stalls the session until it is quiet. The session's next requests wait for the reply.
+/// Executes the request, or stalls the session until it is quiet and the shard has capacity. The session's next requests wait for the reply.
 pub(crate) fn keyspace<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
@@ -18,6 +18,9 @@ pub(crate) fn keyspace<D: Device>(
     let now = state.host.now;
     if !session.is_quiet() {
         return Flow::Stall(Stall::Quiet);
+    }
+    if !state.forward.has_capacity(&state.options) {
+        return Flow::Stall(Stall::Shard);
     }
     if let KeyspaceCommand::FlushAll { .. } = keyspace {
         // The node has at most one delayed flush, which each further flush replaces.
