@@ -247,7 +247,7 @@ impl<D: Device> Engine<D> {
         loop {
             let stream = &self.streams[kind];
             let Some(chunk) = stream.window.active() else {
-                self.begin_in_next(kind)?;
+                self.begin_in_next(kind, reserve)?;
                 continue;
             };
             let need = len + if stream.flush.open.is_some() { 0 } else { frame::HEADER_BYTES };

@@ -186,6 +186,8 @@ pub struct Engine<D: Device> {
     pub(crate) verify_in_flight: usize,
     /// How many of them an opening deferred.
     pub(crate) deferred_in_flight: usize,
+    /// Time at which one of them was last settled, or the first of many queued.
+    pub(crate) verified_at: MonoMs,
     pub(crate) apart: ApartRetry,
     pub(crate) failed_reads: Vec<FailedRead>,
     /// Records of all ranges between append and commit.

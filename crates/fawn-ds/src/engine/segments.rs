@@ -31,9 +31,8 @@ impl<D: Device> Engine<D> {
         // While cleaning frees space, a write only has to wait, and so it does while overwritten records are being looked for. A
         // delete waits also while it gets a segment of the reserve, or the other stream does: they get theirs one by one.
         let is_prepared = !matches!(self.streams[kind].next, NextSegment::None) || self.is_listing();
-        let is_verifying = !self.verify_queue.is_empty() || self.verify_in_flight > 0;
-        let waits = self.cleaner.is_freeing() || is_verifying || (reserve > Reserve::Puts && is_prepared);
-        let is_full = self.full && !waits;
+        let is_ready_soon = reserve > Reserve::Puts && is_prepared && self.manifest.retry_at().is_none();
+        let is_full = self.full && !self.cleaner.is_freeing() && !self.is_verifying() && !is_ready_soon;
         if is_full { EngineError::StoreFull } else { EngineError::Overloaded }
     }
 
@@ -282,12 +281,16 @@ impl<D: Device> Engine<D> {
     }
 
     /// The stream has no segment to append to: begins in the next one as soon as there is space.
-    pub(crate) fn begin_in_next(&mut self, kind: StreamKind) -> Result<(), EngineError> {
+    pub(crate) fn begin_in_next(&mut self, kind: StreamKind, reserve: Reserve) -> Result<(), EngineError> {
         self.cleaner.note_write();
         if matches!(self.streams[kind].next, NextSegment::None) {
             self.try_prepare(kind, Reserve::Puts)?;
+            // Survivors ask the device again after a while.
+            if self.full && reserve > Reserve::Puts && kind == StreamKind::Foreground {
+                self.try_prepare(kind, reserve)?;
+            }
         }
-        self.switch_segment(kind, Reserve::Puts)
+        self.switch_segment(kind, reserve)
     }
 
     /// Seals the active segment and continues in the next one.

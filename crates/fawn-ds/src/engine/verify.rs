@@ -28,6 +28,8 @@ const RETRY_KEYS_MAX: usize = 64;
 /// Delay of the first retry; it doubles with each further failure.
 const RETRY_MS_MIN: u64 = 100;
 const RETRY_MS_MAX: u64 = 60_000;
+/// Time for which writes of a full store wait for a verification, ms.
+const VERIFYING_MS_MAX: u64 = 1_000;
 
 /// Retry state of the entries apart: the next time, and the cursor.
 #[derive(Debug, Default)]
@@ -120,8 +122,17 @@ impl<D: Device> Engine<D> {
         if let Some(entry) = self.overlay.find_mut(at, name)
             && !core::mem::replace(&mut entry.is_queued, true)
         {
+            if self.verify_queue.is_empty() && self.verify_in_flight == 0 {
+                self.verified_at = self.now.mono;
+            }
             self.verify_queue.push_back((at, name));
         }
+    }
+
+    /// Whether old versions of overwritten records are being looked for. Not if nothing was found for long: the device may hang.
+    pub(crate) fn is_verifying(&self) -> bool {
+        let has_some = !self.verify_queue.is_empty() || self.verify_in_flight > 0;
+        has_some && self.now.mono.ms_since(self.verified_at) < VERIFYING_MS_MAX
     }
 
     /// Checks the candidates: returns the key's base in the index and its version; `Err` is the first device read
@@ -255,6 +266,7 @@ impl<D: Device> Engine<D> {
 
     /// Sets the confirmed base; a commit that waited for it moves the index now.
     fn settle(&mut self, at: usize, name: KeyName, base: OverlayBase, version: Version) {
+        self.verified_at = self.now.mono;
         if self.full {
             // An overwritten record died: its segment may be worth cleaning now.
             self.cleaner.note_retry();

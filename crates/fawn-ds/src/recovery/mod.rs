@@ -172,6 +172,7 @@ impl<D: Device> Engine<D> {
             verify_queue: VecDeque::new(),
             verify_in_flight: 0,
             deferred_in_flight: 0,
+            verified_at: MonoMs(0),
             apart: ApartRetry::default(),
             failed_reads: Vec::new(),
             pending_records: 0,

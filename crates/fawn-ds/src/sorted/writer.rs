@@ -465,10 +465,15 @@ impl RunWriter {
         self.contents.last.is_none()
     }
 
-    /// Bytes written or in flight; of a complete run: the length of its file.
+    const fn has_footer(&self) -> bool {
+        use WriterStep::{Done, FooterInFlight, Name, NameInFlight};
+        matches!(self.step, FooterInFlight | Name | NameInFlight | Done)
+    }
+
+    /// Bytes written or in flight; from the footer on: the length of the run's file.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
-        if self.step == WriterStep::Done { self.footer().file_bytes() } else { self.offset }
+        if self.has_footer() { self.footer().file_bytes() } else { self.offset }
     }
 
     /// The complete run, open.

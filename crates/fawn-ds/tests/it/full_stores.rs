@@ -1,7 +1,8 @@
 //! Full stores on disks of any pace: deletes are taken at once, and make space.
 use crate::reclaiming::{attempt, delete, fill, open, put, write_all};
-use crate::support::TestNode;
-use fawn_ds::internals::View;
+use crate::support::{RANGE, TestNode};
+use fawn_ds::internals::{RecordRef, View};
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 
@@ -67,6 +68,52 @@ fn a_full_store_on_a_slow_disk_takes_deletes_in_any_order() {
             }
         }
     }
+}
+
+/// A put waits while the record that a delete removes is being looked for, but not for a disk that hangs.
+#[test]
+fn a_full_store_refuses_puts_while_reads_hang() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, 8, 1_000_000);
+    let count = fill(&mut node, 300);
+    node.settle();
+    disk.hang(OpKind::Read);
+    assert!(attempt(&mut node, delete(0)));
+    assert_eq!(node.engine.log_report().verifications_queued, 1);
+    // The first ones may find what cleaning has left.
+    assert!((0..1000).any(|_| !attempt(&mut node, put(count, 300))));
+    disk.release_hung();
+    node.settle();
+    assert!(node.get(&put(0, 0).key, View::Committed).unwrap().is_none());
+}
+
+/// New segments get no name: writes wait at the end of one, reads and closes do not.
+#[test]
+fn a_store_whose_directory_hangs_serves_again_once_it_does_not() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, 16, 1_000_000);
+    disk.hang(OpKind::SyncDir);
+    let mut written = 0;
+    loop {
+        let (key, version) = (put(written, 0).key, node.next_version());
+        let record = RecordRef::put(version, &key, &[1; 2000]);
+        if node.engine.append(RANGE, TestNode::hash(&key), &record).is_err() {
+            break;
+        }
+        node.turn();
+        written += 1;
+    }
+    assert!((20..40).contains(&written), "{written}");
+    assert!(node.get(&put(3, 0).key, View::Committed).unwrap().is_some());
+    disk.release_hung();
+    disk.end_faults(OpKind::SyncDir);
+    for key in written..2 * written {
+        assert!(attempt(&mut node, put(key, 2000)));
+    }
+    node.settle();
+    disk.crash(1);
+    let mut node = open(&disk, 16, 2_000_000);
+    assert!((0..2 * written).all(|key| node.get(&put(key, 0).key, View::Committed).unwrap().is_some()));
 }
 
 /// A full store has space for deletes in reserve, also if its log is at the very end of a segment, or begins in a new one.

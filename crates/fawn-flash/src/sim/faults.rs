@@ -148,13 +148,13 @@ impl FaultPlan {
     }
 }
 
-/// Metadata operations block, so they can fail but neither hang nor be delayed. Among data operations, reads may have
-/// to open their file again.
+/// Metadata operations block, so they can fail but neither hang nor be delayed, except for a queued sync of the directory. Among
+/// data operations, reads may have to open their file again.
 fn assert_possible(kind: OpKind, fault: &DeviceFault) {
     let is_data = matches!(kind, OpKind::Read | OpKind::Write | OpKind::Sync);
     match fault {
         DeviceFault::Hang | DeviceFault::Delay { .. } => {
-            assert!(is_data, "{kind:?} is synchronous: it cannot be in flight")
+            assert!(is_data || kind == OpKind::SyncDir, "{kind:?} is synchronous: it cannot be in flight")
         }
         DeviceFault::Exhausted => {
             assert!(!is_data || kind == OpKind::Read, "{kind:?} needs neither a descriptor nor memory")

@@ -83,7 +83,7 @@ impl Cleaner {
 
     /// Whether cleaning is expected to free space: writes need only wait for it.
     pub(crate) fn is_freeing(&self) -> bool {
-        self.victim.is_some() || self.pace.is_due
+        self.victim.is_some() || self.pace.due_at.is_some()
     }
 
     /// Segments above the target at the last search for a victim.
@@ -93,18 +93,18 @@ impl Cleaner {
 
     /// A segment was sealed or dropped: there may be a victim now.
     pub(crate) fn note_change(&mut self) {
-        self.pace.is_due = true;
+        self.pace.note_change();
     }
 
     /// A timer has asked the device for space again, or an old version was found. Only a write makes a search for a victim due then: an idle store would be
     /// searched for ever.
     pub(crate) fn note_retry(&mut self) {
-        self.pace.is_due_for_write = true;
+        self.pace.note_retry();
     }
 
     /// A write needs another segment.
     pub(crate) fn note_write(&mut self) {
-        self.pace.is_due |= core::mem::take(&mut self.pace.is_due_for_write);
+        self.pace.note_write();
     }
 }
 

@@ -37,13 +37,15 @@ const TOMBSTONES_SHARE_MAX: u64 = 20;
 /// Time until the next search for a victim if one has found none, ms: doubled by each further one, up to the longest.
 const SEARCH_MS: u64 = 1_000;
 pub(super) const SEARCH_MS_MAX: u64 = 10_000;
+/// Time between two searches for writes that find no space, ms.
+const WRITE_SEARCH_MS: u64 = 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// A segment was sealed or dropped since the last search for a victim.
-    pub(super) is_due: bool,
+    /// Time of the next search for a victim because of a change since the last one.
+    pub(super) due_at: Option<MonoMs>,
     /// The next write that finds no space makes a search due, and waits for it.
-    pub(super) is_due_for_write: bool,
+    is_due_for_write: bool,
     /// The last search: its time, record bytes of clients' writes by then, and searches in a row without a change before it.
     searched_at: MonoMs,
     searched_bytes: u64,
@@ -60,6 +62,23 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    /// A segment was sealed or dropped: the next poll searches.
+    pub(super) const fn note_change(&mut self) {
+        self.due_at = Some(MonoMs(0));
+    }
+
+    pub(super) const fn note_retry(&mut self) {
+        self.is_due_for_write = true;
+    }
+
+    /// A write needs another segment. Each delete may have made a victim, so searches for writes keep a distance.
+    pub(super) fn note_write(&mut self) {
+        if core::mem::take(&mut self.is_due_for_write) {
+            let at = self.searched_at.plus_ms(WRITE_SEARCH_MS);
+            self.due_at = Some(self.due_at.map_or(at, |due_at| due_at.min(at)));
+        }
+    }
+
     pub(super) const fn has_credit(&self) -> bool {
         self.credit_bytes > 0
     }
@@ -133,19 +152,20 @@ impl<D: Device> Engine<D> {
             let credit = is_out_of_credit.then(|| pace.paid_at.plus_ms(STEP_MS));
             return [credit, victim.room_at()].into_iter().flatten().min();
         }
-        if pace.is_due || self.sorted.is_gathering() {
+        if self.sorted.is_gathering() {
             // The next segment is chosen by the next poll.
             return Some(self.now.mono);
         }
+        let due = pace.due_at.map(|at| at.max(self.now.mono));
         let filing = self.has_retired().then(|| pace.paid_at.plus_ms(FILING_MS));
         let search = (pace.debt > 0).then(|| self.search_at());
-        [filing, search].into_iter().flatten().min()
+        [due, filing, search].into_iter().flatten().min()
     }
 
     /// Whether another result of the search for a victim is likely: at once, or after the commit of what was written.
     fn has_changed_since_search(&self) -> bool {
         let pace = &self.cleaner.pace;
-        pace.is_due || pace.searched_bytes != self.stats.record_bytes
+        pace.due_at.is_some() || pace.searched_bytes != self.stats.record_bytes
     }
 
     /// Time of the next search for a victim, unless one is due before. Without any change the intervals grow: only time may
@@ -162,11 +182,12 @@ impl<D: Device> Engine<D> {
         let now = self.now.mono;
         let (has_changed, is_time) = (self.has_changed_since_search(), now >= self.search_at());
         let pace = &mut self.cleaner.pace;
-        if !pace.is_due && (pace.debt == 0 || !is_time) {
+        let is_due = pace.due_at.is_some_and(|at| now >= at);
+        if !is_due && (pace.debt == 0 || !is_time) {
             return false;
         }
         pace.repeats = if has_changed { 0 } else { pace.repeats + 1 };
-        (pace.is_due, pace.is_due_for_write) = (false, false);
+        (pace.due_at, pace.is_due_for_write) = (None, false);
         (pace.searched_at, pace.searched_bytes) = (now, self.stats.record_bytes);
         let debt = self.space_debt();
         self.cleaner.pace.debt = debt;
@@ -387,13 +408,17 @@ impl<D: Device> Engine<D> {
     }
 
     /// Segments that puts leave free for survivors and runs. A store so small that it keeps none ready for survivors counts their
-    /// next one, or one that is half empty, as one of those.
+    /// next one, or one that is half empty, as one of those, but not as the only one.
     pub(crate) fn kept_segments(&self) -> u64 {
         let (survivors, segment_bytes) = (&self.streams[StreamKind::Survivors], self.options.segment_bytes);
         let is_small = (self.segments.len() as u64) < CLEANED_SEGMENTS_MIN;
         let has_next = !matches!(survivors.next, NextSegment::None);
-        let has_half = || survivors.window.active().is_some_and(|chunk| chunk.end() <= segment_bytes / 2);
-        self.reserved_segments().saturating_sub(u64::from(is_small && (has_next || has_half())))
+        // Runs need whole segments.
+        let has_half = || {
+            !self.sorted.is_active() && survivors.window.active().is_some_and(|chunk| chunk.end() <= segment_bytes / 2)
+        };
+        let reserved = self.reserved_segments();
+        if is_small && (has_next || has_half()) { reserved.saturating_sub(1).max(reserved.min(1)) } else { reserved }
     }
 
     /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.
@@ -445,11 +470,26 @@ mod tests {
         let (mut engine, _) = Engine::open(device, options, Now::at(1_000)).unwrap();
         engine.poll(Now::at(2_000), &mut Vec::new());
         assert_eq!(engine.clean_at(), None, "nothing to clean");
-        (engine.cleaner.pace.debt, engine.cleaner.pace.is_due) = (1, false);
+        (engine.cleaner.pace.debt, engine.cleaner.pace.due_at) = (1, None);
         engine.now = engine.now.plus_ms(SEARCH_MS_MAX);
         assert!(engine.clean_at().is_some_and(|at| at <= engine.now.mono));
         engine.poll(engine.now, &mut Vec::new());
         assert!(engine.clean_at().is_none_or(|at| at > engine.now.mono), "the search was made");
+    }
+
+    /// Each delete of a full store may make a segment worth cleaning, and each search visits all segments.
+    #[test]
+    fn searches_for_writes_keep_a_distance() {
+        let mut pace = Pace { searched_at: MonoMs(1_000), ..Pace::default() };
+        pace.note_write();
+        assert_eq!(pace.due_at, None, "nothing has changed");
+        pace.note_retry();
+        pace.note_write();
+        assert_eq!(pace.due_at, Some(MonoMs(1_010)));
+        pace.note_change();
+        pace.note_retry();
+        pace.note_write();
+        assert_eq!(pace.due_at, Some(MonoMs(0)), "a segment was sealed or dropped");
     }
 
     #[test]
