@@ -186,7 +186,7 @@ pub struct Engine<D: Device> {
     pub(crate) verify_in_flight: usize,
     /// How many of them an opening deferred.
     pub(crate) deferred_in_flight: usize,
-    /// Time at which one of them was last settled, or the first of many queued.
+    /// Time of the last progress: a key was settled, or was queued while no other was.
     pub(crate) verified_at: MonoMs,
     pub(crate) apart: ApartRetry,
     pub(crate) failed_reads: Vec<FailedRead>,

@@ -1,4 +1,4 @@
-//! Full stores on disks of any pace: deletes are taken at once, and make space.
+//! Full stores on disks of any pace: they take deletes, which make space.
 use crate::reclaiming::{attempt, delete, fill, open, put, write_all};
 use crate::support::{RANGE, TestNode};
 use fawn_ds::internals::{RecordRef, View};
@@ -87,7 +87,7 @@ fn a_full_store_refuses_puts_while_reads_hang() {
     assert!(node.get(&put(0, 0).key, View::Committed).unwrap().is_none());
 }
 
-/// New segments get no name: writes wait at the end of one, reads and closes do not.
+/// While the names of new segments are not synced, writes wait at the end of the active one. Reads do not wait.
 #[test]
 fn a_store_whose_directory_hangs_serves_again_once_it_does_not() {
     let disk = SimDisk::new(SimOptions::instant(1));
@@ -116,7 +116,7 @@ fn a_store_whose_directory_hangs_serves_again_once_it_does_not() {
     assert!((0..2 * written).all(|key| node.get(&put(key, 0).key, View::Committed).unwrap().is_some()));
 }
 
-/// A full store has space for deletes in reserve, also if its log is at the very end of a segment, or begins in a new one.
+/// A full store has space for deletes in reserve, also if its log is at the very end of a segment, and after a kill.
 #[test]
 fn a_full_store_takes_the_first_delete() {
     let mut seed = 0;

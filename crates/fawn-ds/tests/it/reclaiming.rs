@@ -423,7 +423,7 @@ fn an_old_record_does_not_keep_the_tombstones_of_all_keys_deleted_since() {
 /// The time after which a full store must have taken a delete, or a write into the space of deleted keys, ms.
 const SPACE_BACK_MS: u64 = 30_000;
 
-/// Deletes or writes these keys. An error: that takes long.
+/// Deletes or writes these keys. Returns an error if the store does not take them in [`SPACE_BACK_MS`].
 pub(crate) fn write_all(
     node: &mut TestNode,
     keys: &[u64],

@@ -13,7 +13,7 @@ macro_rules! conformance {
             use super::*;
             conformance!(@each $place, $attach, names, names_are_refused, data, past_the_end, many_in_flight,
                 big_operations, truncation, allocation, holes, unlinked_but_open, reopened, locked_once, counted,
-                nothing_to_wait_for, names_synced_in_order, partial_buffer, shared_memory, mapped_files);
+                nothing_to_wait_for, queued_syncs_of_names, partial_buffer, shared_memory, mapped_files);
         }
     };
     (@each $place:expr, $attach:expr, $($check:ident),*) => {
@@ -192,12 +192,12 @@ fn holes<D: Device>(attach: &mut dyn FnMut() -> D) {
     assert_eq!(device.len(file), Ok(4 * BLOCK as u64));
 }
 
-fn names_synced_in_order<D: Device>(attach: &mut dyn FnMut() -> D) {
+fn queued_syncs_of_names<D: Device>(attach: &mut dyn FnMut() -> D) {
     let mut device = attach();
     let (before, mut out) = (device.stats().of(IoClass::Sort).syncs, VecDeque::new());
     let file = device.create("a").unwrap();
     for number in 0..20 {
-        // Files in use do not matter, nor do those that are closed meanwhile.
+        // Beside operations on files, on names too.
         let at = number * BLOCK as u64;
         device.submit_write(file, at, pattern(1, BLOCK), BLOCK, IoClass::Flush, Token(100 + number));
         device.submit_sync_dir(IoClass::Sort, Token(number));

@@ -9,7 +9,8 @@ use fawn_types::{KeyHash, Reply, TimeMs};
 use fawn_wire::internal::{KeyspaceRequest, Message};
 use fawn_wire::{KeyspaceCommand, ReplyFormat, encode_done};
 
-/// Executes the request, or stalls the session until it is quiet and the shard has capacity. The session's next requests wait for the reply.
+/// Executes the request, or stalls the session until it is quiet and the shard has capacity. The session's next requests
+/// wait for the reply.
 pub(crate) fn keyspace<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,

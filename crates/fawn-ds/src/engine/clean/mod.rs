@@ -96,8 +96,8 @@ impl Cleaner {
         self.pace.note_change();
     }
 
-    /// A timer has asked the device for space again, or an old version was found. Only a write makes a search for a victim due then: an idle store would be
-    /// searched for ever.
+    /// A timer has asked the device for space again, or an overwritten record was found. Only a write makes a search for a victim
+    /// due then: an idle store would be searched for ever.
     pub(crate) fn note_retry(&mut self) {
         self.pace.note_retry();
     }

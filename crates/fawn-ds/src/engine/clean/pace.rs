@@ -276,7 +276,8 @@ impl<D: Device> Engine<D> {
         self.full && self.survivors_room().segments == 0
     }
 
-    /// Whether a copy of this length finds no room although the write buffer may have some: nothing but a drop makes room then.
+    /// Whether the survivors' space is too small for a copy of this length. A copy may also fail without memory in the write
+    /// buffer, which passes.
     pub(super) fn has_no_room_for_copy(&self, len: usize) -> bool {
         let has_frame = self.streams[StreamKind::Survivors].flush.open.is_some();
         let need = len + if has_frame { 0 } else { HEADER_BYTES };
