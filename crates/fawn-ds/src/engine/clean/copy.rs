@@ -61,6 +61,14 @@ impl<D: Device> Engine<D> {
             RecordKind::Put => self.clean_put(at, (slot, offset), stored),
             // Its verification must find it here: until then the index has the put that it hides.
             RecordKind::Tombstone if self.is_unconfirmed(at, (slot, offset), record.key) => Ok(Cleaned::Stays),
+            // Until the index entries have moved, copies of the victim's puts look like hidden ones. A delete that hides nothing else
+            // would be copied for them, be dead in the copy, and make that the next victim.
+            RecordKind::Tombstone
+                if !self.cleaner.moves.is_empty()
+                    && self.hides_elsewhere(at, self.segments.expect(slot).sequence, record.version) =>
+            {
+                Ok(Cleaned::TombstoneOnceMoved)
+            }
             RecordKind::Tombstone => self.copy_tombstone(at, slot, record.version, record.key),
             // Nothing asks for results any more: a segment with results that are kept for retries is no victim. Clears
             // are listed, and marks and rollbacks concern the foreground, where others have followed.

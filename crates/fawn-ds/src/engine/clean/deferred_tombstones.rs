@@ -5,7 +5,7 @@
 //! first case the put hides older ones of its key, so a tombstone of its version must take its place. In the second case a
 //! crash may undo the newer record, and the tombstone would hide the put that is then current again.
 //!
-//! In a store with runs, deletes without an index entry wait, too: until the entries have moved to the victim's copies.
+//! Deletes without an index entry wait, too: until the entries have moved to the victim's copies.
 use super::super::Engine;
 use super::victim::Pause;
 use crate::format::RangeNumber;
