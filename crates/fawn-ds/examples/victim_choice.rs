@@ -1,12 +1,12 @@
 //! Simulation of the choice of victims: how often a byte is written in the steady state, by formula and workload.
 //!
-//! `cargo run --release -p fawn-ds --example victim_choice`. A log of 97 segments of 862 records, 70 of them live; new
-//! records and copies have an active segment each. Counted after four times the capacity was written, over three more.
+//! `cargo run --release -p fawn-ds --example victim_choice`. A log of 97 segments of 862 records, 70 or 84 of them
+//! live; new records and copies have an active segment each. Counted after four times the capacity was written, over three more.
 //! The result is deterministic.
 
 const SEGMENTS: usize = 97;
 const SEGMENT_RECORDS: usize = 862;
-const LIVE_SEGMENTS: usize = 70;
+const LIVE_SEGMENTS: [usize; 2] = [70, 84];
 const CAPACITY_RECORDS: u64 = 100 * SEGMENT_RECORDS as u64;
 
 /// A segment as a formula sees it: dead and live shares, segments written since it was begun, records since one died.
@@ -15,17 +15,20 @@ struct Candidate {
     live: f64,
     age: f64,
     quiet: f64,
+    /// Records written since the last ones died, on average.
+    lately_quiet: f64,
 }
 
 type Merit = fn(&Candidate) -> f64;
 
-const FORMULAS: [(&str, Merit); 6] = [
+const FORMULAS: [(&str, Merit); 7] = [
     ("dead", |found| found.dead),
     ("dead / (1 + live) × age", |found| found.dead / (1.0 + found.live) * found.age),
     ("dead / (1 + live) × √age", |found| found.dead / (1.0 + found.live) * found.age.sqrt()),
     ("dead / live × age^¼", |found| found.dead / found.live * found.age.powf(0.25)),
     ("dead² / live × age", |found| found.dead * found.dead / found.live * found.age),
     ("dead / live × √quiet", |found| found.dead / found.live * found.quiet.sqrt()),
+    ("dead / live × quiet^¾ of eight", |found| found.dead / found.live * found.lately_quiet.powf(0.75)),
 ];
 
 #[derive(Default)]
@@ -34,6 +37,8 @@ struct Segment {
     live: usize,
     sequence: u64,
     last_death: u64,
+    /// Moving average of the last deaths.
+    deaths: f64,
     is_sealed: bool,
 }
 
@@ -62,7 +67,9 @@ impl Log {
         };
         if let Some((old, _)) = self.places[key as usize] {
             self.segments[old].live -= 1;
-            self.segments[old].last_death = self.clock;
+            let segment = &mut self.segments[old];
+            segment.last_death = self.clock;
+            segment.deaths += (self.clock as f64 - segment.deaths) / 8.0;
         }
         self.places[key as usize] = Some((at, self.segments[at].keys.len()));
         self.segments[at].keys.push(key);
@@ -75,7 +82,12 @@ impl Log {
             self.segments[full].is_sealed = true;
         }
         self.sequence += 1;
-        let segment = Segment { sequence: self.sequence, last_death: self.clock, ..Segment::default() };
+        let segment = Segment {
+            sequence: self.sequence,
+            last_death: self.clock,
+            deaths: self.clock as f64,
+            ..Segment::default()
+        };
         let at = self.free.pop().unwrap_or(self.segments.len());
         if at == self.segments.len() {
             self.segments.push(segment);
@@ -109,6 +121,7 @@ impl Log {
             live: live.max(0.001),
             age: (self.sequence - segment.sequence + 1) as f64,
             quiet: (self.clock - segment.last_death + 1) as f64,
+            lately_quiet: self.clock as f64 - segment.deaths + 1.0,
         }
     }
 }
@@ -144,8 +157,18 @@ fn amplification(merit: Merit, cumulative: &[f64]) -> f64 {
 }
 
 fn main() {
-    println!("{:28} {:>8} {:>10} {:>10}", "merit", "uniform", "Zipf 0.99", "hot tenth");
-    let keys = LIVE_SEGMENTS * SEGMENT_RECORDS;
+    for live_segments in LIVE_SEGMENTS {
+        println!("{:32} {:>8} {:>10} {:>10}", format!("{live_segments} % live"), "uniform", "Zipf 0.99", "hot tenth");
+        let workloads = workloads(live_segments * SEGMENT_RECORDS);
+        for (name, merit) in FORMULAS {
+            let [flat, zipf, hot] = [0, 1, 2].map(|at| amplification(merit, &workloads[at]));
+            println!("{name:32} {flat:8.3} {zipf:10.3} {hot:10.3}");
+        }
+    }
+}
+
+/// The weights of the keys, summed up: uniform, Zipf 0.99, and a tenth of the keys that gets nine of ten writes.
+fn workloads(keys: usize) -> [Vec<f64>; 3] {
     let cumulative = |weight: &dyn Fn(usize) -> f64| -> Vec<f64> {
         let sums = (1..=keys).scan(0.0, |sum, rank| {
             *sum += weight(rank);
@@ -154,11 +177,6 @@ fn main() {
         sums.collect()
     };
     let zipf = cumulative(&|rank| (rank as f64).powf(-0.99));
-    // A tenth of the keys gets nine of ten writes.
     let hot = cumulative(&|rank| if rank <= keys / 10 { 81.0 } else { 1.0 });
-    let workloads = [cumulative(&|_| 1.0), zipf, hot];
-    for (name, merit) in FORMULAS {
-        let [flat, zipf, hot] = [0, 1, 2].map(|at| amplification(merit, &workloads[at]));
-        println!("{name:28} {flat:8.3} {zipf:10.3} {hot:10.3}");
-    }
+    [cumulative(&|_| 1.0), zipf, hot]
 }

@@ -50,6 +50,11 @@ impl Drops {
         self.is_released || !self.examine.is_empty()
     }
 
+    /// Whether segments are dropped soon: after a sync of the log, or of the manifest.
+    pub(super) fn is_freeing(&self) -> bool {
+        !self.unsynced.is_empty() || !self.dropping.is_empty()
+    }
+
     /// Segments that are dropped once the log is synced further.
     pub(super) fn unsynced(&self) -> usize {
         self.unsynced.len()

@@ -336,6 +336,10 @@ impl<D: Device> Engine<D> {
         assert!(to <= flush.flushed, "only what was flushed is synced");
         if to > flush.synced {
             flush.synced = to;
+            // One of them may have to wait for a commit mark, too: then it is a debt again.
+            if self.drops.unsynced() > 0 {
+                self.cleaner.note_change();
+            }
             self.drops.synced();
         }
         while self.streams[kind].flush.unsynced.front().is_some_and(|unsynced| unsynced.end <= to) {

@@ -17,6 +17,9 @@ use smallvec::SmallVec;
 /// Longest first read of a lookup, bytes. A longer record costs a second read, which is counted.
 pub(crate) const FIRST_READ_BYTES_MAX: usize = 16 << 10;
 
+/// Deaths over which a segment averages when they were.
+const DEATHS_AVERAGED: u64 = 8;
+
 /// One range's part of a segment. A segment has one for each range with a record of its history there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RangeShare {
@@ -220,6 +223,8 @@ pub(crate) struct Segment {
     /// Ends of the streams when a record of this segment last died. The record that replaced, removed or copied it is
     /// before them, and must be synced before a drop.
     pub(crate) died_at: PerStream<LogPosition>,
+    /// End of the foreground when clients replaced or removed records of this segment: a moving average of the last ones.
+    pub(crate) deaths_at: LogPosition,
     voids: Vec<VoidRecords>,
     /// Tombstones, bytes. With index entries they count as live, too.
     pub(crate) tombstone_bytes: u64,
@@ -268,6 +273,7 @@ impl Segment {
             newest_marks: 0,
             shares: SmallVec::new(),
             died_at: PerStream::default(),
+            deaths_at: LogPosition::default(),
             voids: Vec::new(),
             tombstone_bytes: 0,
             is_cleaned: false,
@@ -351,6 +357,8 @@ impl Segment {
     /// Returns whether all puts of the range in it were live.
     pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, by: Version, log_end: LogPosition) -> bool {
         self.note_death(StreamKind::Foreground, log_end);
+        let (average, at) = (self.deaths_at.0, log_end.0);
+        self.deaths_at.0 = if average == 0 { at } else { average + at.saturating_sub(average) / DEATHS_AVERAGED };
         self.count_death(range, bytes, by)
     }
 

@@ -150,6 +150,60 @@ fn overwrites_of_hot_keys_are_written_about_twice() {
     assert!(found <= 2.15, "{found:.3}");
 }
 
+/// Overwrites `keys` keys in turn, in a store of so many segments.
+fn overwrite_in_turn(segments: u64, keys: u64) -> EngineStats {
+    let options = Options { capacity_bytes: Some(segments * (64 << 10)), ..small(Durability::EverySecond) };
+    let disk = SimDisk::new(SimOptions { seed: 5, latency_ticks: 0..=3, ..SimOptions::default() });
+    let mut node = open(&disk, options);
+    for round in 0..20_000 {
+        node.append(&[write_of(round % keys, round)]).unwrap();
+        if round % 8 == 0 {
+            node.turn();
+        }
+    }
+    *node.engine.stats()
+}
+
+/// Segments that have died wholly, and only wait for a sync, make no other segment worth cleaning.
+#[test]
+fn nothing_is_cleaned_for_segments_that_a_sync_frees() {
+    let stats = overwrite_in_turn(16, 1600);
+    assert!(stats.segments_dropped > 80 && stats.moved_records < 100, "{stats:?}");
+}
+
+/// Puts that find no space wait for segments that are being dropped. None is refused.
+#[test]
+fn puts_wait_for_segments_that_are_being_dropped() {
+    let stats = overwrite_in_turn(12, 1100);
+    assert!(stats.segments_dropped > 150, "{stats:?}");
+}
+
+/// The delete of a put that is in the same segment hides nothing once that is cleaned. Other puts before it are copied at
+/// that time, and look like hidden ones until the index entries have moved.
+#[test]
+fn a_delete_is_not_copied_for_puts_that_move() {
+    let options = Options { space_amplification_max_percent: 100, ..small(Durability::Sync) };
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, options);
+    for segment in 0..10 {
+        for key in 0..40 {
+            node.append(&[write_of(segment * 40 + key, 0)]).unwrap();
+        }
+        for round in 0..40 {
+            node.append(&[write_of(1000, round)]).unwrap();
+            node.append(&[TestWrite { value: None, ..write_of(1000, 0) }]).unwrap();
+        }
+        for round in 0..120 {
+            node.append(&[write_of(2000, round)]).unwrap();
+        }
+        node.settle();
+    }
+    let stats = node.engine.stats();
+    assert!(stats.moved_records >= 40, "{stats:?}");
+    assert_eq!(stats.moved_tombstones, 0, "{stats:?}");
+    assert!(node.get(&write_of(1000, 0).key, View::Committed).unwrap().is_none());
+}
+
 /// A store that is full again and again: deletes make room, and writes resume without a restart.
 #[test]
 fn a_full_store_takes_deletes_and_then_writes_for_ever() {

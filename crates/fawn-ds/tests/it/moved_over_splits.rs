@@ -433,9 +433,9 @@ fn a_put_whose_copy_is_in_the_parents_index_becomes_no_tombstone() {
     }
     harness.reopen(1, false);
     let copied_to = copies(&harness).into_iter().find(|name| *name != original).unwrap();
+    harness.split(1, ring_at(0x80), 2, 3);
     // It cannot be filed yet.
     harness.disk.make_unreadable(&copied_to, 4096..8192);
-    harness.split(1, ring_at(0x80), 2, 3);
     while segments(&harness.disk).contains(&original) {
         overwrite(&mut harness);
     }

@@ -120,7 +120,12 @@ impl<D: Device> Engine<D> {
         }
         self.earn_credit();
         self.forget_retired();
+        let was_cleaning = self.cleaner.victim.as_ref().is_some_and(Victim::is_cleaned);
         if self.cleaner.victim.is_some() || self.choose_next() {
+            self.clean_victim();
+        }
+        // The poll that ends a victim begins the next one: each poll between two would limit how much can be cleaned.
+        if was_cleaning && self.cleaner.victim.is_none() && !self.has_retired() && self.choose_next() {
             self.clean_victim();
         }
     }

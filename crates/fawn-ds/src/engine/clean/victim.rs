@@ -15,7 +15,7 @@ use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 use fawn_types::MonoMs;
 
 /// Length of a read, bytes; a longer record gets a read of its own length.
-const READ_BYTES: u32 = 256 << 10;
+const READ_BYTES: u32 = 512 << 10;
 
 /// Purpose for which a segment is read.
 #[derive(Debug)]
@@ -73,6 +73,10 @@ impl Victim {
             room_attempts: 0,
             is_given_up: false,
         }
+    }
+
+    pub(super) const fn is_cleaned(&self) -> bool {
+        matches!(self.purpose, VictimPurpose::Clean)
     }
 
     pub(super) const fn is_filed(&self) -> bool {
