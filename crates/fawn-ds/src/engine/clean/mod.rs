@@ -120,7 +120,7 @@ impl<D: Device> Engine<D> {
         }
         self.earn_credit();
         self.forget_retired();
-        let was_cleaning = self.cleaner.victim.as_ref().is_some_and(Victim::is_cleaned);
+        let was_cleaning = self.cleaner.victim.as_ref().is_some_and(Victim::is_to_clean);
         if self.cleaner.victim.is_some() || self.choose_next() {
             self.clean_victim();
         }

@@ -125,7 +125,7 @@ impl SurvivorsRoom {
 /// log-structured file systems: 2.09, 1.97 and 1.59, or 4.36, 3.36 and 3.10 (`cargo run --release -p fawn-ds --example victim_choice`).
 fn merit(segment: &Segment, tombstone_bytes: u64, log_end: LogPosition, segment_bytes: u32) -> u64 {
     let kept = segment.live_bytes() + tombstone_bytes;
-    // None has died if the segment was begun after that.
+    // In a segment that was begun after `deaths_at`, nothing has died.
     let begin = LogPosition::new(segment.sequence, 0, segment_bytes);
     let quiet_bytes = log_end.0.saturating_sub(segment.deaths_at.max(begin).0) + 1;
     let (half, quarter) = (quiet_bytes.isqrt(), quiet_bytes.isqrt().isqrt());

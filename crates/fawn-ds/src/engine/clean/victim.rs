@@ -75,7 +75,7 @@ impl Victim {
         }
     }
 
-    pub(super) const fn is_cleaned(&self) -> bool {
+    pub(super) const fn is_to_clean(&self) -> bool {
         matches!(self.purpose, VictimPurpose::Clean)
     }
 
