@@ -1,5 +1,6 @@
 //! The course of a mix: the operations that count, and one sample per interval.
 use super::session::BenchSession;
+use crate::pairs::median_of;
 use crate::{Row, machine, row};
 use fawn_flash::Device;
 use hdrhistogram::Histogram;
@@ -24,12 +25,16 @@ pub(super) struct MixSamples {
     pub(super) progress_at: Instant,
     longest_stop: Duration,
     pub(super) nanos: Histogram<u64>,
+    /// Of the present interval.
+    interval_nanos: Histogram<u64>,
     /// Time that counts.
     counted: Duration,
     memory_bytes_max: u64,
     resident_bytes_max: u64,
     ops_per_s: Vec<f64>,
     max_us: Vec<f64>,
+    /// A machine that is slow for a few intervals makes the quantile of the whole run, but not the median of these.
+    p999_us: Vec<f64>,
     debt_segments: Vec<f64>,
 }
 
@@ -46,11 +51,13 @@ impl MixSamples {
             progress_at: started,
             longest_stop: Duration::ZERO,
             nanos: row::histogram(),
+            interval_nanos: row::histogram(),
             counted: Duration::ZERO,
             memory_bytes_max: 0,
             resident_bytes_max: 0,
             ops_per_s: Vec::new(),
             max_us: Vec::new(),
+            p999_us: Vec::new(),
             debt_segments: Vec::new(),
         }
     }
@@ -68,6 +75,7 @@ impl MixSamples {
     pub(super) fn count(&mut self, now: Instant, nanos: u64) {
         if self.is_counting {
             self.nanos.saturating_record(nanos);
+            self.interval_nanos.saturating_record(nanos);
             (self.ended, self.slowest_ns) = (self.ended + 1, self.slowest_ns.max(nanos));
         }
         self.note_progress(now);
@@ -91,6 +99,8 @@ impl MixSamples {
         let passed = now.saturating_duration_since(self.since).max(Duration::from_nanos(1));
         self.ops_per_s.push((self.ended as f64 / passed.as_secs_f64()).round());
         self.max_us.push(self.slowest_ns as f64 / 1e3);
+        self.p999_us.push(self.interval_nanos.value_at_quantile(0.999) as f64 / 1e3);
+        self.interval_nanos.reset();
         self.debt_segments.push(session.engine.log_report().cleaning_debt_segments as f64);
         self.memory_bytes_max = self.memory_bytes_max.max(session.engine.memory().total_bytes());
         let resident = machine::resident_bytes_of(std::process::id()).unwrap_or_default();
@@ -101,16 +111,20 @@ impl MixSamples {
 
     /// Adds the samples to a row.
     pub(super) fn describe(&self, row: Row) -> Row {
+        let mut p999_us = self.p999_us.clone();
+        p999_us.sort_by(f64::total_cmp);
         let mut row = row
             .latencies(&self.nanos)
             .measuring("counted_s", self.counted.as_secs_f64())
             .measuring("longest_stop_ms", self.longest_stop.as_secs_f64() * 1e3)
             .measuring("memory_bytes_max", self.memory_bytes_max as f64)
             .measuring("rss_bytes_max", self.resident_bytes_max as f64)
-            .measuring("interval_s", self.every.as_secs_f64());
+            .measuring("interval_s", self.every.as_secs_f64())
+            .measuring("interval_p999_us_median", median_of(&p999_us));
         row.ops_per_s = self.nanos.len() as f64 / self.counted.as_secs_f64().max(1e-9);
         row.series.insert("ops_per_s".into(), self.ops_per_s.clone());
         row.series.insert("max_us".into(), self.max_us.clone());
+        row.series.insert("p999_us".into(), self.p999_us.clone());
         row.series.insert("debt_segments".into(), self.debt_segments.clone());
         row.series.insert("quantile".into(), QUANTILES.to_vec());
         let latencies = QUANTILES.iter().map(|quantile| self.nanos.value_at_quantile(*quantile) as f64 / 1e3);
