@@ -1,7 +1,7 @@
 //! Valid inputs as the start of mutation: without them, mutated data would rarely pass a magic number or checksum.
 use fawn_chain::map::{RangeEntry, encode_map};
 use fawn_chain::message::{MemberReport, encode_frame};
-use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
+use fawn_chain::{Body, BootsMessage, ClusterMap, Frame, Header, NodeEntry, RingOptions};
 use fawn_ds::internals::format::frame::{self, Chain, FrameHeader};
 use fawn_ds::internals::format::manifest::{self, ManifestEdit, ManifestHeader, ManifestState, RunEntry, SegmentSeal};
 use fawn_ds::internals::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
@@ -238,6 +238,12 @@ pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
             ..MemberReport::default()
         }),
         Body::Hello,
+        Body::BootsWanted { held: 1 },
+        Body::Boots(BootsMessage {
+            changes: 1,
+            revision: 2,
+            boots: vec![(MemberId(1), BootId(4)), (MemberId(2), BootId(5))],
+        }),
         Body::Request { op: 1, tag: ClientTag { session: 1, seq: 1 }, first_incomplete: 1, payload: b"payload" },
         Body::Reply { op: 1, payload: b"payload" },
     ];

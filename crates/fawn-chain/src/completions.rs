@@ -91,6 +91,8 @@ pub struct Completions {
     limits: CompletionLimits,
     sessions: BTreeMap<u64, ClientCompletions>,
     front_ends: BTreeMap<MemberId, FrontEndSessions>,
+    /// The session of each shard whose operation this head admitted last.
+    admitted: BTreeMap<MemberId, u64>,
     /// Completions of all sessions.
     results: usize,
     bytes: usize,
@@ -122,6 +124,7 @@ impl Completions {
             return Admission::Overloaded;
         }
         self.acknowledge(tag.session, first_incomplete);
+        self.note_admitted(tag);
         let has_room = self.has_room(tag.session);
         let Some(session) = self.sessions.get(&tag.session) else { return Admission::New };
         if tag.seq < session.first_incomplete {
@@ -136,8 +139,18 @@ impl Completions {
         }
     }
 
+    /// Another session of the shard is its process's from now on. A former one without a record would never end.
+    fn note_admitted(&mut self, tag: ClientTag) {
+        let former = self.admitted.insert(tag.member(), tag.session).filter(|former| *former != tag.session);
+        let has_record = |former| self.front_ends.get(&tag.member()).is_some_and(|known| known.session == former);
+        if let Some(former) = former.filter(|former| !has_record(*former)) {
+            self.end(former);
+        }
+    }
+
     /// Whether the head may accept one more result of this session, of any length. Checked again before evaluation,
-    /// because many operations may have been admitted before any was evaluated.
+    /// because many operations may have been admitted before any was evaluated. Meanwhile another process of the shard may
+    /// have been admitted: a record of the former one would end the session of that one.
     #[must_use]
     pub fn has_room(&self, session: u64) -> bool {
         let CompletionLimits { per_session_max, per_session_bytes_max, results_max, bytes_max, .. } = self.limits;
@@ -145,7 +158,9 @@ impl Completions {
             session.done.len() + session.larger.len() < per_session_max && session.bytes < per_session_bytes_max
         };
         let has_room = self.results < results_max && self.bytes < bytes_max && !self.has_ended(session);
-        has_room && self.sessions.get(&session).is_none_or(fits)
+        let member = ClientTag { session, seq: 0 }.member();
+        let is_present = self.admitted.get(&member).is_none_or(|admitted| *admitted == session);
+        has_room && is_present && self.sessions.get(&session).is_none_or(fits)
     }
 
     /// The first operation that the session has not acknowledged, as the head knows; its records carry it.

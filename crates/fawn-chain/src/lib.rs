@@ -12,6 +12,7 @@
 //! | [`manager`] | commits `Prepare` and `Active` through a [`manager::Consensus`]; the planner of chain changes |
 //! | [`replica`] | one member of one chain: head, middle, tail, acks, repair, handshake |
 //! | [`router`] | routing, retries and timeouts of operations |
+//! | [`boots`] | the present process of each shard, for the heads that take its updates |
 //! | [`completions`] | exactly-once execution: the result of each tagged operation |
 //! | [`message`] | peer frames, byte-exact (`docs/formats/peer-frames.md`) |
 //! | [`invariants`] | one predicate per invariant, for asserts, simulator and tests |
@@ -24,6 +25,7 @@
 
 extern crate alloc;
 
+pub mod boots;
 pub mod completions;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -35,6 +37,7 @@ pub mod replica;
 pub mod ring;
 pub mod router;
 
+pub use boots::{BootTable, BootsMessage, KnownBoots};
 pub use completions::{Admission, CompletedUpdate, Completions};
 pub use fawn_types::bytes::DecodeError;
 pub use manager::{DropReason, FileConsensus, Manager, ManagerOptions, ManagerOutput};

@@ -19,6 +19,7 @@ mod slow;
 
 pub use consensus::{Consensus, ConsensusEvent, FileConsensus};
 
+use crate::boots::{BootTable, BootsMessage};
 use crate::map::{ChainState, ClusterMap, RangeEntry, encode_map};
 use crate::message::{Body, Frame, Header, MemberReport};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -182,6 +183,12 @@ pub struct Manager<C> {
     dirty: bool,
     offered: Option<ClusterMap>,
     health: HealthTable,
+    /// The present processes, which all shards receive.
+    boots: BootTable,
+    /// Shards that have another table.
+    boots_wanted: BTreeSet<MemberId>,
+    /// Changes of the table, and the shards that they are still to be sent to.
+    changes: Option<(BootsMessage, Vec<MemberId>)>,
     layout: RingLayout,
     rounds: BTreeMap<RangeId, Round>,
     excluded: BTreeMap<RangeId, BTreeSet<MemberId>>,
@@ -209,6 +216,9 @@ impl<C: Consensus> Manager<C> {
             map,
             offered: None,
             health,
+            boots: BootTable::new(boot),
+            boots_wanted: BTreeSet::new(),
+            changes: None,
             layout: RingLayout::default(),
             rounds: BTreeMap::new(),
             excluded: BTreeMap::new(),
@@ -242,6 +252,9 @@ impl<C: Consensus> Manager<C> {
         let Header { from, boot, range, epoch } = frame.header;
         if !self.admits(from, boot) {
             return;
+        }
+        if let Body::BootsWanted { held } = frame.body {
+            return self.handle_boots_wanted(from, held);
         }
         let known = self.health.boot_of(from);
         match &frame.body {
@@ -285,6 +298,9 @@ impl<C: Consensus> Manager<C> {
         if let Some((revision, image)) = self.consensus.poll_persist() {
             return Some(ManagerOutput::Persist { revision, image });
         }
+        if self.outputs.is_empty() {
+            self.send_boots();
+        }
         self.outputs.pop_front()
     }
 
@@ -327,6 +343,7 @@ impl<C: Consensus> Manager<C> {
 
     /// A new boot invalidates the reports of the former one: rounds that include the member start again.
     fn note_boot(&mut self, from: MemberId, boot: BootId) {
+        self.boots.note(from, boot);
         if !self.health.note_boot(from, boot) {
             return;
         }
@@ -353,6 +370,33 @@ impl<C: Consensus> Manager<C> {
         if entry.epoch > Epoch::default() {
             self.send_entry(to, entry);
         }
+    }
+
+    fn handle_boots_wanted(&mut self, from: MemberId, held: u64) {
+        if held != self.boots.revision() {
+            self.boots_wanted.insert(from);
+        }
+    }
+
+    /// Sends boots to one shard: all of them, if it has another table, or else changes. All shards receive these at once,
+    /// so that a front-end's first update does not wait for a head's next heartbeat. One at a time bounds the memory.
+    fn send_boots(&mut self) {
+        let (to, message) = if let Some(to) = self.boots_wanted.pop_first() {
+            (to, self.boots.whole())
+        } else {
+            if self.changes.is_none() {
+                let shards = || self.health.seen.keys().copied().collect();
+                self.changes = self.boots.take_changes().map(|changes| (changes, shards()));
+            }
+            let Some((changes, shards)) = &mut self.changes else { return };
+            let (to, message) = (shards.pop(), changes.clone());
+            if shards.is_empty() {
+                self.changes = None;
+            }
+            let Some(to) = to else { return };
+            (to, message)
+        };
+        self.send(to, RangeId(0), Epoch::default(), Body::Boots(message));
     }
 
     fn handle_caught_up(&mut self, (from, boot): (MemberId, BootId), range: RangeId, epoch: Epoch) {

@@ -2,6 +2,7 @@
 use super::{
     Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, MemberReport, PREFIX_BYTES, RefusedReason, TransferCursor,
 };
+use crate::boots::BootsMessage;
 use crate::map::{MEMBERS_MAX, read_entry, read_epoch};
 use alloc::vec::Vec;
 use fawn_types::bytes::{DecodeError, FrameReader};
@@ -97,6 +98,8 @@ fn read_body<'a>(kind: u8, reader: &mut FrameReader<'a>) -> Result<Body<'a>, Dec
         25 => Body::PromisedAbove(read_entry(reader)?),
         26 => Body::CannotSend { to: MemberId(reader.u32("successor")?) },
         27 => Body::Slow { oldest_ms: reader.u64("age of a write")? },
+        28 => Body::BootsWanted { held: reader.u64("revision of boots")? },
+        29 => read_boots(reader)?,
         other => return Err(DecodeError::Value { what: "frame kind", found: u64::from(other) }),
     })
 }
@@ -122,6 +125,21 @@ fn read_report(reader: &mut FrameReader<'_>) -> Result<MemberReport, DecodeError
         reach.push(MemberId(reader.u32("member in reach")?));
     }
     Ok(MemberReport { last, committed, time, continues, found, reach })
+}
+
+fn read_boots(reader: &mut FrameReader<'_>) -> Result<Body<'static>, DecodeError> {
+    let (changes, revision) = (reader.u64("changed revision of boots")?, reader.u64("revision of boots")?);
+    let count = reader.u32("number of boots")?;
+    // Not reserved: the number may be a lie, the bytes are not.
+    let mut boots: Vec<(MemberId, BootId)> = Vec::new();
+    for _ in 0..count {
+        let (id, boot) = (MemberId(reader.u32("shard")?), BootId(reader.u64("boot of a shard")?));
+        if boots.last().is_some_and(|(last, _)| *last >= id) {
+            return Err(DecodeError::Value { what: "order of shards", found: u64::from(id.0) });
+        }
+        boots.push((id, boot));
+    }
+    Ok(Body::Boots(BootsMessage { changes, revision, boots }))
 }
 
 fn read_append<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {

@@ -1,5 +1,6 @@
 //! Encoding of peer frames (`docs/formats/peer-frames.md`).
 use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, MemberReport, PREFIX_BYTES, RefusedReason};
+use crate::boots::BootsMessage;
 use crate::map::{MEMBERS_MAX, put_entry};
 use alloc::vec::Vec;
 use fawn_types::bytes::PutFields;
@@ -140,6 +141,14 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             out.put_u64(*oldest_ms);
             27
         }
+        Body::BootsWanted { held } => {
+            out.put_u64(*held);
+            28
+        }
+        Body::Boots(message) => {
+            put_boots(out, message);
+            29
+        }
         data => unreachable!("{data:?} is encoded by put_body"),
     }
 }
@@ -155,6 +164,15 @@ fn put_report(out: &mut Vec<u8>, report: &MemberReport) {
     assert!(reach.len() <= MEMBERS_MAX, "{} members in reach", reach.len());
     out.put_u8(reach.len() as u8);
     reach.iter().for_each(|id| out.put_u32(id.0));
+}
+
+fn put_boots(out: &mut Vec<u8>, BootsMessage { changes, revision, boots }: &BootsMessage) {
+    put_words(out, &[*changes, *revision]);
+    out.put_u32(boots.len() as u32);
+    for (id, boot) in boots {
+        out.put_u32(id.0);
+        out.put_u64(boot.0);
+    }
 }
 
 fn put_words(out: &mut Vec<u8>, words: &[u64]) {

@@ -12,6 +12,7 @@ pub use encode::encode_frame;
 pub use stream::{FrameStream, StreamError};
 pub use transfer::TransferCursor;
 
+use crate::boots::BootsMessage;
 use crate::map::RangeEntry;
 use alloc::vec::Vec;
 use fawn_types::{BootId, ClientTag, Epoch, MemberId, RangeId, TimeMs, Version, limits};
@@ -24,7 +25,7 @@ pub const FRAME_BYTES_MAX: usize = 17 << 20;
 
 const _: () = assert!(FRAME_BYTES_MAX > 2 * limits::VALUE_BYTES_MAX + limits::KEY_BYTES_MAX + 4096);
 /// Layout of every frame.
-pub const FRAME_VERSION: u8 = 6;
+pub const FRAME_VERSION: u8 = 7;
 
 /// Sender and subject of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,6 +173,13 @@ pub enum Body<'a> {
     /// failed). It has stopped all epochs below the header's. In the header's epoch it at most replies to reads, until
     /// it is asked to promise another epoch.
     Failed,
+    /// To the manager, with each heartbeat: the sender's table of boots.
+    BootsWanted {
+        /// Its revision; 0 for none.
+        held: u64,
+    },
+    /// From the manager: the present boot of each shard, to one that has another table; or changes of it, to all.
+    Boots(BootsMessage),
     /// To the manager, in place of `Hello`: the disk of this shard has not completed a write or sync.
     Slow {
         /// For how long, ms.
@@ -229,8 +237,8 @@ pub enum Body<'a> {
 /// Reason why a request was rejected. It had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusedReason {
-    /// Another epoch, another member's role, no active chain, or a front-end whose identity another process has. An
-    /// `Entry` follows if a newer one is known.
+    /// Another epoch, another member's role, no active chain, or a front-end whose identity another process has, as far
+    /// as the head knows. An `Entry` follows if a newer one is known.
     StaleEpoch,
     /// Too many operations are in flight.
     Overloaded,

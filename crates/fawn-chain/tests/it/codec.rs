@@ -6,8 +6,8 @@ use fawn_chain::message::{
     decode_frame, encode_frame,
 };
 use fawn_chain::{
-    Body, ChainMember, ChainState, Closed, ClusterMap, DecodeError, Frame, Header, NodeEntry, PersistedState,
-    RangeEntry, RingOptions,
+    Body, BootsMessage, ChainMember, ChainState, Closed, ClusterMap, DecodeError, Frame, Header, NodeEntry,
+    PersistedState, RangeEntry, RingOptions,
 };
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, NodeId, RangeId, TimeMs, Version};
@@ -69,6 +69,9 @@ fn bodies() -> Vec<Body<'static>> {
         Body::Hello,
         Body::Failed,
         Body::Slow { oldest_ms: 2_500 },
+        Body::BootsWanted { held: 1 << 40 },
+        Body::Boots(BootsMessage { changes: 1, revision: 2, boots: vec![(member(1), BootId(7))] }),
+        Body::Boots(BootsMessage { changes: 0, revision: 3, boots: Vec::new() }),
         Body::Suspect { member: member(8) },
         Body::EpochWanted,
         Body::Probe,
@@ -169,9 +172,9 @@ fn an_ack_has_the_documented_bytes() {
     assert_eq!(&hex[..16], ACK_CHECKSUM);
 }
 
-const ACK_CHECKSUM: &str = "d3ec26d9b9c89285";
+const ACK_CHECKSUM: &str = "c96f5f07391abb84";
 const ACK_FROM_BYTE_8: &str =
-    "2400000003063dd3002000000900000003000000080706050403020107000000300000000500000030000000";
+    "2400000003079ca1002000000900000003000000080706050403020107000000300000000500000030000000";
 
 #[test]
 fn any_flipped_bit_is_seen() {

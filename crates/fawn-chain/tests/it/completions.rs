@@ -189,6 +189,33 @@ fn a_restart_of_a_front_end_ends_its_former_session() {
     assert!(matches!(copy.admit(of_node(7, 500, 3), 1), Admission::Done(done) if done.result.is_empty()), "the first");
 }
 
+/// An operation may wait for its value while its front-end restarts, and its session may have no record yet.
+#[test]
+fn an_operation_of_a_former_process_is_not_evaluated_after_one_of_the_next() {
+    let mut head = Completions::new(CompletionLimits::default());
+    let (former, next, other) = (of_node(7, 1, 1), of_node(7, 2, 1), of_node(8, 1, 1));
+    assert_eq!(
+        [former, other].map(|tag| head.admit(tag, 1) == Admission::New && head.has_room(tag.session)),
+        [true; 2]
+    );
+    assert_eq!(head.admit(next, 1), Admission::New);
+    assert_eq!([former, next, other].map(|tag| head.has_room(tag.session)), [false, true, true]);
+}
+
+/// A front-end that restarts again and again, and whose updates leave no record, does not use up the sessions.
+#[test]
+fn sessions_without_a_record_end_with_their_process() {
+    let limits = CompletionLimits { sessions_max: 3, ..CompletionLimits::default() };
+    let mut head = Completions::new(limits);
+    for boot in 1..=100 {
+        assert_eq!(head.admit(of_node(7, boot, 1), 1), Admission::New, "boot {boot}");
+    }
+    head.record(of_node(7, 100, 1), 1, version(1), b"one");
+    head.commit(version(1), |_, _| {});
+    assert_eq!(head.admit(of_node(7, 101, 1), 1), Admission::New);
+    assert_eq!(head.len(), 1, "a session with records ends with the first record of the next one");
+}
+
 /// An operation refused for its length is repeated as another one: none of its copies is done, whatever the head has
 /// learned since.
 #[test]

@@ -2,11 +2,12 @@
 //! many reports.
 use crate::cluster::{Bug, MANAGER, RANGE, TestCluster, TestMessage};
 use crate::member;
+use fawn_chain::boots::{BootsMessage, NO_TABLE};
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{Body, MemberReport, decode_frame, encode_frame};
 use fawn_chain::{ClusterMap, Frame, Header, RingOptions};
-use fawn_types::{BootId, BootOrder, Durability, Epoch, HashSecret, NodeId, Now, RangeId};
+use fawn_types::{BootId, BootOrder, Durability, Epoch, HashSecret, MemberId, NodeId, Now, RangeId};
 
 /// A serving cluster of three.
 fn serving() -> TestCluster {
@@ -114,6 +115,38 @@ fn heartbeats_of_a_node_outside_the_map_change_nothing() {
     cluster.run(20_000);
     assert!(cluster.healed());
     assert_eq!((epoch(&cluster), &cluster.events), (before, &events));
+}
+
+/// A head must know which process of a shard is the present one, also of shards that are in no chain with it.
+#[test]
+fn the_manager_sends_all_boots_to_all_shards() {
+    let mut cluster = serving();
+    cluster.boots_sent.clear();
+    // The boots that are sent after this frame of a front-end.
+    let sent = |cluster: &mut TestCluster, boot: BootId, body: Body<'_>| -> Vec<(u32, BootsMessage)> {
+        let header = Header { from: member(9), boot, range: RangeId(0), epoch: Epoch::default() };
+        let mut bytes = Vec::new();
+        encode_frame(&Frame { header, body }, &mut bytes);
+        cluster.hand_over(&TestMessage { from: 9, to: MANAGER, bytes });
+        let mut sent = std::mem::take(&mut cluster.boots_sent);
+        sent.sort_by_key(|(to, _)| *to);
+        sent
+    };
+    let [first, twin, later] = [(3, 5), (3, 6), (4, 1)].map(|(opens, random)| BootId::new(opens, random));
+    let changes = sent(&mut cluster, first, Body::Hello);
+    assert_eq!(changes.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [1, 2, 3, 9]);
+    assert!(changes.iter().all(|(_, message)| message.boots == [(member(9), first)] && message.changes != NO_TABLE));
+    let whole = sent(&mut cluster, first, Body::BootsWanted { held: NO_TABLE });
+    let [(9, BootsMessage { changes: NO_TABLE, revision, boots })] = whole.as_slice() else { panic!("{whole:?}") };
+    let ids: Vec<MemberId> = boots.iter().map(|(id, _)| *id).collect();
+    assert_eq!((ids, boots[3].1, *revision), ([1, 2, 3, 9].map(member).to_vec(), first, changes[0].1.revision));
+    assert_eq!(sent(&mut cluster, first, Body::BootsWanted { held: *revision }), [], "it has this table");
+    for body in [Body::Hello, Body::BootsWanted { held: NO_TABLE }] {
+        assert_eq!(sent(&mut cluster, twin, body), [], "a refused process receives none");
+    }
+    let changes = sent(&mut cluster, later, Body::Hello);
+    assert!(changes.iter().all(|(_, message)| message.boots == [(member(9), later)] && message.changes == *revision));
+    assert_eq!(sent(&mut cluster, later, Body::BootsWanted { held: *revision }).len(), 1);
 }
 
 /// The head's disk persists promises but syncs no records, while two healthy members hold everything. The head is

@@ -93,6 +93,7 @@ impl Scripted {
                 ManagerOutput::Persist { revision, .. } => {
                     self.manager.handle_persisted(Now::at(self.now), revision);
                 }
+                ManagerOutput::Send { frame: Frame { body: Body::Boots(_), .. }, .. } => {}
                 other => self.outputs.push(other),
             }
         }

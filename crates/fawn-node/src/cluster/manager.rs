@@ -35,10 +35,11 @@ impl ManagerHost {
     /// Whether frames with this body are for the manager.
     pub(crate) const fn takes(body: &Body<'_>) -> bool {
         let from_members = matches!(body, Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. } | Body::Failed);
-        let from_any_shard = matches!(body, Body::Hello | Body::Slow { .. } | Body::EntryWanted);
+        let from_any_shard = matches!(body, Body::Hello | Body::Slow { .. });
+        let questions = matches!(body, Body::EntryWanted | Body::BootsWanted { .. });
         let about_chains = matches!(body, Body::Suspect { .. } | Body::EpochWanted | Body::CannotAlign);
         let about_itself = matches!(body, Body::CannotSend { .. } | Body::PromisedAbove(_));
-        from_members || from_any_shard || about_chains || about_itself
+        from_members || from_any_shard || questions || about_chains || about_itself
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Now) {

@@ -7,7 +7,7 @@ use super::peer_links::PeerLinks;
 use super::persist::kept_map;
 use super::recover::NodeError;
 use fawn_chain::message::StreamError;
-use fawn_chain::{Body, Frame};
+use fawn_chain::{Body, Frame, KnownBoots};
 use fawn_flash::Device;
 use fawn_types::{Epoch, MemberId, MonoMs, Now, RangeId};
 use std::collections::VecDeque;
@@ -18,6 +18,8 @@ pub(crate) struct NodeControl {
     map_place: MapPlace,
     heartbeat_ms: u64,
     pub(crate) manager: Option<ManagerHost>,
+    /// The processes whose updates are accepted here.
+    pub(crate) boots: KnownBoots,
     /// Peers whose streams were corrupt.
     resets: VecDeque<MemberId>,
     /// Revisions and images of maps that the host must store.
@@ -45,6 +47,7 @@ impl NodeControl {
             map_place: config.map_place.clone(),
             heartbeat_ms: config.limits.heartbeat_ms,
             manager,
+            boots: KnownBoots::default(),
             resets: VecDeque::new(),
             to_keep: VecDeque::new(),
             kept: None,
@@ -88,7 +91,8 @@ impl NodeControl {
         });
     }
 
-    /// Sends the manager a heartbeat if one is due: this shard's boot, and whether its disk hangs.
+    /// Sends the manager a heartbeat if one is due: this shard's boot, whether its disk hangs, and which table of
+    /// boots it has.
     pub(crate) fn send_heartbeat<D: Device>(&mut self, host: &mut MemberHost<D>, links: &mut PeerLinks) {
         let now = host.now.mono;
         if self.heartbeat_at > now {
@@ -98,6 +102,7 @@ impl NodeControl {
         let header = links.header(RangeId(0), Epoch::default());
         let body = host.slow_for_ms().map_or(Body::Hello, |oldest_ms| Body::Slow { oldest_ms });
         links.send_manager(&Frame { header, body });
+        links.send_manager(&Frame { header, body: Body::BootsWanted { held: self.boots.held() } });
     }
 
     pub(crate) fn next_timeout(&self) -> MonoMs {

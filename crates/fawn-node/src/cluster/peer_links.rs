@@ -77,6 +77,10 @@ impl PeerLinks {
         self.manager.is_some()
     }
 
+    pub(crate) fn is_manager(&self, id: MemberId) -> bool {
+        self.manager == Some(id)
+    }
+
     /// Whether frames of this shard to itself wait.
     pub(crate) fn has_own(&self) -> bool {
         self.peers.get(&self.id).is_some_and(|own| !own.outbound.is_empty())

@@ -7,7 +7,7 @@ use crate::request::{OutstandingOp, RequestBody, SessionId};
 use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::router::Intent;
 use fawn_chain::{Body, ClusterMap, Frame, OpId, RangeEntry, Router, RouterOutput};
-use fawn_types::{BootId, BootOrder, Epoch, MemberId, MonoMs, Now, OperationError, RangeId, Reply, RingKey};
+use fawn_types::{Epoch, MemberId, MonoMs, Now, OperationError, RangeId, Reply, RingKey};
 use fawn_wire::internal::KeyspaceRequest;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -47,16 +47,6 @@ impl ClusterOp {
     }
 }
 
-/// The newest boot of each member of the map, so that a request does not search all ranges.
-fn boots_of(map: &ClusterMap) -> HashMap<MemberId, BootId, FxBuildHasher> {
-    let mut boots = HashMap::default();
-    for member in map.ranges.iter().flat_map(|entry| &entry.members) {
-        let newest = boots.entry(member.id).or_insert(member.boot);
-        *newest = member.boot.max(*newest);
-    }
-    boots
-}
-
 /// Whether a head reports that its store failed, which it does without a record.
 const fn is_failure(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(OperationError::StoreFull | OperationError::Corrupt | OperationError::Poisoned))
@@ -66,8 +56,6 @@ const fn is_failure(reply: &Reply<'_>) -> bool {
 #[derive(Debug)]
 pub(crate) struct ClusterOps {
     router: Router,
-    /// The newest boot of each member of the map.
-    boots: HashMap<MemberId, BootId, FxBuildHasher>,
     session: u64,
     timeout_ms: u64,
     /// By their number at the router.
@@ -87,7 +75,6 @@ impl ClusterOps {
         let session = session_of(config.id, config.boot);
         Self {
             router: Router::new(session, config.limits.router, config.map.clone()),
-            boots: boots_of(&config.map),
             session,
             timeout_ms: config.limits.router.timeout_ms,
             ops: HashMap::default(),
@@ -302,15 +289,6 @@ impl ClusterOps {
 
     pub(crate) fn handle_entry(&mut self, entry: &RangeEntry) {
         self.router.handle_entry(self.now, entry);
-        self.boots = boots_of(self.map());
-    }
-
-    /// Whether the map has another process with this identity: a later one, or one on a copy of the store.
-    ///
-    /// Its front-end's session would end when a head accepts an update of this one.
-    pub(crate) fn is_superseded(&self, id: MemberId, boot: BootId) -> bool {
-        let order = self.boots.get(&id).map(|newest| boot.against(*newest));
-        matches!(order, Some(BootOrder::Older | BootOrder::Twin))
     }
 
     pub(crate) fn handle_timeout(&mut self) {

@@ -12,7 +12,7 @@ use crate::placement::Placement;
 use crate::request::{Destination, Origin, OutstandingOp, RequestKind, ShardOpId};
 use crate::status::ShardStatus;
 use fawn_chain::RangeEntry;
-use fawn_types::{BootId, HashSecret, MemberId, OperationError, Reply, ShardId, Version};
+use fawn_types::{HashSecret, OperationError, Reply, ShardId, Version};
 use fawn_wire::internal::{
     Message, RequestBody, RequestFields, put_larger_message, put_notice, put_reply_message, put_request_message,
 };
@@ -121,11 +121,6 @@ impl Forwarder {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.handle_entry(entry);
         self.routes = Routes::of_map(cluster.map());
-    }
-
-    /// Whether the map has another process with this identity.
-    pub(crate) fn is_superseded(&self, id: MemberId, boot: BootId) -> bool {
-        self.cluster.as_ref().is_some_and(|cluster| cluster.is_superseded(id, boot))
     }
 
     /// Requests elsewhere or in queues.

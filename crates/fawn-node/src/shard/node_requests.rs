@@ -49,7 +49,9 @@ impl<D: Device> ShardContext<'_, D> {
                 return self.state.host.counters.malformed += 1;
             }
             let is_head = matches!(replica.role(), Some(Role::Head | Role::Single));
-            if !is_head || self.state.forward.is_superseded(header.from, header.boot) {
+            let control = self.state.control.as_ref();
+            let is_present = control.is_some_and(|control| control.boots.is_present(header.from, header.boot));
+            if !is_head || !is_present {
                 return self.state.refuse_stale(slot, header, &origin);
             }
             tag = Some(Tag { client, first_incomplete });

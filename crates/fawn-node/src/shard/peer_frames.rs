@@ -129,6 +129,10 @@ impl<D: Device> Shard<D> {
                 return;
             }
             Body::Entry(entry) => self.state.forward.handle_entry(entry),
+            Body::Boots(boots) if self.state.links.is_manager(frame.header.from) => {
+                let manager = frame.header.boot;
+                return self.state.control.iter_mut().for_each(|control| control.boots.update(manager, boots));
+            }
             _ => {}
         }
         if self.state.control.as_mut().is_some_and(|control| control.handle_frame(now, frame)) {

@@ -13,11 +13,14 @@ use super::observe::is_serving;
 use super::{TURN_US, World};
 use crate::scenario::Twin;
 use crate::tally::FaultKind;
+use fawn_flash::sim::Loss;
 use fawn_node::cluster::NodeOutput;
-use fawn_types::BootId;
+use fawn_types::{BootId, Durability};
 
 /// Longest pause of a client between two operations meanwhile, µs.
 const THINK_US: u64 = 10_000;
+/// Longest time for which another machine is down beside two processes, µs.
+const DOWN_US_MAX: u64 = 500_000;
 /// How long clients use the process that serves nothing, µs.
 const LOSER_SERVES_US: u64 = 500_000;
 /// Longest wait for its replies, µs. It takes as many requests as its budget allows, and has 3 s for each part of a
@@ -44,9 +47,14 @@ impl World {
             self.replace(index, &mut copy);
         }
         self.twin = Some(copy);
+        self.restart_other(index, twin)?;
+        if self.random.chance(1, 2) {
+            // Not all heads know yet which process is the present one.
+            self.serve_at_loser(index)?;
+        }
         self.run_until(self.now_us + twin.for_us)?;
         self.heal_whole("a second process of one identity")?;
-        self.serve_at_loser()?;
+        self.serve_at_loser(index)?;
         let twin = self.twin.take().map(|twin| twin.statuses()).unwrap_or_default();
         let serving = twin.iter().flat_map(|(id, status)| status.members.iter().map(move |member| (id, member)));
         if let Some((id, member)) = serving.into_iter().find(|(_, member)| is_serving(member.phase)) {
@@ -56,9 +64,23 @@ impl World {
         self.serve()
     }
 
+    /// Sometimes kills another machine, possibly the manager's, whose next process knows its map only. Not beside a newer
+    /// process on an older copy: that one may be the only member left, and a head that starts with the manager may take
+    /// updates of the former one first.
+    fn restart_other(&mut self, index: usize, twin: Twin) -> Result<(), String> {
+        let may_strike = !twin.is_newer && !self.scenario.is_local() && self.scenario.durability == Durability::Sync;
+        let other = self.random.below(u64::from(self.scenario.backends)) as usize;
+        if !may_strike || other == index {
+            return Ok(());
+        }
+        let for_us = 1_000 + self.random.below(DOWN_US_MAX);
+        self.trace.say(self.now_us, format!("node {} is killed beside a second process", other + 1));
+        self.stop(other, Loss::Process, for_us)
+    }
+
     /// Half of the clients connect to the process that serves nothing. They are answered, and what they read is judged
     /// as everything else.
-    fn serve_at_loser(&mut self) -> Result<(), String> {
+    fn serve_at_loser(&mut self, index: usize) -> Result<(), String> {
         let now_us = self.now_us;
         for client in (0..self.clients.len()).step_by(2) {
             self.machines[self.servers[client]].close_connection(client);
@@ -79,6 +101,9 @@ impl World {
         for client in connected {
             loser.close_connection(client);
             self.clients.lose(client, self.now_us);
+        }
+        for server in self.servers.iter_mut().filter(|server| **server == self.machines.len()) {
+            *server = index;
         }
         Ok(())
     }

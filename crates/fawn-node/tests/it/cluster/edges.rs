@@ -4,8 +4,9 @@ use super::world::{BACK_ENDS, FRONT_END, SECRET, TestWorld};
 use crate::member;
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
-use fawn_chain::{Body, ClusterMap, Frame, Header, RangeEntry, RingOptions};
+use fawn_chain::{Body, BootsMessage, ClusterMap, Frame, Header, RangeEntry, RingOptions};
 use fawn_ds::internals::{Engine, Options};
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::payload::{RequestBody, decode_request, encode_request};
 use fawn_node::cluster::{MapPlace, NodeConfig, NodeError, NodeLimits, NodeOutput};
@@ -19,6 +20,7 @@ use std::ops::RangeInclusive;
 
 /// A front-end apart from the world's.
 pub(super) const STRANGER: u32 = 9;
+pub(super) const STRANGERS_BOOT: BootId = BootId(77);
 pub(super) const STRANGERS_SESSION: u64 = (member(STRANGER).0 as u64) << 32 | 7;
 
 /// Sends a request with any epoch, as a separate front-end. Returns a description of the replies.
@@ -79,10 +81,20 @@ fn send_to(
 }
 
 pub(super) fn stranger_frame((epoch, range): (Epoch, RangeId), body: Body<'_>) -> Vec<u8> {
-    let header = Header { from: member(STRANGER), boot: BootId(77), range, epoch };
+    let header = Header { from: member(STRANGER), boot: STRANGERS_BOOT, range, epoch };
     let mut bytes = Vec::new();
     encode_frame(&Frame { header, body }, &mut bytes);
     bytes
+}
+
+/// Sends the manager a heartbeat of a process, and waits until the heads know it.
+pub(super) fn introduce(world: &mut TestWorld, id: MemberId, boot: BootId) {
+    let header = Header { from: id, boot, range: RangeId(0), epoch: Epoch::default() };
+    let mut bytes = Vec::new();
+    encode_frame(&Frame { header, body: Body::Hello }, &mut bytes);
+    let now = world.now;
+    world.nodes.get_mut(&1).unwrap().handle_bytes(now, id, &bytes);
+    world.run(300);
 }
 
 #[test]
@@ -111,6 +123,7 @@ fn stale_epochs_and_foreign_keys_are_refused_with_the_newer_entry() {
 #[test]
 fn updates_are_done_at_their_head_for_the_sender_of_their_tag() {
     let mut world = TestWorld::new(64);
+    introduce(&mut world, member(STRANGER), STRANGERS_BOOT);
     world.put(b"k", b"1");
     let map = world.manager_map().clone();
     let entry = map.range_of(&RingKey::of(&map.secret, b"k")).unwrap();
@@ -137,34 +150,42 @@ fn updates_are_done_at_their_head_for_the_sender_of_their_tag() {
     assert_eq!(world.get(b"k").value(), Some(&b"1"[..]), "none of them had an effect");
 }
 
-/// A head accepts no update of a process whose identity another one has in the map: its record would end the session
-/// of that one, whose updates would be dropped from then on.
+/// A head accepts no update of a process whose identity another one has: its record would end the session of that one,
+/// whose updates would be dropped from then on. The later open of a store is its shard's process once the manager has
+/// admitted it. The front-end is in no map.
 #[test]
 fn a_process_without_its_identity_updates_nothing() {
     let mut world = TestWorld::new(68);
     world.put(b"k", b"1");
-    let map = world.manager_map().clone();
-    let entry = map.range_of(&RingKey::of(&map.secret, b"k")).unwrap();
+    let entry = world.manager_map().range_of(&RingKey::of(&SECRET, b"k")).unwrap().clone();
     let (head, tail) = (entry.head().unwrap().node().0, entry.tail().unwrap());
-    let known = entry.member(tail).unwrap().boot;
-    let (open, random) = (known.generation(), known.0 as u32);
-    let boots =
-        [(open - 1, random), (open, random + 1), (open + 1, random)].map(|(open, random)| BootId::new(open, random));
-    let values = boots.map(|boot| {
-        let session = u64::from(tail.0) << 32 | u64::from(boot.generation() << 16 ^ boot.0 as u32);
+    let increment = |world: &mut TestWorld, from: MemberId, boot: BootId| {
+        let session = u64::from(from.0) << 32 | u64::from(boot.generation() << 16 ^ boot.0 as u32);
         let mut payload = Vec::new();
         let request = RequestBody::Key(Request::Update { key: b"k", update: Update::AddSigned { delta: 1 } });
         encode_request(session, u32::MAX, &request, &mut payload);
         let tag = ClientTag { session, seq: 1 };
-        let header = Header { from: tail, boot, range: entry.range, epoch: entry.epoch };
+        let header = Header { from, boot, range: entry.range, epoch: entry.epoch };
         let body = Body::Request { op: 1, tag, first_incomplete: 1, payload: &payload };
         let mut bytes = Vec::new();
         encode_frame(&Frame { header, body }, &mut bytes);
-        world.nodes.get_mut(&head).unwrap().handle_bytes(world.now, tail, &bytes);
+        world.nodes.get_mut(&head).unwrap().handle_bytes(world.now, from, &bytes);
         world.run(100);
-        world.get(b"k").value().map(<[u8]>::to_vec)
-    });
-    assert_eq!(values.map(Option::unwrap), [b"1", b"1", b"2"], "only the later open is a newer process");
+        world.get(b"k").value().map(<[u8]>::to_vec).unwrap()
+    };
+    for (from, known) in [(tail, entry.member(tail).unwrap().boot), (member(FRONT_END), world.boot(FRONT_END))] {
+        let (open, random) = (known.generation(), known.0 as u32);
+        for (open, random) in [(open - 1, random), (open, random + 1), (open + 1, random)] {
+            let boot = BootId::new(open, random);
+            assert_eq!(increment(&mut world, from, boot), b"1", "{boot:?} of {from}, not {known:?}");
+        }
+    }
+    world.put(b"k", b"5");
+    let known = world.boot(FRONT_END);
+    let later = BootId::new(known.generation() + 1, 9);
+    introduce(&mut world, member(FRONT_END), later);
+    assert_eq!(increment(&mut world, member(FRONT_END), later), b"6");
+    assert_eq!(increment(&mut world, member(FRONT_END), known), b"6", "an earlier open");
 }
 
 /// An update is refused for the length of its value before it is evaluated, and for good: the front-end repeats it as
@@ -174,6 +195,7 @@ fn an_update_refused_for_its_length_is_never_done() {
     for (is_cold, is_behind_another) in [(false, false), (true, false), (true, true)] {
         let mut world = TestWorld::with(65, Durability::Sync, 1 << 20);
         let mut long = vec![b'v'; 10_000];
+        introduce(&mut world, member(STRANGER), STRANGERS_BOOT);
         world.put(b"k", &long);
         // More than the memory for values.
         (0..if is_cold { 600 } else { 0 }).for_each(|i| world.put(format!("other:{i}").as_bytes(), &long));
@@ -216,6 +238,7 @@ fn results_of_updates_that_waited_together_are_bounded() {
     world.limits.completions.per_session_max = 1;
     (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
     (1..=BACK_ENDS).for_each(|node| world.start(node));
+    introduce(&mut world, member(STRANGER), STRANGERS_BOOT);
     world.put(b"k", b"1");
     // More than the memory for values.
     (0..600).for_each(|i| world.put(format!("other:{i}").as_bytes(), &[b'v'; 10_000]));
@@ -232,6 +255,41 @@ fn results_of_updates_that_waited_together_are_bounded() {
     assert_eq!(world.get(b"k").value(), Some(&b"2"[..]));
 }
 
+/// An update waits for its value while its front-end restarts. The next process has updated another key meanwhile: a
+/// record of the former one would end its session.
+#[test]
+fn an_update_that_waits_ends_no_session_of_the_next_process() {
+    let mut world = TestWorld::with(69, Durability::Sync, 1 << 20);
+    introduce(&mut world, member(STRANGER), STRANGERS_BOOT);
+    world.put(b"{k}waits", b"1");
+    // More than the memory for values.
+    (0..600).for_each(|i| world.put(format!("other:{i}").as_bytes(), &[b'v'; 10_000]));
+    let entry = world.manager_map().range_of(&RingKey::of(&SECRET, b"{k}")).unwrap().clone();
+    let head = entry.head().unwrap().node().0;
+    let send = |world: &mut TestWorld, boot: BootId, session: u64, seq: u64, request: Request<'_>| {
+        let mut payload = Vec::new();
+        encode_request(session, u32::MAX, &RequestBody::Key(request), &mut payload);
+        let header = Header { from: member(STRANGER), boot, range: entry.range, epoch: entry.epoch };
+        let tag = ClientTag { session, seq };
+        let body = Body::Request { op: seq, tag, first_incomplete: 1, payload: &payload };
+        let mut bytes = Vec::new();
+        encode_frame(&Frame { header, body }, &mut bytes);
+        world.nodes.get_mut(&head).unwrap().handle_bytes(world.now, member(STRANGER), &bytes);
+        world.run(100);
+    };
+    let increment = |key| Request::Update { key, update: Update::AddSigned { delta: 1 } };
+    world.disks[&head].hang(OpKind::Read);
+    send(&mut world, STRANGERS_BOOT, STRANGERS_SESSION, 1, increment(b"{k}waits"));
+    let (later, session) = (BootId::new(1, 1), STRANGERS_SESSION + 1);
+    introduce(&mut world, member(STRANGER), later);
+    send(&mut world, later, session, 1, increment(b"{k}new"));
+    world.disks[&head].release_hung();
+    world.run(100);
+    send(&mut world, later, session, 2, increment(b"{k}new"));
+    let values = [&b"{k}waits"[..], b"{k}new"].map(|key| world.get(key).value().map(<[u8]>::to_vec).unwrap());
+    assert_eq!(values, [b"1", b"2"]);
+}
+
 /// A result whose reply was lost outlives the other records of its segment, also at a node that keeps few records to
 /// send again: a retry after two restarts finds it.
 #[test]
@@ -244,6 +302,7 @@ fn the_log_keeps_a_result_that_may_be_requested_again() {
     let tag = ClientTag { session: STRANGERS_SESSION, seq: 1 };
     let increment = RequestBody::Key(Request::Update { key: b"counter", update: Update::AddSigned { delta: 1 } });
     let send = |world: &mut TestWorld| {
+        introduce(world, member(STRANGER), STRANGERS_BOOT);
         let entry = world.manager_map().range_of(&RingKey::of(&SECRET, b"counter")).unwrap();
         let (head, at) = (entry.head().unwrap().node().0, (entry.epoch, entry.range));
         ask_as(world, head, at, (STRANGERS_SESSION, tag), &increment)
@@ -359,7 +418,7 @@ fn corrupt_bytes_ask_for_a_new_link_once() {
     world.put(b"k", b"after a new link");
 }
 
-/// A frame counts for the peer of its link and for the range of its header only.
+/// A frame counts for the peer of its link and for the range of its header only, and boots come from the manager only.
 #[test]
 fn frames_that_contradict_themselves_are_dropped() {
     let mut world = TestWorld::new(66);
@@ -372,7 +431,7 @@ fn frames_that_contradict_themselves_are_dropped() {
     let tag = ClientTag { session, seq: 1 };
     let mut payload = Vec::new();
     encode_request(session, u32::MAX, &RequestBody::Keyspace(KeyspaceRequest::Clear), &mut payload);
-    let header = Header { from: member(FRONT_END), boot: BootId(77), range: at.1, epoch: at.0 };
+    let header = Header { from: member(FRONT_END), boot: world.boot(FRONT_END), range: at.1, epoch: at.0 };
     let mut bytes = Vec::new();
     encode_frame(
         &Frame { header, body: Body::Request { op: 1, tag, first_incomplete: 1, payload: &payload } },
@@ -385,9 +444,15 @@ fn frames_that_contradict_themselves_are_dropped() {
     newer.epoch = entry.epoch.next().unwrap();
     let frame = stranger_frame((newer.epoch, other), Body::Entry(newer));
     world.nodes.get_mut(&FRONT_END).unwrap().handle_bytes(world.now, member(STRANGER), &frame);
+    // A table of boots that is not the manager's.
+    let boots = vec![(member(FRONT_END), BootId::new(u32::MAX, 1))];
+    let body = Body::Boots(BootsMessage { changes: 0, revision: 9, boots });
+    let frame = stranger_frame((Epoch::default(), RangeId(0)), body);
+    world.nodes.get_mut(&head.node().0).unwrap().handle_bytes(world.now, member(STRANGER), &frame);
     world.run(100);
     assert_eq!(world.nodes[&FRONT_END].map().unwrap().range(entry.range).unwrap().epoch, entry.epoch);
     assert_eq!(world.get(b"k").value(), Some(&b"v"[..]));
+    world.put(b"k", b"w");
 }
 
 /// A scan answers with few keys, whatever it is asked for: its reply must fit a frame.

@@ -168,6 +168,9 @@ fn lie_body(random: &mut SplitMix64, header: &mut Header, body: &mut Body<'_>) {
             }
         }
         Body::Slow { oldest_ms } => *oldest_ms = u64::MAX,
+        Body::BootsWanted { held } => *held = [0, 1, u64::MAX][random.below(3) as usize],
+        Body::Boots(message) if random.chance(1, 3) => message.revision = random.next(),
+        Body::Boots(message) => message.boots.iter_mut().for_each(|(_, boot)| lie_boot(random, boot)),
         Body::Suspect { member: id } | Body::CannotSend { to: id } => lie_id(random, id),
         Body::ProbeReply { epoch } => lie_epoch(random, epoch),
         Body::Request { tag, first_incomplete, .. } => {

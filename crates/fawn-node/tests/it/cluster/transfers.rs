@@ -1,5 +1,5 @@
 //! Full resyncs: the results of operations that they carry, and the chunks that the tail sends.
-use super::edges::{STRANGER, STRANGERS_SESSION, stranger_frame};
+use super::edges::{STRANGER, STRANGERS_BOOT, STRANGERS_SESSION, introduce, stranger_frame};
 use super::world::{BACK_ENDS, TestWorld};
 use crate::member;
 use fawn_chain::message::{FrameStream, encode_frame};
@@ -24,6 +24,7 @@ fn world(durability: Durability, memory_bytes: u64) -> TestWorld {
     (1..=BACK_ENDS).for_each(|node| world.start(node));
     world.put(b"served", b"again");
     wait_for_members(&mut world, 3);
+    introduce(&mut world, member(STRANGER), STRANGERS_BOOT);
     world
 }
 

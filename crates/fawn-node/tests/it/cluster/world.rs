@@ -141,6 +141,12 @@ impl TestWorld {
         assert!(self.nodes.insert(node, started).is_none(), "node {node} is already running");
     }
 
+    /// The boot of a node that has started once, with the world.
+    pub(crate) fn boot(&self, node: u32) -> BootId {
+        assert_eq!(self.boots, FRONT_END, "no node has started again");
+        BootId::new(node, 7)
+    }
+
     /// Opens the store on `disk`.
     pub(crate) fn open(&self, disk: &SimDisk) -> Engine<SimDevice> {
         let options = Options {
