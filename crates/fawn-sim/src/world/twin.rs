@@ -49,7 +49,7 @@ impl World {
         self.twin = Some(copy);
         self.restart_other(index, twin)?;
         if self.random.chance(1, 2) {
-            // Not all heads know yet which process is the present one.
+            // A head may not know a newer process yet.
             self.serve_at_loser(index)?;
         }
         self.run_until(self.now_us + twin.for_us)?;

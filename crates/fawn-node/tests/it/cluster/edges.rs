@@ -444,10 +444,12 @@ fn frames_that_contradict_themselves_are_dropped() {
     newer.epoch = entry.epoch.next().unwrap();
     let frame = stranger_frame((newer.epoch, other), Body::Entry(newer));
     world.nodes.get_mut(&FRONT_END).unwrap().handle_bytes(world.now, member(STRANGER), &frame);
-    // A table of boots that is not the manager's.
-    let boots = vec![(member(FRONT_END), BootId::new(u32::MAX, 1))];
-    let body = Body::Boots(BootsMessage { changes: 0, revision: 9, boots });
-    let frame = stranger_frame((Epoch::default(), RangeId(0)), body);
+    // A table of boots that is not the manager's. Its sender's boot is not below that of the manager.
+    let boot = BootId::new(u32::MAX, 1);
+    let header = Header { from: member(STRANGER), boot, range: RangeId(0), epoch: Epoch::default() };
+    let boots = vec![(member(FRONT_END), boot)];
+    let mut frame = Vec::new();
+    encode_frame(&Frame { header, body: Body::Boots(BootsMessage { changes: 0, revision: 9, boots }) }, &mut frame);
     world.nodes.get_mut(&head.node().0).unwrap().handle_bytes(world.now, member(STRANGER), &frame);
     world.run(100);
     assert_eq!(world.nodes[&FRONT_END].map().unwrap().range(entry.range).unwrap().epoch, entry.epoch);
