@@ -3,8 +3,11 @@
 //! Splits between two copies leave cells of different depths in the image. The loaded index gets the page table that
 //! the first one had when the copy began, so each of these cells is within one page: no cell was shallower then.
 use super::slab::PAGE_ENTRIES_MAX;
-use super::table::CellTable;
-use super::{Index, IndexOptions, Pointer, fragment};
+use super::table::{Address, CellTable};
+use super::{Cell, Index, IndexOptions, Pointer, fragment};
+
+/// Cells before which a cell's entries are prefetched; its page's handle is at twice that.
+const CELLS_AHEAD: usize = 8;
 
 /// An image that no index can have had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -25,14 +28,22 @@ impl Index {
         Ok(index)
     }
 
-    /// Prefetches what the load or copy of a cell will access first: cells in hash order have their pages' handles far apart.
-    pub(crate) fn fetch_cell(&self, first_hash: u64) {
-        self.table.fetch(self.table.address(first_hash).page);
+    /// The cells from hash position `cursor` on.
+    pub(crate) fn cells(&self, cursor: u64) -> Cells<'_> {
+        let mut cells = Cells {
+            index: self,
+            listed_to: Some(cursor),
+            ahead: [(0, Address { page: 0, depth: 0 }); 2 * CELLS_AHEAD],
+            listed: 0,
+            taken: 0,
+        };
+        (1..2 * CELLS_AHEAD).for_each(|_| cells.list_next());
+        cells
     }
 
-    /// Prefetches the entries of a cell whose handle was prefetched before.
-    pub(crate) fn fetch_entries(&self, first_hash: u64) {
-        self.slab.fetch(self.table.handle(self.table.address(first_hash).page));
+    /// Prefetches what the load of a cell will access first: cells in hash order have their pages' handles far apart.
+    pub(crate) fn fetch_cell(&self, first_hash: u64) {
+        self.table.fetch(self.table.address(first_hash).page);
     }
 
     /// Adds the entries of a cell, as [`super::Cell::entries`] returned them.
@@ -65,5 +76,48 @@ impl Index {
         self.slab.page_mut(self.table.handle(address.page)).set_all(len, entries);
         self.entries = total;
         Ok(())
+    }
+}
+
+/// Cells in hash order. The memory of a cell is prefetched in two steps before its turn, since cells that follow each other lie
+/// far apart.
+pub(crate) struct Cells<'a> {
+    index: &'a Index,
+    /// Start of the next cell to list; `None` at the end of hash order.
+    listed_to: Option<u64>,
+    /// First hashes and addresses of the cells from `taken` to `listed`, in a ring.
+    ahead: [(u64, Address); 2 * CELLS_AHEAD],
+    listed: usize,
+    taken: usize,
+}
+
+impl Cells<'_> {
+    fn list_next(&mut self) {
+        let Some(cursor) = self.listed_to else { return };
+        let address = self.index.table.address(cursor);
+        self.index.table.fetch(address.page);
+        let first_hash = cursor & !(u64::MAX >> address.depth);
+        self.ahead[self.listed % (2 * CELLS_AHEAD)] = (first_hash, address);
+        self.listed += 1;
+        self.listed_to = first_hash.checked_add(1 << (64 - address.depth));
+    }
+}
+
+impl<'a> Iterator for Cells<'a> {
+    type Item = Cell<'a>;
+
+    fn next(&mut self) -> Option<Cell<'a>> {
+        self.list_next();
+        if self.taken == self.listed {
+            return None;
+        }
+        let with_entries = self.taken + CELLS_AHEAD;
+        if with_entries < self.listed {
+            let (_, address) = self.ahead[with_entries % (2 * CELLS_AHEAD)];
+            self.index.slab.fetch(self.index.table.handle(address.page));
+        }
+        let (first_hash, address) = self.ahead[self.taken % (2 * CELLS_AHEAD)];
+        self.taken += 1;
+        Some(Cell::new(self.index.page(address), first_hash, address.depth))
     }
 }

@@ -269,6 +269,31 @@ fn a_checkpoint_that_contradicts_itself_or_the_log_is_passed_over() {
 }
 
 #[test]
+fn a_checkpoint_keeps_little_of_its_image_in_memory() {
+    const KEYS: usize = 100_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { segment_bytes: 1 << 20, memory_bytes: 16 << 20, ..small(Durability::Memory) };
+    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    // By whether a checkpoint is being written.
+    let mut buffer_bytes_max = [0, 0];
+    for key in 0..KEYS {
+        let put = TestWrite { key: format!("k{key}").into_bytes(), value: Some(vec![1; 200]), expires_at_ms: 0 };
+        node.append(&[put]).unwrap();
+        if key % 64 == 0 {
+            node.turn();
+            let is_writing = usize::from(files(&disk).len() > listed(&disk).len());
+            buffer_bytes_max[is_writing] = buffer_bytes_max[is_writing].max(node.engine.memory().buffer_bytes);
+        }
+    }
+    let stats = node.engine.stats();
+    let image_bytes = node.engine.len(RANGE) * 7;
+    assert!(stats.checkpoints > 3 && image_bytes > 600 << 10, "{stats:?}");
+    // Four pieces in flight, and one that is encoded.
+    let [without, with] = buffer_bytes_max;
+    assert!(with > without && with - without <= 6 * checkpoint::PIECE_BYTES as u64, "{without}, {with} bytes");
+}
+
+#[test]
 fn a_full_device_has_no_checkpoint_and_goes_on() {
     let disk = SimDisk::new(SimOptions::default());
     let (mut content, mut rng) = (Content::new(), Rng::new(5));

@@ -9,9 +9,6 @@ use fawn_flash::Device;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// Cells before which a cell's entries are prefetched; its handle is at twice that.
-const CELLS_AHEAD: u64 = 8;
-
 /// Entries whose records died after their cells were copied: count and bytes.
 pub(super) type DiedSince = HashMap<(u32, usize), (u64, u64), FxBuildHasher>;
 
@@ -26,24 +23,31 @@ pub(super) struct PartialSegment {
 }
 
 impl<D: Device> Engine<D> {
-    /// Encodes the next cell, or what follows the last one. Returns the next step.
-    pub(super) fn encode_next_cell(&self, (at, cursor): (usize, u64), writer: &mut CheckpointWriter) -> CheckpointStep {
-        let Some(range) = writer.order.get(at).map(|&place| &self.ranges[place]) else {
-            self.encode_state(writer);
-            return CheckpointStep::Content;
-        };
-        if cursor == 0 {
-            content::encode_range_start(range.number, range.index.pages(), &mut writer.content);
-        }
-        let cell = range.index.cell(cursor);
-        // Most cells are as deep as this one.
-        let ahead = |cells: u64| cursor.wrapping_add(cells << (64 - cell.depth()));
-        range.index.fetch_cell(ahead(2 * CELLS_AHEAD));
-        range.index.fetch_entries(ahead(CELLS_AHEAD));
-        content::encode_cell(&cell, self.options.index.pointers, &mut writer.content);
-        match cell.next {
-            Some(cursor) => CheckpointStep::Cells { at, cursor },
-            None => CheckpointStep::Cells { at: at + 1, cursor: 0 },
+    /// Encodes cells, and the state behind the last one, until at least `bytes` of content are not written yet.
+    pub(super) fn encode_content(&self, writer: &mut CheckpointWriter, bytes: usize) {
+        while writer.unwritten_bytes() < bytes
+            && let CheckpointStep::Cells { at, cursor } = writer.step
+        {
+            let Some(range) = writer.order.get(at).map(|&place| &self.ranges[place]) else {
+                self.encode_state(writer);
+                writer.step = CheckpointStep::Content;
+                return;
+            };
+            if cursor == 0 {
+                content::encode_range_start(range.number, range.index.pages(), &mut writer.content);
+            }
+            let mut next = None;
+            for cell in range.index.cells(cursor) {
+                content::encode_cell(&cell, self.options.index.pointers, &mut writer.content);
+                next = cell.next;
+                if writer.unwritten_bytes() >= bytes {
+                    break;
+                }
+            }
+            writer.step = match next {
+                Some(cursor) => CheckpointStep::Cells { at, cursor },
+                None => CheckpointStep::Cells { at: at + 1, cursor: 0 },
+            };
         }
     }
 

@@ -386,21 +386,18 @@ impl<D: Device> Engine<D> {
             self.checkpoints.writer = Some(writer);
             return;
         }
-        while writer.content.len() - writer.taken < PIECE_CONTENT_BYTES
-            && let CheckpointStep::Cells { at, cursor } = writer.step
-        {
-            writer.step = self.encode_next_cell((at, cursor), &mut writer);
+        if matches!(writer.step, CheckpointStep::Cells { .. }) {
+            // Less than a cell moves. The state of many segments, which is encoded as a whole, would move for each piece.
+            writer.content.drain(..writer.taken);
+            writer.taken = 0;
+            self.encode_content(&mut writer, PIECE_CONTENT_BYTES);
         }
-        // Only the last piece is shorter: before it, the loop above has filled one.
-        let len = (writer.content.len() - writer.taken).min(PIECE_CONTENT_BYTES);
+        // Only the last piece is shorter.
+        let len = writer.unwritten_bytes().min(PIECE_CONTENT_BYTES);
         let mut buf = self.pool.take(PIECE_BYTES);
         let piece = &writer.content[writer.taken..writer.taken + len];
         let piece_bytes = checkpoint::encode_piece(writer.uuid, writer.offset, piece, &mut buf);
         writer.taken += len;
-        if writer.taken == writer.content.len() {
-            writer.content.clear();
-            writer.taken = 0;
-        }
         let is_written = writer.step == CheckpointStep::Content && writer.in_flight == 0;
         self.checkpoints.writer = Some(writer);
         if len > 0 {
@@ -485,6 +482,11 @@ impl<D: Device> Engine<D> {
 }
 
 impl CheckpointWriter {
+    /// Content that is not in a piece yet, bytes.
+    fn unwritten_bytes(&self) -> usize {
+        self.content.len() - self.taken
+    }
+
     /// Whether the cell of this hash was copied.
     fn has_copied(&self, at: usize, hash: KeyHash) -> bool {
         let CheckpointStep::Cells { at: next, cursor } = self.step else { return self.step == CheckpointStep::Content };

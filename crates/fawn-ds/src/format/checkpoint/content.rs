@@ -9,7 +9,7 @@
 //! A range's cells are in hash order, without gaps: each begins where the one before ends, so their depths tell when
 //! hash order ends. The state behind the cells is of a later time than any of them.
 use crate::format::RangeNumber;
-use crate::format::bytes::{u16_at, u32_at, u64_at};
+use crate::format::bytes::{put, u16_at, u32_at, u64_at};
 use crate::index::{Cell, Index, Pointer, PointerWidth};
 use fawn_types::Version;
 
@@ -142,6 +142,8 @@ pub struct SegmentImage {
 /// Most entries of a cell that its header can count.
 const CELL_ENTRIES_MAX: usize = (1 << CELL_DEPTH_SHIFT) - 1;
 const CELL_DEPTH_SHIFT: u32 = 10;
+/// Bytes of a cell that are copied at once: most cells are shorter.
+const CELL_BUF_BYTES: usize = 128;
 
 const _: () = assert!(crate::index::PAGE_ENTRIES_MAX <= CELL_ENTRIES_MAX);
 
@@ -196,23 +198,21 @@ fn pointer_at(bytes: &[u8], at: usize, pointers: PointerWidth) -> Pointer {
 
 /// Appends a cell.
 pub fn encode_cell(cell: &Cell<'_>, pointers: PointerWidth, out: &mut Vec<u8>) {
+    let entry_bytes = size_of::<u16>() + pointers.bytes();
+    // An entry is stored as eight bytes, of which the next one overwrites the surplus: copies of other lengths are calls.
+    let mut buf = [0; CELL_BUF_BYTES];
     let header = (cell.depth() << CELL_DEPTH_SHIFT) as u16 | cell.len() as u16;
-    out.extend_from_slice(&header.to_le_bytes());
-    match pointers {
-        PointerWidth::Bits32 => encode_entries::<6>(cell, out),
-        PointerWidth::Bits40 => encode_entries::<7>(cell, out),
+    let mut len = put(&mut buf, 0, &header.to_le_bytes());
+    for (fragment, pointer) in cell.entries() {
+        if len + size_of::<u64>() > buf.len() {
+            out.extend_from_slice(&buf[..len]);
+            len = 0;
+        }
+        let entry = u64::from(fragment) | pointer.unit() << 16;
+        put(&mut buf, len, &entry.to_le_bytes());
+        len += entry_bytes;
     }
-}
-
-/// Appends entries of so many bytes each: a copy whose length the compiler does not know is a call.
-fn encode_entries<const ENTRY_BYTES: usize>(cell: &Cell<'_>, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.resize(start + cell.len() * ENTRY_BYTES, 0);
-    let (places, _) = out[start..].as_chunks_mut::<ENTRY_BYTES>();
-    for (place, (fragment, pointer)) in places.iter_mut().zip(cell.entries()) {
-        place[..2].copy_from_slice(&fragment.to_le_bytes());
-        place[2..].copy_from_slice(&pointer.unit().to_le_bytes()[..ENTRY_BYTES - 2]);
-    }
+    out.extend_from_slice(&buf[..len]);
 }
 
 /// The next cell: its depth and its entries.

@@ -1,5 +1,5 @@
 //! The index against a multimap, with scans during growth.
-use crate::index::{Index, IndexOptions, Pointer, PointerWidth};
+use crate::index::{Cell, Index, IndexOptions, Pointer, PointerWidth};
 use fawn_types::KeyHash;
 use fawn_types::random::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,13 +80,19 @@ impl IndexModel {
             let found = self.index.candidates(KeyHash(hash)).filter(|&found| found == pointer).count();
             assert_eq!(found, 1, "{pointer:?} of hash {hash:#018x}");
         }
-        let (mut scanned, mut cursor, mut pages) = (Vec::<Pointer>::new(), Some(0), 0);
+        let (mut scanned, mut cursor, mut pages, mut walked) = (Vec::<Pointer>::new(), Some(0), 0, Vec::new());
         while let Some(at) = cursor {
             let cell = self.index.cell(at);
             pages += usize::from(!cell.is_empty());
             assert_eq!(cell.pointers().len(), cell.len());
             scanned.extend(cell.pointers());
             cursor = cell.next;
+            walked.push((at, cell));
+        }
+        for from in [0, 1, walked.len() / 2, walked.len() - 1] {
+            let content = |cell: &Cell<'_>| (cell.next, cell.depth(), cell.entries().collect::<Vec<_>>());
+            let listed = self.index.cells(walked[from].0).map(|cell| content(&cell));
+            assert!(listed.eq(walked[from..].iter().map(|(_, cell)| content(cell))), "cells from {from} on");
         }
         assert_eq!(self.index.slab.assert_dense(), pages, "slots-dense: a slot per page that has entries");
         let mut expected: Vec<Pointer> = self.pointers.keys().map(|&(_, pointer)| pointer).collect();
