@@ -1,6 +1,6 @@
 //! Benchmark of the engine's hot paths on a real device, with one thread: load, get, put, durable put.
 //!
-//! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|records|cold|durable> [records]
+//! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|records|missing|cold|durable> [records]
 //! [value bytes] [writers]`, where `records` is `get` with all records in the record cache; on a shared machine, count
 //! instructions with `valgrind --tool=callgrind --toggle-collect='*::gets_again'` (or `gets_warmed`, `puts`).
 use fawn_ds::internals::{Engine, EngineError, Event, Lookup, Options, PREFETCH_KEYS_MAX, RecordRef, View};
@@ -24,8 +24,10 @@ struct HotPathsBench {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let (dir, what) =
-        (args.next().ok_or("name an empty directory")?, args.next().ok_or("load, get, records, cold or durable?")?);
+    let (dir, what) = (
+        args.next().ok_or("name an empty directory")?,
+        args.next().ok_or("load, get, records, missing, cold or durable?")?,
+    );
     let records: u64 = args.next().map_or(Ok(1 << 20), |text| text.parse())?;
     let value_bytes: usize = args.next().map_or(Ok(256), |text| text.parse())?;
     let writers: u64 = args.next().map_or(Ok(WRITERS), |text| text.parse())?;
@@ -49,6 +51,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         timed("gets, cached, in random order", records, || bench.gets_again(records, records))?;
         timed("gets, cached, 16 prefetched together", records, || bench.gets_warmed(records, records))?;
         timed("overwrites of keys in memory", records, || bench.puts(records, &value))?;
+    }
+    if what == "missing" {
+        bench.misses(records, records)?;
+        timed("gets of absent keys", records, || bench.misses(records, records))?;
     }
     if what == "cold" {
         let count = records.min(200_000);
@@ -204,6 +210,22 @@ impl HotPathsBench {
             };
             self.engine.read(plan, 0);
             while self.reads_done(Now::at(1))? == 0 {}
+        }
+        Ok(())
+    }
+
+    /// Gets of keys that were never put; the index tells nearly all of them.
+    #[inline(never)]
+    fn misses(&mut self, count: u64, records: u64) -> Result<(), Box<dyn Error>> {
+        let mut random = SplitMix64::new(7);
+        for _ in 0..count {
+            let key = key_of(records + random.next() % records);
+            let hash = self.hash(&key);
+            match self.engine.lookup(RANGE, hash, &key, View::Committed, TimeMs(1))? {
+                Lookup::Found(_) => return Err("a key that was never put is found".into()),
+                Lookup::Absent | Lookup::Unsettled => {}
+                Lookup::Read(plan) => drop(plan),
+            }
         }
         Ok(())
     }

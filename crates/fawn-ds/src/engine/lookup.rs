@@ -103,6 +103,15 @@ enum LookupStep {
     Read(ReadSpan),
 }
 
+/// Result of the fast path.
+pub(super) enum FastFind {
+    Hit(MemoryHit),
+    /// Neither log nor runs have a record of the key.
+    Absent,
+    /// The slow path decides.
+    Unknown,
+}
+
 /// Where the overlay says that a key's record is.
 pub(super) enum OverlayHit {
     Index,
@@ -130,35 +139,44 @@ impl<D: Device> Engine<D> {
         if self.records.is_on() {
             return self.lookup_cached(at, hash, key, (view, now));
         }
-        if let Some(hit) = self.find_fast(at, hash, key, (view, now)) {
-            self.stats.hits += 1;
-            let MemoryHit { flags, expires_at_ms, version, .. } = hit;
-            return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
+        match self.find_fast(at, hash, key, (view, now)) {
+            FastFind::Hit(hit) => {
+                self.stats.hits += 1;
+                let MemoryHit { flags, expires_at_ms, version, .. } = hit;
+                Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }))
+            }
+            FastFind::Absent => self.absent(),
+            FastFind::Unknown => self.find_at(at, hash, key, (view, now), (Rejected::new(), RunsPassed::default())),
         }
-        self.find_at(at, hash, key, (view, now), (Rejected::new(), RunsPassed::default()))
     }
 
-    /// The usual case: a plain put in memory, at the pointer of the overlay or the index's first candidate.
+    /// The result for a key without a record. After an opening that passed over damage, the key may have had one.
+    #[inline]
+    pub(super) fn absent(&self) -> Result<Lookup<'_>, EngineError> {
+        match &self.missing {
+            None => Ok(Lookup::Absent),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// The usual cases: a plain put in memory, at the pointer of the overlay or the index's first candidate, or a key without
+    /// candidates.
     // Inlined in both callers: a call would pass the hit through memory.
     #[inline(always)]
-    pub(super) fn find_fast(
-        &mut self,
-        at: usize,
-        hash: KeyHash,
-        key: &[u8],
-        (view, now): (View, TimeMs),
-    ) -> Option<MemoryHit> {
+    pub(super) fn find_fast(&mut self, at: usize, hash: KeyHash, key: &[u8], (view, now): (View, TimeMs)) -> FastFind {
         let pointer = match self.find_in_overlay(at, hash, key, view) {
-            OverlayHit::Absent | OverlayHit::NotInLog => return None,
+            OverlayHit::Absent | OverlayHit::NotInLog => return FastFind::Unknown,
             OverlayHit::Record(pointer) => pointer,
             OverlayHit::Index => match self.ranges[at].index.candidates(hash).next() {
                 Some(pointer) => pointer,
-                None if self.ranges[at].inherited.is_empty() => return None,
-                None => self.candidates(at, hash).next()?,
+                None if !self.ranges[at].inherited.is_empty() || self.runs() > 0 => return FastFind::Unknown,
+                None => return FastFind::Absent,
             },
         };
-        let hit = self.find_in_memory(pointer, key, true)?;
-        (hit.expires_at_ms == 0 || now.0 < hit.expires_at_ms).then_some(hit)
+        match self.find_in_memory(pointer, key, true) {
+            Some(hit) if hit.expires_at_ms == 0 || now.0 < hit.expires_at_ms => FastFind::Hit(hit),
+            _ => FastFind::Unknown,
+        }
     }
 
     pub(super) fn find_at(
@@ -180,9 +198,7 @@ impl<D: Device> Engine<D> {
         }
         match step {
             LookupStep::Expired if view == View::Committed && self.has_pending(at, hash, key) => Ok(Lookup::Unsettled),
-            LookupStep::Absent | LookupStep::NotInLog | LookupStep::Expired => {
-                self.missing.clone().map_or(Ok(Lookup::Absent), Err)
-            }
+            LookupStep::Absent | LookupStep::NotInLog | LookupStep::Expired => self.absent(),
             LookupStep::Hit(hit) => {
                 self.stats.hits += 1;
                 if self.records.is_on() {

@@ -7,7 +7,7 @@
 use super::Engine;
 use super::fast_path::MemoryHit;
 use super::fetch::{Hit, Location, Rejected};
-use super::lookup::{Lookup, OverlayHit, View};
+use super::lookup::{FastFind, Lookup, OverlayHit, View};
 use super::sorted::RunsPassed;
 use crate::error::EngineError;
 use crate::format::record::{self, RecordKind};
@@ -43,15 +43,18 @@ impl<D: Device> Engine<D> {
             self.stats.hits += 1;
             return Ok(Lookup::Found(self.records.entry(found)));
         }
-        if let Some(hit) = self.find_fast(at, hash, key, (view, now)) {
-            self.stats.hits += 1;
-            let MemoryHit { flags, expires_at_ms, version, .. } = hit;
-            if is_committed && hit.is_in_page() && self.takes_offer() {
-                self.records.offer(at, hash, key, EntryRef { value: &self.scratch, flags, expires_at_ms, version });
+        match self.find_fast(at, hash, key, (view, now)) {
+            FastFind::Hit(hit) => {
+                self.stats.hits += 1;
+                let MemoryHit { flags, expires_at_ms, version, .. } = hit;
+                if is_committed && hit.is_in_page() && self.takes_offer() {
+                    self.records.offer(at, hash, key, EntryRef { value: &self.scratch, flags, expires_at_ms, version });
+                }
+                Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }))
             }
-            return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
+            FastFind::Absent => self.absent(),
+            FastFind::Unknown => self.find_at(at, hash, key, (view, now), (Rejected::new(), RunsPassed::default())),
         }
-        self.find_at(at, hash, key, (view, now), (Rejected::new(), RunsPassed::default()))
     }
 
     /// Whether the view shows the key's committed record: no pending record and no pending clear hides it.
