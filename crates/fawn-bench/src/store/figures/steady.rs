@@ -1,5 +1,6 @@
 //! Overwrites of a nearly full store for an hour: latency, stops, write amplification, cleaning debt and memory.
 use super::{FigureRun, fill_within};
+use crate::pairs::median_of;
 use crate::store::fawn_ds::record_bytes_of;
 use crate::store::mix::{ArrivalPattern, Mix};
 use crate::store::peak_load::PeakLoad;
@@ -22,8 +23,6 @@ const CAPACITIES_UNCLEANED: u64 = 2;
 pub(super) const CHURN_MAX: Duration = Duration::from_secs(3600);
 /// Writes in flight at the peak.
 const PEAK_DEPTH: usize = 256;
-/// Number of the last peaks with cleaning whose median is the peak of the run without.
-const LAST_PEAKS: usize = 4;
 /// Smallest capacity with enough segments to clean.
 const CAPACITY_BYTES_MIN: u64 = 8 << 20;
 const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
@@ -83,8 +82,8 @@ impl FigureRun<'_> {
         Ok(())
     }
 
-    /// Fills a store and measures it: with cleaning, or without at the load of this peak. Returns the last peak; `None` if the
-    /// store has no limit of its space.
+    /// Fills a store and measures it: with cleaning, or without at the load of this peak. Returns its peak; `None` if the store
+    /// has no limit of its space.
     fn overwrites(
         &mut self,
         at: usize,
@@ -112,11 +111,11 @@ impl FigureRun<'_> {
         }
         let operations_max = if cleans { u64::MAX } else { store.puts_per_capacity() * CAPACITIES_UNCLEANED };
         let mix = Mix { run: self.options.run, operations_max, ..churn };
-        let load = PeakLoad { mix, peak_depth: PEAK_DEPTH, percent, first_peak: peak_with_cleaning };
+        let load = PeakLoad { mix, peak_depth: PEAK_DEPTH, percent, peak_max: peak_with_cleaning };
         let Some(row) = self.contenders[at].follow_peak(&load)? else {
             return Err(self.refuse("the store has no load that follows the peak"));
         };
-        let peak = last_peak(&row);
+        let peak = median_peak(&row);
         let row = judged(row, cleans, store).with("zipf", exponent).with("cleaning", cleans);
         let row = row.with("capacity_bytes", store.capacity_bytes).with("live_percent", LIVE_PERCENT);
         let is_cleaning = if cleans { "with" } else { "without" };
@@ -128,13 +127,11 @@ impl FigureRun<'_> {
     }
 }
 
-/// The median of the last peaks of a run.
-fn last_peak(row: &Row) -> f64 {
-    let peaks =
-        row.series.get("peak_ops_per_s").map_or(&[][..], |peaks| &peaks[peaks.len().saturating_sub(LAST_PEAKS)..]);
-    let mut peaks = peaks.to_vec();
+/// The median of a run's peaks.
+fn median_peak(row: &Row) -> f64 {
+    let mut peaks = row.series.get("peak_ops_per_s").cloned().unwrap_or_default();
     peaks.sort_by(f64::total_cmp);
-    peaks.get(peaks.len() / 2).copied().unwrap_or_default()
+    median_of(&peaks)
 }
 
 /// Adds how often the capacity was written, and a note if that was too seldom.
@@ -155,10 +152,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_peak_is_the_median_of_the_last_four() {
+    fn the_peak_of_a_run_is_the_median_of_its_periods() {
         let mut row = Row::default();
-        assert_eq!(last_peak(&row), 0.0);
-        row.series.insert("peak_ops_per_s".into(), vec![900.0, 800.0, 5.0, 40.0, 20.0, 30.0]);
-        assert_eq!(last_peak(&row), 30.0);
+        assert_eq!(median_peak(&row), 0.0);
+        row.series.insert("peak_ops_per_s".into(), vec![900.0, 5.0, 40.0, 20.0, 30.0]);
+        assert_eq!(median_peak(&row), 30.0);
     }
 }
