@@ -41,7 +41,7 @@ const STORE: [StoreRun; 9] = [
         tiny_keys: "200000",
         ..RUN
     },
-    // Four shares of a quarter of an hour. The lower one writes this capacity nine times if the peak is 100,000/s.
+    // Four shares of a quarter of an hour. The lower one writes this capacity fourteen times if the peak is 100,000/s.
     StoreRun { figure: "overwrite-steady", keys: "2400000", seconds: "900", pairs: "1", tiny_keys: "25000", ..RUN },
     StoreRun { figure: "tiers", seconds: "10", pairs: "1", tiny_keys: "25000", ..RUN },
 ];

@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|records|missing|cold|durable> [records]
 //! [value bytes] [writers]`, where `records` is `get` with all records in the record cache; on a shared machine, count
-//! instructions with `valgrind --tool=callgrind --toggle-collect='*::gets_again'` (or `gets_warmed`, `puts`).
+//! instructions with `valgrind --tool=callgrind --toggle-collect='*::gets_again'` (or `gets_warmed`, `misses`,
+//! `puts`).
 use fawn_ds::internals::{Engine, EngineError, Event, Lookup, Options, PREFETCH_KEYS_MAX, RecordRef, View};
 use fawn_flash::{Device, DeviceOptions, FileDevice, IoClass};
 use fawn_types::random::SplitMix64;
@@ -214,7 +215,7 @@ impl HotPathsBench {
         Ok(())
     }
 
-    /// Gets of keys that were never put; the index tells nearly all of them.
+    /// Gets of keys that were never put. The index has no candidate for nearly all of them.
     #[inline(never)]
     fn misses(&mut self, count: u64, records: u64) -> Result<(), Box<dyn Error>> {
         let mut random = SplitMix64::new(7);

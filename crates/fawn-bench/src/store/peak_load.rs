@@ -18,7 +18,7 @@ const SETTLING_PARTS: u32 = 1;
 /// Parameters of a load that follows the peak.
 #[derive(Clone, Debug)]
 pub struct PeakLoad {
-    /// The operations. Duration and number of operations are of all phases together.
+    /// The operations. Duration is of all phases together, the number of operations of the open ones.
     pub mix: Mix,
     /// Operations in flight while the peak is measured.
     pub peak_depth: usize,
@@ -67,6 +67,9 @@ pub struct LoadPhase {
 pub struct PhaseSchedule<'l> {
     load: &'l PeakLoad,
     begun: u32,
+    /// The present phase's kind.
+    kind: PhaseKind,
+    /// Operations of the open phases.
     operations: u64,
     /// Peak of the period, as the open phases take it.
     peak: f64,
@@ -78,7 +81,7 @@ impl<'l> PhaseSchedule<'l> {
     /// The phases of `load`.
     #[must_use]
     pub const fn new(load: &'l PeakLoad) -> Self {
-        Self { load, begun: 0, operations: 0, peak: 0.0 }
+        Self { load, begun: 0, kind: PhaseKind::Peak, operations: 0, peak: 0.0 }
     }
 
     /// The next phase; `None` after the last period, or once all operations are used up.
@@ -92,25 +95,29 @@ impl<'l> PhaseSchedule<'l> {
         let kind = Self::KINDS[(self.begun % phases) as usize];
         self.begun += 1;
         let share_of_peak = ArrivalPattern::PerSecond((self.peak * f64::from(self.load.percent) / 100.0).max(1.0));
-        let (parts, arrival) = match kind {
-            PhaseKind::Peak => (PEAK_PARTS, ArrivalPattern::InFlight(self.load.peak_depth)),
-            PhaseKind::Settling => (SETTLING_PARTS, share_of_peak),
-            PhaseKind::Measured => (PERIOD_PARTS - PEAK_PARTS - SETTLING_PARTS, share_of_peak),
+        // If peaks used operations up, a fast store with few of them would have no measured phase.
+        let (parts, arrival, operations_max) = match kind {
+            PhaseKind::Peak => (PEAK_PARTS, ArrivalPattern::InFlight(self.load.peak_depth), u64::MAX),
+            PhaseKind::Settling => (SETTLING_PARTS, share_of_peak, left),
+            PhaseKind::Measured => (PERIOD_PARTS - PEAK_PARTS - SETTLING_PARTS, share_of_peak, left),
         };
         let mix = Mix {
             arrival,
             run: self.load.period() * parts / PERIOD_PARTS,
-            operations_max: left,
+            operations_max,
             // Each phase has its own random numbers.
             seed: self.load.mix.seed.wrapping_add(u64::from(self.begun) << 32),
             ..self.load.mix.clone()
         };
+        self.kind = kind;
         Some(LoadPhase { kind, mix })
     }
 
-    /// Counts the operations of a phase that has ended.
-    pub const fn count(&mut self, operations: u64) {
-        self.operations += operations;
+    /// Counts the operations of the phase that has ended.
+    pub fn count(&mut self, operations: u64) {
+        if self.kind != PhaseKind::Peak {
+            self.operations += operations;
+        }
     }
 
     /// Sets the peak that the closed loop has measured, for the open phases of this period.
@@ -172,7 +179,7 @@ mod tests {
         assert_eq!(phases(&load, &[10.0]).len(), 12);
         let few = PeakLoad { mix: Mix { operations_max: 2500, ..load.mix.clone() }, ..load };
         let left: Vec<_> = phases(&few, &[10.0]).iter().map(|it| it.mix.operations_max).collect();
-        assert_eq!(left, [2500, 1500, 500]);
+        assert_eq!(left, [u64::MAX, 2500, 1500, u64::MAX, 500], "peaks use none of them up");
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Fast path of lookups: the first candidate, a plain put of the key, in the append window or the page cache.
+//! Fast path of lookups: the first candidate, a plain put of the key, in the append window or the page cache, or a key
+//! without a candidate.
 //!
 //! Nearly all lookups take it. All others take the slow path in [`super::lookup`], which alone reads from the device,
-//! reports corruption and handles expiry. The two must agree.
+//! finds corruption and handles expiry. The two must agree.
 use super::Engine;
 use super::prefetch::record_range_in_page;
 use crate::format::record::{PlainRecord, RecordPlace, decode_plain};

@@ -106,7 +106,7 @@ enum LookupStep {
 /// Result of the fast path.
 pub(super) enum FastFind {
     Hit(MemoryHit),
-    /// Neither log nor runs have a record of the key.
+    /// Neither an index nor a run has an entry that may be the key's.
     Absent,
     /// The slow path decides.
     Unknown,
@@ -169,8 +169,13 @@ impl<D: Device> Engine<D> {
             OverlayHit::Record(pointer) => pointer,
             OverlayHit::Index => match self.ranges[at].index.candidates(hash).next() {
                 Some(pointer) => pointer,
-                None if !self.ranges[at].inherited.is_empty() || self.runs() > 0 => return FastFind::Unknown,
-                None => return FastFind::Absent,
+                None if self.ranges[at].inherited.is_empty() => {
+                    return if self.runs() == 0 { FastFind::Absent } else { FastFind::Unknown };
+                }
+                None => match self.candidates(at, hash).next() {
+                    Some(pointer) => pointer,
+                    None => return FastFind::Unknown,
+                },
             },
         };
         match self.find_in_memory(pointer, key, true) {

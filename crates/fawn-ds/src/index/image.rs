@@ -6,7 +6,7 @@ use super::slab::PAGE_ENTRIES_MAX;
 use super::table::{Address, CellTable};
 use super::{Cell, Index, IndexOptions, Pointer, fragment};
 
-/// Cells before which a cell's entries are prefetched; its page's handle is at twice that.
+/// Cells before which a cell's entries are prefetched; its page's handle is earlier by nearly as many.
 const CELLS_AHEAD: usize = 8;
 
 /// An image that no index can have had.

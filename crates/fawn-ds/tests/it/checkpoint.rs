@@ -288,9 +288,9 @@ fn a_checkpoint_keeps_little_of_its_image_in_memory() {
     let stats = node.engine.stats();
     let image_bytes = node.engine.len(RANGE) * 7;
     assert!(stats.checkpoints > 3 && image_bytes > 600 << 10, "{stats:?}");
-    // Four pieces in flight, and one that is encoded.
+    // Content that fills a piece, in a buffer that doubles, and buffers of written pieces that are kept for the next ones.
     let [without, with] = buffer_bytes_max;
-    assert!(with > without && with - without <= 6 * checkpoint::PIECE_BYTES as u64, "{without}, {with} bytes");
+    assert!(with > without && with - without <= 4 * checkpoint::PIECE_BYTES as u64, "{without}, {with} bytes");
 }
 
 #[test]
@@ -418,6 +418,8 @@ fn content_of_any_bytes_is_decoded_or_refused() {
 fn cells_come_back_with_pointers_of_either_length() {
     for pointers in [PointerWidth::Bits32, PointerWidth::Bits40] {
         let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 4, pointers });
+        // Equal hashes fill a cell.
+        (0..200).for_each(|i: u64| index.insert(KeyHash(!0), Pointer::new(i << 20 | i)).unwrap());
         // From both ends of what pointers can name.
         let pointer = |i: u64| Pointer::new(if i.is_multiple_of(2) { i } else { (1 << pointers.bits()) - i });
         (0..1000).for_each(|i: u64| index.insert(KeyHash(i.wrapping_mul(0x9E37_79B9_7F4A_7C15)), pointer(i)).unwrap());

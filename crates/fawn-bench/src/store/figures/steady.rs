@@ -17,7 +17,7 @@ const LOAD_PERCENTS: [u32; 2] = [20, 90];
 const CHURN_CAPACITIES: u64 = 3;
 /// Times that the capacity must be written by a measurement for it to show a steady state.
 const CAPACITIES_MIN: f64 = 6.0;
-/// A run without cleaning ends once it has written the capacity so many times: its files grow by all that it writes.
+/// A run without cleaning ends once its open loops have written the capacity so many times: its files grow by all that it writes.
 const CAPACITIES_UNCLEANED: u64 = 2;
 /// Time after which a churn ends in any case.
 pub(super) const CHURN_MAX: Duration = Duration::from_secs(3600);

@@ -115,7 +115,7 @@ impl Checkpoints {
         self.writer.as_ref().is_some_and(|writer| writer.step == CheckpointStep::Log)
     }
 
-    /// Memory of content that is not written yet, bytes.
+    /// Memory of the content that is encoded ahead of its writes, bytes.
     pub(crate) fn resident_bytes(&self) -> usize {
         self.writer.as_ref().map_or(0, |writer| writer.content.capacity())
     }
@@ -387,7 +387,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         if matches!(writer.step, CheckpointStep::Cells { .. }) {
-            // Less than a cell moves. The state of many segments, which is encoded as a whole, would move for each piece.
+            // Hardly more than a cell moves. The state of many segments, encoded as a whole, would move for each piece.
             writer.content.drain(..writer.taken);
             writer.taken = 0;
             self.encode_content(&mut writer, PIECE_CONTENT_BYTES);
