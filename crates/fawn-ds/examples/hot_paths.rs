@@ -1,9 +1,9 @@
-//! Benchmark of the engine's hot paths on a real device, with one thread: load, get, put, durable put.
+//! Benchmark of the engine's hot paths on a real device, with one thread: load, get, put, durable put, overwrites that are cleaned.
 //!
-//! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|records|missing|cold|durable> [records]
+//! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|records|missing|cold|durable|clean> [records]
 //! [value bytes] [writers]`, where `records` is `get` with all records in the record cache; on a shared machine, count
 //! instructions with `valgrind --tool=callgrind --toggle-collect='*::gets_again'` (or `gets_warmed`, `misses`,
-//! `puts`).
+//! `puts`, `overwrites`).
 use fawn_ds::internals::{Engine, EngineError, Event, Lookup, Options, PREFETCH_KEYS_MAX, RecordRef, View};
 use fawn_flash::{Device, DeviceOptions, FileDevice, IoClass};
 use fawn_types::random::SplitMix64;
@@ -14,6 +14,12 @@ use std::time::Instant;
 
 const RANGE: RangeId = RangeId(0);
 const WRITERS: u64 = 64;
+/// Length of a record without its value, bytes, and the share of a cleaned store's capacity that is live.
+const KEY_AND_HEADER_BYTES: u64 = 40;
+const LIVE_PERCENT: u64 = 80;
+/// Times that the overwrites write the capacity, and a segment's share of it.
+const CHURN_CAPACITIES: u64 = 2;
+const SEGMENTS_MIN: u64 = 128;
 const TURN_PUTS: u64 = 2 * PREFETCH_KEYS_MAX as u64;
 
 struct HotPathsBench {
@@ -27,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let (dir, what) = (
         args.next().ok_or("name an empty directory")?,
-        args.next().ok_or("load, get, records, missing, cold or durable?")?,
+        args.next().ok_or("load, get, records, missing, cold, durable or clean?")?,
     );
     let records: u64 = args.next().map_or(Ok(1 << 20), |text| text.parse())?;
     let value_bytes: usize = args.next().map_or(Ok(256), |text| text.parse())?;
@@ -35,10 +41,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (durability, memory) = match &*what {
         "durable" => (Durability::Sync, 1 << 30),
         "cold" => (Durability::Memory, 64 << 20),
+        "clean" => (Durability::Memory, 256 << 20),
         _ => (Durability::Memory, 3 << 30),
     };
-    let record_cache_bytes = if what == "records" { 1 << 30 } else { 0 };
-    let mut bench = HotPathsBench::open(Path::new(&dir), durability, memory, record_cache_bytes)?;
+    let mut options = Options { durability, memory_bytes: memory, ..Options::default() };
+    options.record_cache_bytes = Some(if what == "records" { 1 << 30 } else { 0 });
+    let capacity_bytes = records * (value_bytes as u64 + KEY_AND_HEADER_BYTES) * 100 / LIVE_PERCENT;
+    options.capacity_bytes = (what == "clean").then_some(capacity_bytes);
+    if what == "clean" {
+        options.segment_bytes = (capacity_bytes / SEGMENTS_MIN).next_power_of_two() as u32;
+    }
+    let mut bench = HotPathsBench::open(Path::new(&dir), options)?;
     let value = vec![7; value_bytes];
     if what == "durable" {
         timed(&format!("durable puts, {writers} writers"), records, || bench.durable(records, &value, writers))?;
@@ -56,6 +69,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     if what == "missing" {
         bench.misses(records, records)?;
         timed("gets of absent keys", records, || bench.misses(records, records))?;
+    }
+    if what == "clean" {
+        let count = CHURN_CAPACITIES * records * 100 / LIVE_PERCENT;
+        bench.overwrites(count, records, &value)?;
+        timed("overwrites at 80 % of the capacity, cleaned", count, || bench.overwrites(count, records, &value))?;
     }
     if what == "cold" {
         let count = records.min(200_000);
@@ -100,17 +118,9 @@ fn key_of(i: u64) -> [u8; 16] {
 }
 
 impl HotPathsBench {
-    fn open(
-        dir: &Path,
-        durability: Durability,
-        memory_bytes: u64,
-        record_cache_bytes: u64,
-    ) -> Result<Self, Box<dyn Error>> {
-        let record_cache_bytes = Some(record_cache_bytes);
+    fn open(dir: &Path, mut options: Options) -> Result<Self, Box<dyn Error>> {
         let device = FileDevice::open(dir, &DeviceOptions::default())?;
-        let secret = Some(HashSecret([3; 16]));
-        let options =
-            Options { durability, memory_bytes, record_cache_bytes, secret_if_new: secret, ..Options::default() };
+        options.secret_if_new = Some(HashSecret([3; 16]));
         let (mut engine, _) = Engine::open(device, options, Now::at(1))?;
         engine.add_range(RANGE, KeyRange::ALL)?;
         let epoch = engine.next_sole_epoch(RANGE).ok_or("too many openings")?;
@@ -145,19 +155,40 @@ impl HotPathsBench {
             hashes.iter_mut().zip(&batch).for_each(|(hash, (of_key, _))| *hash = *of_key);
             self.engine.prefetch(RANGE, &hashes[..batch.len()]);
             for put in &batch {
-                while let Err(error) = self.append(put, value) {
-                    if error != EngineError::Overloaded {
-                        return Err(error.into());
-                    }
-                    self.engine.wait(self.now(), &mut self.events);
-                    self.turn();
-                }
+                self.put_when_possible(put, value)?;
             }
             if first % TURN_PUTS == 0 {
                 self.turn();
             }
         }
         self.turn();
+        Ok(())
+    }
+
+    /// Overwrites of random keys, in batches that are prefetched together.
+    #[inline(never)]
+    fn overwrites(&mut self, count: u64, records: u64, value: &[u8]) -> Result<(), Box<dyn Error>> {
+        let mut random = SplitMix64::new(self.next.seq());
+        for _ in 0..count / PREFETCH_KEYS_MAX as u64 {
+            let batch: [_; PREFETCH_KEYS_MAX] = std::array::from_fn(|_| self.hashed(random.next() % records));
+            self.engine.prefetch(RANGE, &batch.map(|(hash, _)| hash));
+            for put in &batch {
+                self.put_when_possible(put, value)?;
+            }
+            self.turn();
+        }
+        Ok(())
+    }
+
+    /// Waits while the engine refuses the put for now.
+    fn put_when_possible(&mut self, put: &(KeyHash, [u8; 16]), value: &[u8]) -> Result<(), Box<dyn Error>> {
+        while let Err(error) = self.append(put, value) {
+            if !matches!(error, EngineError::Overloaded | EngineError::StoreFull) {
+                return Err(error.into());
+            }
+            self.engine.wait(self.now(), &mut self.events);
+            self.turn();
+        }
         Ok(())
     }
 

@@ -22,7 +22,7 @@ impl<D: Device> Engine<D> {
     pub fn wait(&mut self, now: Now, events: &mut Vec<Event>) {
         self.now = now;
         let mut reaped = core::mem::take(&mut self.completions);
-        let is_due = self.progressed || self.sorted.has_next_step();
+        let is_due = self.progressed || self.sorted.has_next_step() || self.has_cleaning_step();
         if self.stale.is_empty() && self.held_events.is_empty() && !is_due {
             self.device.wait(&mut reaped);
         } else {

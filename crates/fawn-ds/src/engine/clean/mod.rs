@@ -10,9 +10,12 @@ mod copy;
 mod deferred_tombstones;
 mod file;
 mod pace;
+#[cfg(test)]
+mod tests;
 mod victim;
 
 use super::Engine;
+use super::prefetch::PREFETCH_KEYS_MAX;
 use crate::format::RangeNumber;
 use crate::format::segment::StreamKind;
 use crate::index::Pointer;
@@ -148,9 +151,27 @@ impl<D: Device> Engine<D> {
     /// Moves the index entries of survivors that are flushed.
     pub(crate) fn move_survivors(&mut self) {
         let flushed = self.streams[StreamKind::Survivors].flush.flushed;
+        let mut prefetched = 0;
         while let Some(next) = self.cleaner.moves.pop_front_if(|next| next.end <= flushed) {
+            if prefetched == 0 {
+                prefetched = self.prefetch_moves(&next);
+            }
+            prefetched -= 1;
             self.move_survivor(&next);
         }
+    }
+
+    /// Prefetches the index entries of a move and of those behind it in the same range. Returns how many they are.
+    fn prefetch_moves(&self, first: &Move) -> usize {
+        let (mut hashes, mut count) = ([KeyHash(first.name.hash); PREFETCH_KEYS_MAX], 1);
+        for (hash, next) in
+            hashes[1..].iter_mut().zip(&self.cleaner.moves).take_while(|(_, next)| next.range == first.range)
+        {
+            *hash = KeyHash(next.name.hash);
+            count += 1;
+        }
+        self.ranges[first.range].index.prefetch(&hashes[..count]);
+        count
     }
 
     /// Whether no record that is being moved was replaced since it was copied.

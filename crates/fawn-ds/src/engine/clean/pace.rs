@@ -25,8 +25,11 @@ const SEGMENTS_OF_COPIES_MAX: u64 = 3;
 const FULL_DEAD_BYTES_MIN: u64 = 512;
 /// Bytes of a victim for each dead one, as far as the pace is concerned: least and most. A full store does not keep to it.
 const BYTES_PER_DEAD: RangeInclusive<u64> = 2..=20;
-/// Credit that may be saved up, bytes: bounds the cleaning of one step.
+/// Credit that may be saved up, bytes.
 const CREDIT_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of a victim that one poll cleans, unless the writes since the last one have earned more: 0.1 ms, for which operations that
+/// arrive meanwhile wait.
+pub(super) const STEP_BYTES: u64 = 64 << 10;
 /// Credit besides that for writes, bytes per ms: an idle store pays off its debt with it.
 const BYTES_PER_MS: u64 = 16 << 10;
 /// Time after which cleaning that is out of credit continues without any write, ms.
@@ -61,6 +64,8 @@ pub(super) struct Pace {
     bytes_per_dead: u64,
     /// Bytes of victims that may be cleaned now.
     credit_bytes: u64,
+    /// Bytes of them that the present poll may clean.
+    step_bytes: u64,
     /// Record bytes of clients' writes for which credit was given, and the time of the last credit.
     paid_bytes: u64,
     paid_at: MonoMs,
@@ -88,8 +93,13 @@ impl Pace {
         self.credit_bytes > 0
     }
 
+    pub(super) const fn has_step(&self) -> bool {
+        self.step_bytes > 0
+    }
+
     pub(super) fn spend(&mut self, bytes: u64) {
         self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+        self.step_bytes = self.step_bytes.saturating_sub(bytes);
     }
 }
 
@@ -146,7 +156,9 @@ impl<D: Device> Engine<D> {
         // Sorting must be faster than what makes it necessary.
         let of_sort = if self.sorted.is_gathering() { written * SORTED_PER_WRITTEN } else { 0 };
         let may_hurry = self.full || self.sorted.slows_puts();
-        let earned = if may_hurry { CREDIT_BYTES_MAX } else { of_debt.max(of_sort) + passed_ms * BYTES_PER_MS };
+        let of_writes = of_debt.max(of_sort);
+        let earned = if may_hurry { CREDIT_BYTES_MAX } else { of_writes + passed_ms * BYTES_PER_MS };
+        pace.step_bytes = of_writes.max(STEP_BYTES);
         pace.credit_bytes = (pace.credit_bytes + earned).min(CREDIT_BYTES_MAX);
     }
 
@@ -157,6 +169,9 @@ impl<D: Device> Engine<D> {
             return None;
         }
         let pace = &cleaner.pace;
+        if self.has_cleaning_step() {
+            return Some(self.now.mono);
+        }
         if let Some(victim) = &cleaner.victim {
             // Otherwise a read is in flight, or copies are not flushed or durable yet.
             let is_out_of_credit = !victim.is_reading() && !pace.has_credit();
@@ -171,6 +186,13 @@ impl<D: Device> Engine<D> {
         let filing = self.has_retired().then(|| pace.paid_at.plus_ms(FILING_MS));
         let search = (pace.debt > 0).then(|| self.search_at());
         [due, filing, search].into_iter().flatten().min()
+    }
+
+    /// Whether the next poll continues the cleaning at once.
+    pub(in crate::engine) fn has_cleaning_step(&self) -> bool {
+        let cleaner = &self.cleaner;
+        let is_active = self.poisoned.is_none() && !self.options.read_only && !cleaner.is_stopped;
+        is_active && cleaner.victim.as_ref().is_some_and(Victim::has_next_step)
     }
 
     /// Whether another result of the search for a victim is likely: at once, or after the commit of what was written.

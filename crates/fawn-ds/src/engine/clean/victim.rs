@@ -1,4 +1,5 @@
 //! The victim: the segment being cleaned, read in chunks and walked record by record.
+use super::super::prefetch::PREFETCH_KEYS_MAX;
 use super::super::segments::RETRY_MS;
 use super::super::sorted::{CleanGoal, SortJobId};
 use super::super::{Engine, InFlight};
@@ -6,13 +7,13 @@ use super::WRITE_BYTES;
 use super::copy::Cleaned;
 use super::deferred_tombstones::DeferredTombstones;
 use super::pace::SEARCH_MS_MAX;
-use crate::format::record::{self, PEEK_BYTES, RecordPlace};
+use crate::format::record::{self, PEEK_BYTES, PeekedKey, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
 use crate::log::segments::RangeShare;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
-use fawn_types::MonoMs;
+use fawn_types::{KeyHash, MonoMs};
 
 /// Length of a read, bytes; a longer record gets a read of its own length.
 const READ_BYTES: u32 = 512 << 10;
@@ -41,7 +42,11 @@ pub(super) struct Victim {
     end: u32,
     /// Bytes of the segment from this offset on.
     chunk: Option<(u32, AlignedBuf)>,
+    /// Records before this offset were prefetched.
+    prefetched_to: u32,
     is_reading: bool,
+    /// The last poll has ended its step, with credit left.
+    has_next_step: bool,
     /// Records that had to stay.
     stays: u64,
     /// The longest time for which one of them has to stay, ms, if that is known.
@@ -65,7 +70,9 @@ impl Victim {
             frame_end: at,
             end,
             chunk: None,
+            prefetched_to: at,
             is_reading: false,
+            has_next_step: false,
             stays: 0,
             stays_ms: 0,
             deferred: DeferredTombstones::default(),
@@ -85,6 +92,10 @@ impl Victim {
 
     pub(super) const fn is_reading(&self) -> bool {
         self.is_reading
+    }
+
+    pub(super) const fn has_next_step(&self) -> bool {
+        self.has_next_step
     }
 
     /// Time of the next attempt while copies have no room. No event reports that there is some: the device may have refused a
@@ -107,6 +118,8 @@ pub(super) enum Pause {
     NeedsBytes(usize),
     /// The pace allows no more now.
     OutOfCredit,
+    /// The poll has cleaned as much as one may.
+    StepEnded,
     /// The survivors' stream has no room for a record of this length.
     NoRoom(usize),
     /// Copies are not flushed, so their index entries have not moved.
@@ -132,6 +145,7 @@ impl<D: Device> Engine<D> {
         if !matches!(pause, Pause::NoRoom(_)) {
             (victim.room_at, victim.room_attempts) = (None, 0);
         }
+        victim.has_next_step = matches!(pause, Pause::StepEnded);
         match pause {
             Pause::End => return self.finish_victim(victim),
             Pause::Corrupt(detail) => return self.give_up_corrupt(victim, &detail),
@@ -139,7 +153,7 @@ impl<D: Device> Engine<D> {
             Pause::NoRoom(len) if self.has_no_room_for_copy(len) => return self.give_up_victim(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
             Pause::NoRoom(_) => victim.wait_for_room(self.now.mono),
-            Pause::OutOfCredit | Pause::Unmoved | Pause::Undurable => {}
+            Pause::OutOfCredit | Pause::StepEnded | Pause::Unmoved | Pause::Undurable => {}
         }
         self.cleaner.victim = Some(victim);
     }
@@ -166,9 +180,15 @@ impl<D: Device> Engine<D> {
             if !self.cleaner.pace.has_credit() {
                 break Pause::OutOfCredit;
             }
+            if !self.cleaner.pace.has_step() {
+                break Pause::StepEnded;
+            }
             let step = if victim.at == victim.frame_end {
                 self.enter_frame(victim, bytes)
             } else {
+                if victim.at >= victim.prefetched_to {
+                    self.prefetch_victim(victim, bytes);
+                }
                 self.walk_record(victim, bytes)
             };
             if let Err(pause) = step {
@@ -193,6 +213,24 @@ impl<D: Device> Engine<D> {
         victim.records_end = victim.at + header.record_bytes;
         victim.frame_end = header.end();
         Ok(())
+    }
+
+    /// Prefetches the index entries of the next records. Their bytes are not verified yet: a corrupt key is prefetched in vain.
+    fn prefetch_victim(&self, victim: &mut Victim, bytes: &[u8]) {
+        let left = &bytes[..bytes.len().min((victim.records_end - victim.at) as usize)];
+        let Ok(PeekedKey { number, .. }) = record::peek_key(left) else { return };
+        let (mut hashes, mut count, mut at) = ([KeyHash(0); PREFETCH_KEYS_MAX], 0, 0);
+        while count < PREFETCH_KEYS_MAX
+            && let Ok(next) = record::peek_key(&left[at..])
+            && next.number == number
+        {
+            hashes[count] = KeyHash::of(&self.secret, next.key);
+            (count, at) = (count + 1, at + next.encoded_len);
+        }
+        victim.prefetched_to = victim.at + at as u32;
+        if let Some(range) = self.ranges.iter().find(|range| range.number == number) {
+            range.index.prefetch(&hashes[..count]);
+        }
     }
 
     fn walk_record(&mut self, victim: &mut Victim, bytes: &[u8]) -> Result<(), Pause> {

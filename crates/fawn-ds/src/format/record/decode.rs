@@ -126,6 +126,29 @@ pub fn peek_len(bytes: &[u8]) -> Result<usize, RecordError> {
     Parts::read(bytes, 0).map(|parts| parts.encoded_len())
 }
 
+/// A record's key and range before they are verified.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeekedKey<'a> {
+    pub(crate) number: RangeNumber,
+    pub(crate) key: &'a [u8],
+    pub(crate) encoded_len: usize,
+}
+
+/// The key of the record at the start of `bytes`, for a prefetch: nothing is verified.
+///
+/// # Errors
+/// [`RecordError::Truncated`] if it exceeds `bytes`; [`RecordError::Field`] if its length exceeds the limit.
+pub(crate) fn peek_key(bytes: &[u8]) -> Result<PeekedKey<'_>, RecordError> {
+    let parts = Parts::read(bytes, 0)?;
+    let (expected, found) = (parts.encoded_len(), bytes.len());
+    if found < expected {
+        return Err(RecordError::Truncated { offset: 0, expected, found });
+    }
+    let key_at = parts.len() - parts.value_len - parts.key_len;
+    let number = RangeNumber(u32_at(bytes, 12));
+    Ok(PeekedKey { number, key: &bytes[key_at..key_at + parts.key_len], encoded_len: expected })
+}
+
 /// Decodes and verifies the record at the start of `bytes`.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ mod decode;
 mod encode;
 mod fast_path;
 
+pub(crate) use decode::{PeekedKey, peek_key};
 pub use decode::{RecordError, Stored, decode, decode_verified, peek_len};
 pub use encode::{encode_into, encoded_len};
 pub(crate) use fast_path::{PlainRecord, decode_plain};
