@@ -10,16 +10,20 @@ use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs, Version};
 use std::error::Error;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const RANGE: RangeId = RangeId(0);
 const WRITERS: u64 = 64;
-/// Length of a record without its value, bytes, and the share of a cleaned store's capacity that is live.
+/// Length of a record without its value and padding, bytes.
 const KEY_AND_HEADER_BYTES: u64 = 40;
+/// Share of a cleaned store's capacity that is live, without padding.
 const LIVE_PERCENT: u64 = 80;
-/// Times that the overwrites write the capacity, and a segment's share of it.
+/// Times that the overwrites write the capacity.
 const CHURN_CAPACITIES: u64 = 2;
-const SEGMENTS_MIN: u64 = 128;
+/// Segments of a cleaned store at most, and half of that at least.
+const SEGMENTS_MAX: u64 = 128;
+/// Longest wait of a put for space.
+const SPACE_WAIT_MAX: Duration = Duration::from_secs(10);
 const TURN_PUTS: u64 = 2 * PREFETCH_KEYS_MAX as u64;
 
 struct HotPathsBench {
@@ -49,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let capacity_bytes = records * (value_bytes as u64 + KEY_AND_HEADER_BYTES) * 100 / LIVE_PERCENT;
     options.capacity_bytes = (what == "clean").then_some(capacity_bytes);
     if what == "clean" {
-        options.segment_bytes = (capacity_bytes / SEGMENTS_MIN).next_power_of_two() as u32;
+        options.segment_bytes = (capacity_bytes / SEGMENTS_MAX).next_power_of_two() as u32;
     }
     let mut bench = HotPathsBench::open(Path::new(&dir), options)?;
     let value = vec![7; value_bytes];
@@ -182,8 +186,15 @@ impl HotPathsBench {
 
     /// Waits while the engine refuses the put for now.
     fn put_when_possible(&mut self, put: &(KeyHash, [u8; 16]), value: &[u8]) -> Result<(), Box<dyn Error>> {
+        let mut refused_at = None;
         while let Err(error) = self.append(put, value) {
-            if !matches!(error, EngineError::Overloaded | EngineError::StoreFull) {
+            let waited = refused_at.get_or_insert_with(Instant::now).elapsed();
+            let is_retried = match error {
+                EngineError::Overloaded => true,
+                EngineError::StoreFull => waited < SPACE_WAIT_MAX,
+                _ => false,
+            };
+            if !is_retried {
                 return Err(error.into());
             }
             self.engine.wait(self.now(), &mut self.events);

@@ -72,7 +72,9 @@ impl Calm {
 
     pub(super) fn note(&mut self, has_written: bool, report: TickReport) {
         self.ticks = if has_written || report.is_busy { 0 } else { self.ticks + 1 };
-        self.stalled = if report.completed == self.report.completed { self.stalled + 1 } else { 0 };
+        // A step that is due at once waits for no completion.
+        let is_stalled = report.completed == self.report.completed && report.upkeep_in_ms != Some(0);
+        self.stalled = if is_stalled { self.stalled + 1 } else { 0 };
         self.report = report;
     }
 }
@@ -130,7 +132,8 @@ mod tests {
         let stalled: Vec<_> = (0..40).map(|_| note(1, None)).collect();
         assert_eq!(stalled[..7], [8, 16, 32, 64, 128, 250, 250].map(Some));
         assert_eq!(stalled[39], Some(250));
-        assert_eq!(note(1, Some(0)), Some(4), "a step that waits for nothing");
+        assert!((0..8).all(|_| note(1, Some(0)) == Some(4)), "steps that wait for nothing");
+        assert_eq!(note(1, None), Some(8), "a read behind them");
         assert_eq!(note(2, None), Some(4), "it has ended");
         assert_eq!(note(2, None), Some(8));
     }

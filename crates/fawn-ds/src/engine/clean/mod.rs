@@ -161,7 +161,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Prefetches the index entries of a move and of those behind it in the same range. Returns how many they are.
+    /// Prefetches the index entries of a move and of the moves behind it in the same range. Returns the number of these moves.
     fn prefetch_moves(&self, first: &Move) -> usize {
         let (mut hashes, mut count) = ([KeyHash(first.name.hash); PREFETCH_KEYS_MAX], 1);
         for (hash, next) in

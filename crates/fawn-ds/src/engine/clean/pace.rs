@@ -27,9 +27,11 @@ const FULL_DEAD_BYTES_MIN: u64 = 512;
 const BYTES_PER_DEAD: RangeInclusive<u64> = 2..=20;
 /// Credit that may be saved up, bytes.
 const CREDIT_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of a victim that one poll cleans, unless the writes since the last one have earned more: 0.1 ms, for which operations that
-/// arrive meanwhile wait.
+/// Bytes of a victim that one poll cleans at least, if it has credit. With records of 256 B that takes 0.1 ms, for which operations
+/// that arrive meanwhile wait.
 pub(super) const STEP_BYTES: u64 = 64 << 10;
+/// Bytes that a poll may clean of the credit for the time that has passed, or if writes wait for cleaning.
+pub(super) const STEP_BYTES_MAX: u64 = 256 << 10;
 /// Credit besides that for writes, bytes per ms: an idle store pays off its debt with it.
 const BYTES_PER_MS: u64 = 16 << 10;
 /// Time after which cleaning that is out of credit continues without any write, ms.
@@ -64,7 +66,7 @@ pub(super) struct Pace {
     bytes_per_dead: u64,
     /// Bytes of victims that may be cleaned now.
     credit_bytes: u64,
-    /// Bytes of them that the present poll may clean.
+    /// Bytes of victims that the present poll may clean, as far as there is credit.
     step_bytes: u64,
     /// Record bytes of clients' writes for which credit was given, and the time of the last credit.
     paid_bytes: u64,
@@ -144,8 +146,8 @@ fn merit(segment: &Segment, tombstone_bytes: u64, log_end: LogPosition, segment_
 }
 
 impl<D: Device> Engine<D> {
-    /// Gives credit for what clients have written since the last step, more the more segments are above the target. With one above,
-    /// cleaning frees as much as is written.
+    /// Gives credit for what clients have written since the last poll, more the more segments are above the target. With one above,
+    /// cleaning frees as much as is written. Sets how much of the credit this poll may spend.
     pub(super) fn earn_credit(&mut self) {
         let pace = &mut self.cleaner.pace;
         let written = self.stats.record_bytes - pace.paid_bytes;
@@ -156,9 +158,11 @@ impl<D: Device> Engine<D> {
         // Sorting must be faster than what makes it necessary.
         let of_sort = if self.sorted.is_gathering() { written * SORTED_PER_WRITTEN } else { 0 };
         let may_hurry = self.full || self.sorted.slows_puts();
-        let of_writes = of_debt.max(of_sort);
-        let earned = if may_hurry { CREDIT_BYTES_MAX } else { of_writes + passed_ms * BYTES_PER_MS };
-        pace.step_bytes = of_writes.max(STEP_BYTES);
+        let (of_writes, of_time) = (of_debt.max(of_sort), passed_ms * BYTES_PER_MS);
+        let earned = if may_hurry { CREDIT_BYTES_MAX } else { of_writes + of_time };
+        // More than is earned: otherwise the credit that gathers while a chunk is read would never be spent.
+        let of_time = if may_hurry { STEP_BYTES_MAX } else { of_time.min(STEP_BYTES_MAX) };
+        pace.step_bytes = (2 * of_writes).max(of_time).max(STEP_BYTES);
         pace.credit_bytes = (pace.credit_bytes + earned).min(CREDIT_BYTES_MAX);
     }
 
@@ -558,6 +562,26 @@ mod tests {
         assert_eq!([earned(3, 3), earned(3, 10)], [6_000, 20_000], "twice as much");
         assert_eq!([earned(1, 0), earned(1, 1)], [2_000, 2_000], "before the first victim, and with nothing live");
         assert_eq!(earned(1, 10_000), 20_000, "hardly anything is dead");
+    }
+
+    /// What one poll may clean: more than writes have earned, and what a host that polls seldom has earned by time.
+    #[test]
+    fn a_step_is_longer_than_what_was_earned_since_the_last_one() {
+        let device = SimDevice::attach(&SimDisk::new(SimOptions::default()));
+        let options = Options { secret: Some(HashSecret([1; 16])), ..Options::default() };
+        let (mut engine, _) = Engine::open(device, options, Now::at(1_000)).unwrap();
+        (engine.cleaner.pace.debt, engine.cleaner.pace.bytes_per_dead) = (1, 10);
+        let mut step_of = |written, passed_ms, is_full| {
+            engine.stats.record_bytes += written;
+            (engine.now, engine.full) = (engine.now.plus_ms(passed_ms), is_full);
+            engine.earn_credit();
+            engine.cleaner.pace.step_bytes
+        };
+        step_of(0, 0, false);
+        assert_eq!([step_of(0, 0, false), step_of(1_000, 1, false)], [STEP_BYTES; 2]);
+        assert_eq!(step_of(20_000, 0, false), 400_000, "twice what the writes have earned");
+        assert_eq!([step_of(0, 4, false), step_of(0, 8, false)], [64 << 10, 128 << 10], "ticks of an embedded store");
+        assert_eq!([step_of(0, 1_000, false), step_of(0, 0, true)], [STEP_BYTES_MAX; 2]);
     }
 
     /// Each delete of a full store may make a segment worth cleaning, and each search visits all segments.

@@ -118,7 +118,7 @@ pub(super) enum Pause {
     NeedsBytes(usize),
     /// The pace allows no more now.
     OutOfCredit,
-    /// The poll has cleaned as much as one may.
+    /// This poll may clean no more; the next one continues at once.
     StepEnded,
     /// The survivors' stream has no room for a record of this length.
     NoRoom(usize),
@@ -180,7 +180,8 @@ impl<D: Device> Engine<D> {
             if !self.cleaner.pace.has_credit() {
                 break Pause::OutOfCredit;
             }
-            if !self.cleaner.pace.has_step() {
+            // Without bytes the next read begins in any case.
+            if !self.cleaner.pace.has_step() && !bytes.is_empty() {
                 break Pause::StepEnded;
             }
             let step = if victim.at == victim.frame_end {
@@ -228,7 +229,10 @@ impl<D: Device> Engine<D> {
             (count, at) = (count + 1, at + next.encoded_len);
         }
         victim.prefetched_to = victim.at + at as u32;
-        if let Some(range) = self.ranges.iter().find(|range| range.number == number) {
+        // A single record gains nothing: it has no other misses to overlap with.
+        if count > 1
+            && let Some(range) = self.ranges.iter().find(|range| range.number == number)
+        {
             range.index.prefetch(&hashes[..count]);
         }
     }
