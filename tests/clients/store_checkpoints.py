@@ -47,7 +47,9 @@ class Checkpoint:
                 data = opened.read(length)
         except OSError as error:
             raise Damage(self.file, 0, f"listed, but not readable: {error}") from error
-        check_header(self.file, data, b"FAWN-CKP", [(12, 16), (60, 64), (76, 504), (512, FRAMES_AT)])
+        check_header(self.file, data, b"FAWN-CKP", [(60, 64), (76, 504), (512, FRAMES_AT)])
+        if u32(data, 12) != 1:
+            raise Damage(self.file, 12, f"cells of layout {u32(data, 12)}")
         if data[16:32] != uuid or data[32:48] != state.store or len(data) != length:
             raise Damage(self.file, 16, "another checkpoint than the manifest lists, or a part of it")
         self.positions = {FOREGROUND: (u64(data, 48), u32(data, 56)), SURVIVORS: (u64(data, 64), u32(data, 72))}
@@ -69,11 +71,10 @@ class Checkpoint:
             depth = head >> 10
             if not depth or first % (1 << 64 - depth) or depth < pages.bit_length() - 1:
                 raise Damage(self.file, FRAMES_AT, "a cell does not begin where the one before ends")
-            for _ in range(head & 1023):
-                fragment, pointer = *content.take("H"), content.pointer()
-                if not fragment:
-                    raise Damage(self.file, FRAMES_AT, "an entry without a fragment")
-                entries.append(Entry(first, depth, fragment, pointer))
+            fragments, pointers = content.columns(head & 1023)
+            if not all(fragments):
+                raise Damage(self.file, FRAMES_AT, "an entry without a fragment")
+            entries += (Entry(first, depth, *entry) for entry in zip(fragments, pointers))
             first += 1 << 64 - depth
         return number, entries
 

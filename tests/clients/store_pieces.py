@@ -27,6 +27,13 @@ class Content:
         low, = self.take("I")
         return low | self.take("B")[0] << 32 if self.pointer_bits == 40 else low
 
+    def columns(self, count):
+        """The fragments and the pointers of a cell with this number of entries."""
+        fragments, pointers = self.take(f"{count}H"), self.take(f"{count}I")
+        if self.pointer_bits == 40:
+            pointers = [low | high << 32 for low, high in zip(pointers, self.take(f"{count}B"))]
+        return fragments, pointers
+
     def items(self, form):
         return [self.take(form) for _ in range(self.count())]
 

@@ -29,6 +29,45 @@ impl Iterator for Candidates<'_> {
     }
 }
 
+/// The entries of a cell by columns, as a page stores them.
+#[derive(Clone, Copy, Debug)]
+pub struct CellColumns<'a> {
+    /// The fragment of each entry.
+    pub fragments: &'a [u16],
+    /// The low 32 bits of each pointer, in two units, the lower one first.
+    pub low_units: &'a [u16],
+    /// Bits 32 to 39 of two pointers in each unit, the first one's in the low byte; none if pointers have 32 bits.
+    pub high_units: &'a [u16],
+}
+
+/// A cell as an image has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CellImage<'a> {
+    /// Hash bits that all keys of the cell share.
+    pub depth: u32,
+    /// The fragment of each entry.
+    pub fragments: &'a [[u8; 2]],
+    /// The low 32 bits of each pointer.
+    pub low_bits: &'a [[u8; 4]],
+    /// Bits 32 to 39 of each pointer; none if pointers have 32 bits.
+    pub high_bits: &'a [u8],
+}
+
+impl<'a> CellImage<'a> {
+    /// The pointer of every entry.
+    pub fn pointers(self) -> impl ExactSizeIterator<Item = Pointer> + 'a {
+        self.low_bits.iter().enumerate().map(move |(at, low_bits)| {
+            let high_bits = self.high_bits.get(at).copied().unwrap_or(0);
+            Pointer::new(u64::from(high_bits) << 32 | u64::from(u32::from_le_bytes(*low_bits)))
+        })
+    }
+
+    /// Every entry: fragment and pointer.
+    pub fn entries(self) -> impl ExactSizeIterator<Item = (u16, Pointer)> + 'a {
+        self.fragments.iter().map(|fragment| u16::from_le_bytes(*fragment)).zip(self.pointers())
+    }
+}
+
 /// One page as a stretch of hash order: its entries, and the start of the next.
 #[derive(Clone, Debug)]
 pub struct Cell<'a> {
@@ -71,6 +110,12 @@ impl<'a> Cell<'a> {
     /// Every entry of the cell as it is stored: fragment and pointer.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (u16, Pointer)> + 'a {
         self.page.entries()
+    }
+
+    /// Every entry of the cell, by columns.
+    #[must_use]
+    pub fn columns(&self) -> CellColumns<'a> {
+        self.page.columns()
     }
 
     /// The entries with fewer than `bits` hash bits left, which [`super::Index::refill`] would make selective again.

@@ -4,7 +4,7 @@
 //! the first one had when the copy began, so each of these cells is within one page: no cell was shallower then.
 use super::slab::PAGE_ENTRIES_MAX;
 use super::table::{Address, CellTable};
-use super::{Cell, Index, IndexOptions, Pointer, fragment};
+use super::{Cell, CellImage, Index, IndexOptions, Pointer, fragment};
 
 /// Cells before which a cell's entries are prefetched; its page's handle is earlier by nearly as many.
 const CELLS_AHEAD: usize = 8;
@@ -44,6 +44,23 @@ impl Index {
     /// Prefetches what the load of a cell will access first: cells in hash order have their pages' handles far apart.
     pub(crate) fn fetch_cell(&self, first_hash: u64) {
         self.table.fetch(self.table.address(first_hash).page);
+    }
+
+    /// Adds a cell of which all entries count, if it is a page of its own. Returns false, without a change, if it is not.
+    pub(crate) fn load_page(&mut self, first_hash: u64, cell: CellImage<'_>) -> Result<bool, IndexImageError> {
+        let address = self.table.address(first_hash);
+        let added = cell.fragments.len();
+        let is_page = cell.depth == address.depth && (1..=PAGE_ENTRIES_MAX).contains(&added);
+        let total =
+            self.entries.checked_add(added as u32).filter(|_| is_page && self.page(address).fragments.is_empty());
+        let Some(total) = total else { return Ok(false) };
+        if cell.fragments.contains(&fragment::VACANT.to_le_bytes()) {
+            return Err(IndexImageError("a vacant entry"));
+        }
+        self.resize(address.page, 0, added);
+        self.slab.page_mut(self.table.handle(address.page)).set_cell(cell);
+        self.entries = total;
+        Ok(true)
     }
 
     /// Adds the entries of a cell, as [`super::Cell::entries`] returned them.

@@ -21,8 +21,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use cell::{Candidates, Cell};
+pub use cell::{Candidates, Cell, CellColumns, CellImage};
 use fawn_types::KeyHash;
+pub(crate) use image::IndexImageError;
 use slab::{BlockHandle, IndexPage, IndexSlab};
 use table::{Address, CellTable, LEVEL_MIN};
 

@@ -7,6 +7,7 @@
 //!
 //! A block has a number, used by handles and links, and a place in memory, which changes: when a block in the middle is
 //! released, the block of the last place moves there. Memory stays dense too, and moves to huge pages as it grows.
+use super::cell::{CellColumns, CellImage};
 use super::fragment::VACANT;
 use crate::index::{Pointer, PointerWidth};
 use fawn_flash::{Blocks, prefetch};
@@ -121,6 +122,13 @@ impl IndexPage<'_> {
 }
 
 impl<'a> IndexPage<'a> {
+    /// Every entry by columns.
+    pub(super) fn columns(self) -> CellColumns<'a> {
+        let entries = self.fragments.len();
+        let high_units = if self.high_at == 0 { &[] } else { &self.pointers[self.high_at..][..entries.div_ceil(2)] };
+        CellColumns { fragments: self.fragments, low_units: &self.pointers[..2 * entries], high_units }
+    }
+
     /// Every entry: fragment and pointer.
     #[inline]
     pub(super) fn entries(self) -> impl ExactSizeIterator<Item = (u16, Pointer)> + 'a {
@@ -160,6 +168,24 @@ impl IndexPageMut<'_> {
             for (at, (_, pointer)) in entries.iter().enumerate() {
                 self.set_high_byte(from + at, (pointer.unit() >> 32) as u8);
             }
+        }
+    }
+
+    /// Writes all entries of a cell, from the first place on.
+    pub(super) fn set_cell(&mut self, cell: CellImage<'_>) {
+        for (place, fragment) in self.fragments.iter_mut().zip(cell.fragments) {
+            *place = u16::from_le_bytes(*fragment);
+        }
+        let (pairs, _) = self.pointers.as_chunks_mut::<2>();
+        for (pair, &[a, b, c, d]) in pairs.iter_mut().zip(cell.low_bits) {
+            *pair = [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])];
+        }
+        let (pairs, odd) = cell.high_bits.as_chunks::<2>();
+        for (unit, pair) in self.high_bytes.iter_mut().zip(pairs) {
+            *unit = u16::from_le_bytes(*pair);
+        }
+        if let [byte] = odd {
+            self.set_high_byte(cell.high_bits.len() - 1, *byte);
         }
     }
 

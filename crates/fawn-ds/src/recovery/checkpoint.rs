@@ -14,7 +14,7 @@ use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTE
 use crate::format::manifest::CheckpointEntry;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
-use crate::index::{Index, Pointer};
+use crate::index::{Index, IndexImageError, Pointer};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment, SegmentTable};
 use crate::range::Retained;
@@ -208,23 +208,31 @@ fn read_content(
         let mut image = IndexImage { number, index, counts: vec![0; slots.len()] };
         let mut first = 0u64;
         loop {
-            let (depth, entries) = content::decode_cell(source, options.pointers)?;
+            let cell = content::decode_cell(source, options.pointers)?;
+            let depth = cell.depth;
             if !(1..=DEPTH_MAX).contains(&depth) || first << depth != 0 {
                 return refuse("a cell does not begin where the one before ends");
             }
             // Most cells are as deep as this one.
             image.index.fetch_cell(first.wrapping_add(CELLS_AHEAD << (64 - depth)));
-            current.clear();
-            for (fragment, pointer) in entries {
+            let is_current = |pointer| {
                 let (slot, offset) = segments.slot_and_offset(pointer);
-                let at = slot as usize;
-                if slots.get(at).is_some_and(|&end| offset < end) {
-                    image.counts[at] += 1;
-                    current.push((fragment, pointer));
+                slots.get(slot as usize).is_some_and(|&end| offset < end)
+            };
+            let mut are_all_current = true;
+            for pointer in cell.pointers() {
+                if is_current(pointer) {
+                    image.counts[segments.slot_and_offset(pointer).0 as usize] += 1;
+                } else {
+                    are_all_current = false;
                 }
             }
-            let loaded = image.index.load_cell(first, depth, &mut current);
-            loaded.map_err(|error| ContentError(error.to_string()))?;
+            let failed = |error: IndexImageError| ContentError(error.to_string());
+            if !(are_all_current && image.index.load_page(first, cell).map_err(failed)?) {
+                current.clear();
+                current.extend(cell.entries().filter(|&(_, pointer)| is_current(pointer)));
+                image.index.load_cell(first, depth, &mut current).map_err(failed)?;
+            }
             match first.checked_add(1 << (64 - depth)) {
                 Some(next) => first = next,
                 None => break,

@@ -6,6 +6,7 @@ use fawn_ds::internals::index::{Index, IndexOptions, Pointer, PointerWidth};
 use fawn_ds::internals::{Options, View, check};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::checksum::checksum64;
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, KeyHash, Now, Version};
 use std::collections::BTreeMap;
@@ -227,8 +228,8 @@ fn forge(disk: &SimDisk, name: &str, change: impl Fn(&mut content::SegmentImage)
         content::decode_range_start(&mut source).unwrap();
         let mut at = Some(0u64);
         while let Some(first) = at {
-            let (depth, _) = content::decode_cell(&mut source, pointers).unwrap();
-            at = first.checked_add(1 << (64 - depth));
+            let cell = content::decode_cell(&mut source, pointers).unwrap();
+            at = first.checked_add(1 << (64 - cell.depth));
         }
     }
     for _ in 0..ranges {
@@ -265,6 +266,21 @@ fn a_checkpoint_that_contradicts_itself_or_the_log_is_passed_over() {
     }
     for why in refused(31, |disk, name| forge(disk, name, |segment| segment.sequence += 1000)) {
         assert!(why.contains("lacks segments"), "{why}");
+    }
+}
+
+/// A build that stored entries one after the other left such a header.
+#[test]
+fn a_checkpoint_with_cells_of_another_layout_is_passed_over() {
+    for why in refused(32, |disk, name| {
+        let mut bytes = disk.contents(name).unwrap();
+        assert_eq!(bytes[12], 1);
+        bytes[12] = 0;
+        let checksum = checksum64(&bytes[..504]);
+        bytes[504..512].copy_from_slice(&checksum.to_le_bytes());
+        disk.put(name, &bytes);
+    }) {
+        assert!(why.contains("the layout of its cells"), "{why}");
     }
 }
 
@@ -408,7 +424,7 @@ fn content_of_any_bytes_is_decoded_or_refused() {
         let _ = content::decode_segment(&mut &bytes[..]);
         for pointers in [PointerWidth::Bits32, PointerWidth::Bits40] {
             let _ = content::decode_range(&mut &bytes[..], pointers);
-            let _ = content::decode_cell(&mut &bytes[..], pointers).map(|(_, entries)| entries.count());
+            let _ = content::decode_cell(&mut &bytes[..], pointers).map(|cell| cell.entries().count());
         }
         let _ = checkpoint::decode_header(&bytes);
     }
@@ -427,15 +443,15 @@ fn cells_come_back_with_pointers_of_either_length() {
         let (mut at, mut written) = (Some(0), Vec::new());
         while let Some(cursor) = at {
             let cell = index.cell(cursor);
-            content::encode_cell(&cell, pointers, &mut bytes);
+            content::encode_cell(&cell, &mut bytes);
             written.push((cell.depth(), cell.entries().collect::<Vec<_>>()));
             at = cell.next;
         }
         assert_eq!(bytes.len() as u64, content::cells_bytes(&index), "the estimate is exact");
         let mut source = &bytes[..];
         for (depth, entries) in written {
-            let (found, decoded) = content::decode_cell(&mut source, pointers).unwrap();
-            assert_eq!((found, decoded.collect::<Vec<_>>()), (depth, entries), "{pointers:?}");
+            let found = content::decode_cell(&mut source, pointers).unwrap();
+            assert_eq!((found.depth, found.entries().collect::<Vec<_>>()), (depth, entries), "{pointers:?}");
         }
         assert!(source.is_empty());
         let record =

@@ -38,7 +38,7 @@ impl<D: Device> Engine<D> {
             }
             let mut next = None;
             for cell in range.index.cells(cursor) {
-                content::encode_cell(&cell, self.options.index.pointers, &mut writer.content);
+                content::encode_cell(&cell, &mut writer.content);
                 next = cell.next;
                 if writer.unwritten_bytes() >= bytes {
                     break;

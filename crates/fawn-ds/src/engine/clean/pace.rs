@@ -564,7 +564,7 @@ mod tests {
         assert_eq!(earned(1, 10_000), 20_000, "hardly anything is dead");
     }
 
-    /// What one poll may clean: more than writes have earned, and what a host that polls seldom has earned by time.
+    /// The longest step of a poll: more than writes have earned, and as much as time has earned for a host that polls seldom.
     #[test]
     fn a_step_is_longer_than_what_was_earned_since_the_last_one() {
         let device = SimDevice::attach(&SimDisk::new(SimOptions::default()));

@@ -4,13 +4,15 @@
 //! content: count of ranges u32 | per range: number u32 | pages u32 | cells | then per range: its end
 //!          count of segments that lie before the position u32 | per segment: its part
 //!          count of segments in which it is u32, 0 or 1 | its part: slot, sequence, live records, died by, hides below
-//! cell:    entries in bits 0–9 and depth in bits 10–15 of a u16 | per entry: fragment u16, pointer u32 or u40
+//! cell:    entries in bits 0–9 and depth in bits 10–15 of a u16 | fragments, u16 each | low bits of the pointers, u32 each
+//!          | bits 32–39 of pointers of 40 bits, u8 each
 //! ```
+//! A cell's columns are those of an index page in memory: a checkpoint copies them whole.
 //! A range's cells are in hash order, without gaps: each begins where the one before ends, so their depths tell when
 //! hash order ends. The state behind the cells is of a later time than any of them.
 use crate::format::RangeNumber;
-use crate::format::bytes::{put, u16_at, u32_at, u64_at};
-use crate::index::{Cell, Index, Pointer, PointerWidth};
+use crate::format::bytes::{u16_at, u32_at, u64_at};
+use crate::index::{Cell, CellColumns, CellImage, Index, Pointer, PointerWidth};
 use fawn_types::Version;
 
 /// Content that no checkpoint has.
@@ -142,8 +144,6 @@ pub struct SegmentImage {
 /// Most entries of a cell that its header can count.
 const CELL_ENTRIES_MAX: usize = (1 << CELL_DEPTH_SHIFT) - 1;
 const CELL_DEPTH_SHIFT: u32 = 10;
-/// Bytes of a cell that are copied at once: most cells are shorter.
-const CELL_BUF_BYTES: usize = 128;
 
 const _: () = assert!(crate::index::PAGE_ENTRIES_MAX <= CELL_ENTRIES_MAX);
 
@@ -197,37 +197,39 @@ fn pointer_at(bytes: &[u8], at: usize, pointers: PointerWidth) -> Pointer {
 }
 
 /// Appends a cell.
-pub fn encode_cell(cell: &Cell<'_>, pointers: PointerWidth, out: &mut Vec<u8>) {
-    let entry_bytes = size_of::<u16>() + pointers.bytes();
-    // An entry is stored as eight bytes, of which the next one overwrites the surplus: copies of other lengths are calls.
-    let mut buf = [0; CELL_BUF_BYTES];
+pub fn encode_cell(cell: &Cell<'_>, out: &mut Vec<u8>) {
     let header = (cell.depth() << CELL_DEPTH_SHIFT) as u16 | cell.len() as u16;
-    let mut len = put(&mut buf, 0, &header.to_le_bytes());
-    for (fragment, pointer) in cell.entries() {
-        if len + size_of::<u64>() > buf.len() {
-            out.extend_from_slice(&buf[..len]);
-            len = 0;
-        }
-        let entry = u64::from(fragment) | pointer.unit() << 16;
-        put(&mut buf, len, &entry.to_le_bytes());
-        len += entry_bytes;
+    out.extend_from_slice(&header.to_le_bytes());
+    let CellColumns { fragments, low_units, high_units } = cell.columns();
+    encode_units(fragments, out);
+    encode_units(low_units, out);
+    if !high_units.is_empty() {
+        let end = out.len() + cell.len();
+        encode_units(high_units, out);
+        // The last unit has one byte too many if the number of entries is odd.
+        out.truncate(end);
     }
-    out.extend_from_slice(&buf[..len]);
 }
 
-/// The next cell: its depth and its entries.
+/// Appends sixteen-bit units: one copy on a little-endian machine.
+fn encode_units(units: &[u16], out: &mut Vec<u8>) {
+    let at = out.len();
+    out.resize(at + size_of_val(units), 0);
+    let (places, _) = out[at..].as_chunks_mut::<2>();
+    places.iter_mut().zip(units).for_each(|(place, unit)| *place = unit.to_le_bytes());
+}
+
+/// The next cell.
 ///
 /// # Errors
 /// The source's.
-pub fn decode_cell(
-    source: &mut impl ContentSource,
-    pointers: PointerWidth,
-) -> Result<(u32, impl ExactSizeIterator<Item = (u16, Pointer)> + Clone), ContentError> {
+pub fn decode_cell(source: &mut impl ContentSource, pointers: PointerWidth) -> Result<CellImage<'_>, ContentError> {
     let header = u16_at(source.take(2)?, 0);
     let (depth, entries) = (u32::from(header >> CELL_DEPTH_SHIFT), usize::from(header) & CELL_ENTRIES_MAX);
-    let entry_bytes = size_of::<u16>() + pointers.bytes();
-    let entries = source.take(entries * entry_bytes)?.chunks_exact(entry_bytes);
-    Ok((depth, entries.map(move |entry| (u16_at(entry, 0), pointer_at(entry, 2, pointers)))))
+    let bytes = source.take(entries * (size_of::<u16>() + pointers.bytes()))?;
+    let (fragments, bytes) = bytes.split_at(entries * size_of::<u16>());
+    let (low_bits, high_bits) = bytes.split_at(entries * size_of::<u32>());
+    Ok(CellImage { depth, fragments: fragments.as_chunks().0, low_bits: low_bits.as_chunks().0, high_bits })
 }
 
 /// Appends the state of a range.

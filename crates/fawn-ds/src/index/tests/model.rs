@@ -1,5 +1,6 @@
 //! The index against a multimap, with scans during growth.
-use crate::index::{Cell, Index, IndexOptions, Pointer, PointerWidth};
+use crate::format::checkpoint::content;
+use crate::index::{Cell, CellImage, Index, IndexOptions, Pointer, PointerWidth};
 use fawn_types::KeyHash;
 use fawn_types::random::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,15 +143,25 @@ fn an_image_copied_during_growth_has_every_entry_that_did_not_change() {
         (0..2_000).for_each(|_| model.step(10));
         let before = model.pointers.clone();
         let mut image = Index::with_pages(options(seed), model.index.pages()).unwrap();
-        let mut cursor = 0;
+        let (mut cursor, mut pages, mut parts) = (0, 0, 0);
         loop {
             let cell = model.index.cell(cursor);
-            image.load_cell(cursor, cell.depth(), &mut cell.entries().collect::<Vec<_>>()).unwrap();
+            let mut bytes = Vec::new();
+            content::encode_cell(&cell, &mut bytes);
+            let mut source = &bytes[..];
+            let copied = content::decode_cell(&mut source, options(seed).pointers).unwrap();
+            if image.load_page(cursor, copied).unwrap() {
+                pages += 1;
+            } else {
+                parts += usize::from(!cell.is_empty());
+                image.load_cell(cursor, copied.depth, &mut copied.entries().collect::<Vec<_>>()).unwrap();
+            }
             let Some(next) = cell.next else { break };
             cursor = next;
             (0..15).for_each(|_| model.step(9));
         }
         assert!(model.index.pages() > 2 * image.pages(), "seed {seed}: pages split meanwhile");
+        assert!(pages > 20 && parts > 20, "seed {seed}: {pages} whole pages and {parts} parts");
         let unchanged: Vec<_> = before.keys().filter(|entry| model.pointers.contains_key(entry)).collect();
         assert!(unchanged.len() > 200, "seed {seed}");
         for &&(hash, pointer) in &unchanged {
@@ -175,6 +186,10 @@ fn an_impossible_image_is_refused() {
     let mut image = Index::with_pages(options, 100).unwrap();
     assert_eq!(image.pages(), 100);
     let depth = image.cell(0).depth();
+    let cell = CellImage { depth, fragments: &[[0; 2]], low_bits: &[[0; 4]], high_bits: &[] };
+    assert!(image.load_page(0, cell).is_err(), "a vacant entry");
+    let cell = CellImage { depth: depth + 1, fragments: &[[1; 2]], ..cell };
+    assert_eq!((image.load_page(0, cell), image.len()), (Ok(false), 0), "a part of a page");
     let mut load = |depth: u32, count: usize, fragment: u16| {
         let mut entries: Vec<_> = (0..count).map(|at| (fragment | (at << 1) as u16, Pointer::new(at as u64))).collect();
         image.load_cell(0, depth, &mut entries)
