@@ -18,8 +18,8 @@ impl<D: Device> Engine<D> {
         self.completions = reaped;
     }
 
-    /// As [`Engine::poll`], but first blocks for a completion if any I/O is in flight, there is nothing to report yet, and neither
-    /// cleaning nor sorting has a step that is due.
+    /// As [`Engine::poll`], but first blocks for a completion if any I/O is in flight. It does not block if there is something to
+    /// report, or if cleaning or sorting has a step that is due.
     pub fn wait(&mut self, now: Now, events: &mut Vec<Event>) {
         self.now = now;
         let mut reaped = core::mem::take(&mut self.completions);

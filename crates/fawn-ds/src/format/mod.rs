@@ -91,6 +91,16 @@ pub enum HeaderError {
         /// The format found.
         found: u32,
     },
+    /// The content has a layout of another build. Nothing is lost: what has such a header can be derived from other files.
+    #[error("{what}: layout {found} is of another build of fawn, this one reads {expected}")]
+    Layout {
+        /// The kind of header.
+        what: &'static str,
+        /// The layout that this code reads.
+        expected: u32,
+        /// The layout found.
+        found: u32,
+    },
     /// The bytes differ from those that were written.
     #[error("{what}: checksum {found:016x}, expected {expected:016x}; the header is corrupt: run `fawn check`")]
     Checksum {

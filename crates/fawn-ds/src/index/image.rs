@@ -46,7 +46,8 @@ impl Index {
         self.table.fetch(self.table.address(first_hash).page);
     }
 
-    /// Adds a cell of which all entries count, if it is a page of its own. Returns false, without a change, if it is not.
+    /// Adds a cell of which all entries count, if it is a whole page that is empty so far. Otherwise returns false, without a change:
+    /// [`Index::load_cell`] adds or refuses it.
     pub(crate) fn load_page(&mut self, first_hash: u64, cell: CellImage<'_>) -> Result<bool, IndexImageError> {
         let address = self.table.address(first_hash);
         let added = cell.fragments.len();

@@ -564,7 +564,7 @@ mod tests {
         assert_eq!(earned(1, 10_000), 20_000, "hardly anything is dead");
     }
 
-    /// The longest step of a poll: more than writes have earned, and as much as time has earned for a host that polls seldom.
+    /// A poll may spend more than writes have earned, and up to 256 KiB of what time has earned.
     #[test]
     fn a_step_is_longer_than_what_was_earned_since_the_last_one() {
         let device = SimDevice::attach(&SimDisk::new(SimOptions::default()));

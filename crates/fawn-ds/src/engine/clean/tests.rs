@@ -89,6 +89,7 @@ fn a_poll_copies_no_more_than_a_step() {
         assert!(longest <= step + 2 * RECORD_BYTES_MAX + u64::from(FRAMES_OFFSET), "{longest} bytes in a poll");
     }
     assert!(longest[0] >= STEP_BYTES / 2 && steps > 16, "{longest:?} bytes in a poll, {steps} steps");
+    assert!(longest[1] > 2 * STEP_BYTES, "{longest:?} bytes in a poll");
 }
 
 /// A host that waits would otherwise do no step before some other write completes.

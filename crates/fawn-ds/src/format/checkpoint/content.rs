@@ -211,7 +211,7 @@ pub fn encode_cell(cell: &Cell<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends sixteen-bit units: one copy on a little-endian machine.
+/// Appends sixteen-bit units. On a little-endian machine the loop is one copy.
 fn encode_units(units: &[u16], out: &mut Vec<u8>) {
     let at = out.len();
     out.resize(at + size_of_val(units), 0);

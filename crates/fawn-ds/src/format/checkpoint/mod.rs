@@ -83,10 +83,9 @@ pub fn decode_header(bytes: &[u8]) -> Result<CheckpointHeader, HeaderError> {
         return Err(HeaderError::Truncated { what: WHAT, expected, found });
     }
     super::segment::check_frozen(bytes, MAGIC, CHECKSUM_AT, WHAT)?;
-    let cell_layout = u32_at(bytes, CELL_LAYOUT_AT);
-    if cell_layout != CELL_LAYOUT {
-        let (expected, found) = (CELL_LAYOUT.to_string(), cell_layout.to_string());
-        return Err(HeaderError::Field { what: WHAT, field: "the layout of its cells", expected, found });
+    let layout = u32_at(bytes, CELL_LAYOUT_AT);
+    if layout != CELL_LAYOUT {
+        return Err(HeaderError::Layout { what: WHAT, expected: CELL_LAYOUT, found: layout });
     }
     let is_reserved_zero = is_zero(&bytes[60..64]) && is_zero(&bytes[76..CHECKSUM_AT]);
     if !is_reserved_zero || !is_zero(&bytes[CHECKSUM_AT + 8..HEADER_BYTES]) {

@@ -1,6 +1,6 @@
 //! The index against a multimap, with scans during growth.
 use crate::format::checkpoint::content;
-use crate::index::{Cell, CellImage, Index, IndexOptions, Pointer, PointerWidth};
+use crate::index::{Cell, CellImage, Index, IndexOptions, PAGE_ENTRIES_MAX, Pointer, PointerWidth};
 use fawn_types::KeyHash;
 use fawn_types::random::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,4 +199,12 @@ fn an_impossible_image_is_refused() {
     assert!(load(depth, 1, 0).is_err(), "a vacant entry");
     load(depth, 1, 1).unwrap();
     assert_eq!(image.len(), 1, "refused cells add nothing");
+    let (fragments, low_bits) = ([[1; 2]; PAGE_ENTRIES_MAX + 1], [[0; 4]; PAGE_ENTRIES_MAX + 1]);
+    for (first_hash, depth, len) in
+        [(0, depth, 1), (1 << 63, depth, 0), (1 << 63, depth, fragments.len()), (1 << 63, depth - 1, 1)]
+    {
+        let cell = CellImage { depth, fragments: &fragments[..len], low_bits: &low_bits[..len], high_bits: &[] };
+        assert_eq!(image.load_page(first_hash, cell), Ok(false), "depth {depth}, {len} entries");
+    }
+    assert_eq!(image.len(), 1);
 }
