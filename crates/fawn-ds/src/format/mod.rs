@@ -91,7 +91,7 @@ pub enum HeaderError {
         /// The format found.
         found: u32,
     },
-    /// The content has a layout of another build. Nothing is lost: what has such a header can be derived from other files.
+    /// The content has a layout of another build. Nothing is lost: such a file can be derived from others.
     #[error("{what}: layout {found} is of another build of fawn, this one reads {expected}")]
     Layout {
         /// The kind of header.

@@ -29,7 +29,7 @@ const CHECKSUM_AT: usize = 504;
 const CELL_LAYOUT_AT: usize = 12;
 const FROM_AT: usize = 48;
 const FROM_BYTES: usize = 16;
-/// Cells whose entries are stored by columns. Before, a cell had one entry after the other, and the field was zero.
+/// Layout of cells whose entries are stored by columns. Earlier builds stored one entry after the other, and zero in this field.
 const CELL_LAYOUT: u32 = 1;
 const WHAT: &str = "checkpoint header";
 
