@@ -7,6 +7,7 @@ use crate::error::EngineError;
 use crate::format::record::RecordKind;
 use crate::index::Pointer;
 use crate::overlay::Written;
+use crate::record_cache::CachedRecord;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, RangeId, TimeMs, Version};
 use smallvec::SmallVec;
@@ -170,6 +171,14 @@ impl Scan {
         }
     }
 
+    /// A key is there, with this version and expiry time, ms.
+    fn add(&mut self, key: &[u8], (version, expires_at_ms): (Version, u64), value: &[u8]) {
+        let value_bytes = value.len() as u32;
+        let is_wanted = self.value_bytes_max.is_some_and(|bytes_max| value_bytes <= bytes_max);
+        let value = is_wanted.then(|| value.to_vec());
+        self.items.push(ScanItem { key: key.to_vec(), version, value_bytes, expires_at_ms, value });
+    }
+
     /// A key has expired. Its pending record may be one that keeps it.
     pub(super) fn note_expired(&mut self, key: &[u8], pending: Option<Written>, kept_before: usize) {
         if let Some(pending) = pending {
@@ -252,6 +261,7 @@ impl<D: Device> Engine<D> {
         loop {
             if scan.cell.is_none() {
                 self.begin_cell(at, scan);
+                self.meet_cached(at, scan, now);
             }
             if let Some(read) = self.read_cell(at, scan, now) {
                 return read;
@@ -406,6 +416,32 @@ impl<D: Device> Engine<D> {
         None
     }
 
+    /// Returns the keys of the cell whose records are in the record cache. These records need no read.
+    fn meet_cached(&self, at: usize, scan: &mut Scan, now: TimeMs) {
+        // In a store that sorts, a cached record may be of a run, and what the index has with its fragment another key's.
+        if scan.todo.is_empty() || self.records.is_empty() || self.sorted.is_active() {
+            return;
+        }
+        let last = scan.cell.flatten().map_or(u64::MAX, |next| next - 1);
+        let hashes = (KeyHash(scan.hash()), KeyHash(last));
+        // A cell of few keys may lie in two buckets. Where other ranges have most of the cache, it has many.
+        for cached in self.records.between(at, hashes, scan.todo.len() + 1) {
+            let is_expired = cached.expires_at_ms != 0 && now.0 >= cached.expires_at_ms;
+            let CachedRecord { key, hash, .. } = cached;
+            // What the overlay has of a key, and expired records, is left to the records' reads.
+            if is_expired || self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident).is_some() {
+                continue;
+            }
+            // The index has the key's committed record. A second candidate may be another key's.
+            let mut candidates = self.candidates(at, hash);
+            let (Some(pointer), None) = (candidates.next(), candidates.next()) else { continue };
+            if let Some(nth) = scan.todo.iter().position(|(todo, _)| *todo == pointer) {
+                scan.todo.swap_remove(nth);
+                scan.add(key, (cached.version, cached.expires_at_ms), cached.value);
+            }
+        }
+    }
+
     /// Returns a record's key if the record is still current; otherwise visits the record that replaced it.
     fn meet(&self, at: usize, scan: &mut Scan, hit: &Hit, now: TimeMs) {
         let key = &self.bytes_at(hit.location)[hit.value.start - hit.key_bytes..hit.value.start];
@@ -434,10 +470,7 @@ impl<D: Device> Engine<D> {
         // Written again after it was met, and come across by the trace of another key.
         let is_met = scan.items[scan.cell_items..].iter().any(|item| item.key == key);
         if !is_met {
-            let (version, expires_at_ms, value_bytes) = (hit.version, hit.expires_at_ms, hit.value.len() as u32);
-            let is_wanted = scan.value_bytes_max.is_some_and(|bytes_max| value_bytes <= bytes_max);
-            let value = is_wanted.then(|| self.bytes_at(hit.location)[hit.value.clone()].to_vec());
-            scan.items.push(ScanItem { key: key.to_vec(), version, value_bytes, expires_at_ms, value });
+            scan.add(key, (hit.version, hit.expires_at_ms), &self.bytes_at(hit.location)[hit.value.clone()]);
         }
     }
 }

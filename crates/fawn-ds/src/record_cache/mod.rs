@@ -114,6 +114,22 @@ impl RecordCache {
         Some(self.entry(at))
     }
 
+    /// Cached records of a range with the hashes `first..=last`, in no order, if that takes no more than `buckets_max`
+    /// buckets of the table. Counts no hits and no uses.
+    pub(crate) fn between(
+        &self,
+        range: usize,
+        (first, last): (KeyHash, KeyHash),
+        buckets_max: usize,
+    ) -> impl Iterator<Item = CachedRecord<'_>> {
+        let is_short = !self.is_empty() && self.table.buckets_between(first, last) <= buckets_max;
+        let positions = is_short.then(|| self.table.between(first, last)).into_iter().flatten();
+        let space = self.space_of(range);
+        positions
+            .map(|at| self.slabs.get(at))
+            .filter(move |record| record.space == space && (first..=last).contains(&record.hash))
+    }
+
     /// Prefetch for lookups, step one of two: the table's line.
     #[inline]
     pub(crate) fn prefetch_table(&self, hash: KeyHash) {
@@ -345,5 +361,47 @@ impl RecordCache {
 impl core::fmt::Debug for RecordCache {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "RecordCache({} records, {} B, {:?})", self.records(), self.resident_bytes(), self.stats)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fawn_types::Version;
+    use fawn_types::random::SplitMix64;
+
+    /// Records of two ranges, the first and the last hash among them, against the hashes themselves, as the table grows and shrinks.
+    #[test]
+    fn records_between_two_hashes_are_those_of_the_range() {
+        let mut cache = RecordCache::new(4 << 20);
+        let mut rng = SplitMix64::new(5);
+        let mut hashes = vec![0, u64::MAX, 1 << 34, (1 << 34) - 1];
+        let entry = EntryRef { value: b"v", flags: 0, expires_at_ms: 0, version: Version::from_u64(1) };
+        for round in 0..40 {
+            hashes.extend((0..100).map(|_| rng.next()));
+            for range in 0..2 {
+                hashes.iter().for_each(|&hash| cache.offer(range, KeyHash(hash), &hash.to_le_bytes(), entry));
+            }
+            if round == 30 {
+                cache.set_budget_bytes(512 << 10);
+            }
+            let cached: Vec<u64> = hashes.iter().copied().filter(|&hash| cache.has(1, KeyHash(hash))).collect();
+            assert!(cached.len() > hashes.len() / 4, "{} of {}", cached.len(), hashes.len());
+            for part in 0..20 {
+                let (one, other) = (rng.next(), rng.next() >> (3 * part));
+                let (first, last) = if part == 0 { (0, u64::MAX) } else { (one.min(other), one.max(other)) };
+                let mut found: Vec<u64> =
+                    cache.between(1, (KeyHash(first), KeyHash(last)), usize::MAX).map(|record| record.hash.0).collect();
+                let mut expected: Vec<u64> =
+                    cached.iter().copied().filter(|hash| (first..=last).contains(hash)).collect();
+                found.sort_unstable();
+                expected.sort_unstable();
+                expected.dedup();
+                assert_eq!(found, expected, "round {round}, {first:x} to {last:x}");
+            }
+        }
+        assert_eq!(cache.between(1, (KeyHash(0), KeyHash(u64::MAX)), 64).count(), 0, "more buckets than that");
+        cache.clear_range(1);
+        assert_eq!(cache.between(1, (KeyHash(0), KeyHash(u64::MAX)), usize::MAX).count(), 0);
     }
 }

@@ -66,7 +66,7 @@ pub(super) enum RecordQueue {
 pub(crate) struct CachedRecord<'r> {
     /// Name of a range's content; a cleared range gets another one.
     pub(super) space: u32,
-    pub(super) hash: KeyHash,
+    pub(crate) hash: KeyHash,
     /// Its key.
     pub(crate) key: &'r [u8],
     /// Its value.

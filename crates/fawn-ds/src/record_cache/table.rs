@@ -1,7 +1,8 @@
 //! Hash table of the record cache: buckets of one cache line with eight entries each, so that a lookup reads one line.
 //!
-//! An entry is a position, a tag of the key's hash and a use count. The tag alone gives the bucket, in proportion: a
-//! table can grow and shrink by any amount, in place, without reading records.
+//! An entry is a position, a tag, which is the first bits of the key's hash, and a use count. The tag alone gives the
+//! bucket, in proportion: a table can grow and shrink by any amount, in place, without reading records, and the buckets
+//! are in hash order, as a scan's cells are.
 use super::slabs::RecordPosition;
 use fawn_flash::Blocks;
 use fawn_types::KeyHash;
@@ -13,7 +14,7 @@ const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
 const USES_SHIFT: u32 = 32 + TAG_BITS;
 const USES_MAX: u64 = 3;
 const BUCKETS_MIN: usize = 64;
-/// The table grows at this mean number of entries per four buckets: one bucket in twenty is then full.
+/// The table grows at this mean number of entries per four buckets: one bucket in ten is then full.
 const LOAD_MAX: usize = 19;
 
 type RecordBucket = [u64; ENTRIES];
@@ -41,7 +42,7 @@ impl PackedEntry {
 }
 
 const fn tag_of(hash: KeyHash) -> u64 {
-    hash.0 & TAG_MASK
+    hash.0 >> (u64::BITS - TAG_BITS)
 }
 
 /// The place of an entry: bucket and position in it.
@@ -92,6 +93,19 @@ impl RecordTable {
     #[inline]
     pub(super) fn guess(&self, hash: KeyHash) -> Option<RecordPosition> {
         self.find(hash, |_| true).map(|place| self.entry(place).position())
+    }
+
+    /// Number of buckets with the hashes `first..=last`.
+    pub(super) fn buckets_between(&self, first: KeyHash, last: KeyHash) -> usize {
+        self.bucket_of(tag_of(last)) - self.bucket_of(tag_of(first)) + 1
+    }
+
+    /// Positions of entries with the tags of `first..=last`. The table must have entries.
+    pub(super) fn between(&self, first: KeyHash, last: KeyHash) -> impl Iterator<Item = RecordPosition> + '_ {
+        let tags = tag_of(first)..=tag_of(last);
+        let buckets = self.bucket_of(*tags.start())..=self.bucket_of(*tags.end());
+        let words = buckets.flat_map(|bucket| self.buckets.get(bucket)).filter(|word| **word != 0);
+        words.map(|&word| PackedEntry(word)).filter(move |entry| tags.contains(&entry.tag())).map(PackedEntry::position)
     }
 
     /// Prefetches the bucket of `hash`.

@@ -36,7 +36,7 @@ impl CacheModelEntry {
 fn key(number: u64) -> (KeyHash, Vec<u8>) {
     let length = (number % 40) as usize;
     let bytes = [&number.to_be_bytes()[..], &vec![number as u8; length]].concat();
-    (KeyHash(SplitMix64::mix(number / 2 * 2 + u64::from(number % 32 != 1)) & 0xFFFF_0FFF_FF00_FFFF), bytes)
+    (KeyHash(SplitMix64::mix(number / 2 * 2 + u64::from(number % 32 != 1)) & 0xFC03_0FFF_FFFF_FFFF), bytes)
 }
 
 fn numbered(number: u64) -> (KeyHash, [u8; 8]) {

@@ -1,6 +1,6 @@
 //! Tests of the engine's record cache: it shows exactly what is committed, and saves device reads.
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{Options, RecordKind, RecordRef, View};
+use fawn_ds::internals::{Options, RecordKind, RecordRef, Scan, ScanItem, ScanStep, View};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
@@ -160,6 +160,66 @@ fn a_cached_record_expires() {
     assert_eq!(value(&mut node, 1, View::Committed), None);
     assert_eq!(value(&mut node, 1, View::Latest), None);
     assert_eq!(node.engine.stats().expired, 1);
+}
+
+/// What a scan of the log returns, sorted by key.
+fn scanned(node: &mut TestNode) -> Vec<ScanItem> {
+    let (mut cursor, mut items) = (0, Vec::new());
+    loop {
+        let mut scan = Scan::of_log(RANGE, cursor, 10).with_values(u32::MAX);
+        while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
+            node.engine.read(plan, 42);
+            let plan = node.wait_for_plan();
+            node.engine.absorb_scan(&mut scan, plan).unwrap();
+        }
+        items.append(&mut scan.items);
+        cursor = scan.cursor;
+        if cursor == 0 {
+            items.sort_by(|one, other| one.key.cmp(&other.key));
+            return items;
+        }
+    }
+}
+
+#[test]
+fn a_scan_reads_only_records_that_are_not_cached() {
+    let keys = 2000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { record_cache_bytes: Some(900 << 10), ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, Now::at(1000)).unwrap();
+    let content = |number: u64| vec![number as u8; 300];
+    for number in 0..keys {
+        let expires_at_ms = if number % 4 == 3 { 50_000 } else { 0 };
+        node.append(&[put(number, &content(number), expires_at_ms)]).unwrap();
+        node.turn();
+    }
+    node.settle();
+    let start = reads(&node);
+    let uncached = scanned(&mut node);
+    let without = reads(&node) - start;
+    for number in 0..keys {
+        assert_eq!(value(&mut node, number, View::Committed).unwrap(), content(number));
+    }
+    let start = reads(&node);
+    let cached = scanned(&mut node);
+    let with = reads(&node) - start;
+    assert_eq!(cached.len() as u64, keys);
+    assert!(cached.iter().zip(0..).all(|(item, number)| item.value.as_ref() == Some(&content(number))));
+    assert_eq!(cached, uncached, "versions and expiry times");
+    println!("{without} device reads of {keys} keys without cached records, {with} with");
+    assert!(without > keys * 3 / 4 && with < keys / 10, "{without} and {with} reads of {keys} keys");
+
+    // Pending records change nothing until they are committed; expired keys go.
+    node.append(&[put(1, b"other", 0), TestWrite { key: key(2), value: None, expires_at_ms: 0 }]).unwrap();
+    assert_eq!(scanned(&mut node), uncached);
+    node.settle();
+    let changed = scanned(&mut node);
+    assert_eq!(changed.len() as u64, keys - 1);
+    assert_eq!(changed[1].value.as_deref(), Some(&b"other"[..]));
+    assert_eq!(changed[2].key, key(3));
+    node.now = node.now.plus_ms(60_000);
+    node.turn();
+    assert_eq!(scanned(&mut node).len() as u64, keys * 3 / 4 - 1);
 }
 
 /// Device reads per get: Zipf 0.99, 256-byte values, a budget of a tenth of the data, index and buffers included.
