@@ -104,6 +104,16 @@ impl Parts {
         Ok(parts)
     }
 
+    /// As [`Parts::read`] for a record that must be wholly within the bytes.
+    fn of_whole(bytes: &[u8], offset: u32) -> Result<Self, RecordError> {
+        let parts = Self::read(bytes, offset)?;
+        let (expected, found) = (parts.encoded_len(), bytes.len());
+        if found < expected {
+            return Err(RecordError::Truncated { offset, expected, found });
+        }
+        Ok(parts)
+    }
+
     /// Cannot overflow: 24 + 34 + 2¹⁶ + 2 × 2²⁴ + 64.
     fn len(&self) -> usize {
         HEADER_BYTES + extensions_len(self.bits) + self.result_len + self.key_len + self.value_len
@@ -139,14 +149,10 @@ pub(crate) struct PeekedKey<'a> {
 /// # Errors
 /// [`RecordError::Truncated`] if it exceeds `bytes`; [`RecordError::Field`] if its length exceeds the limit.
 pub(crate) fn peek_key(bytes: &[u8]) -> Result<PeekedKey<'_>, RecordError> {
-    let parts = Parts::read(bytes, 0)?;
-    let (expected, found) = (parts.encoded_len(), bytes.len());
-    if found < expected {
-        return Err(RecordError::Truncated { offset: 0, expected, found });
-    }
+    let parts = Parts::of_whole(bytes, 0)?;
     let key_at = parts.len() - parts.value_len - parts.key_len;
     let number = RangeNumber(u32_at(bytes, 12));
-    Ok(PeekedKey { number, key: &bytes[key_at..key_at + parts.key_len], encoded_len: expected })
+    Ok(PeekedKey { number, key: &bytes[key_at..key_at + parts.key_len], encoded_len: parts.encoded_len() })
 }
 
 /// Decodes and verifies the record at the start of `bytes`.
@@ -155,11 +161,7 @@ pub(crate) fn peek_key(bytes: &[u8]) -> Result<PeekedKey<'_>, RecordError> {
 /// [`RecordError::Truncated`] if it exceeds `bytes`; other errors if the bytes differ from those written there.
 pub fn decode(bytes: &[u8], place: RecordPlace) -> Result<Stored<'_>, RecordError> {
     let offset = place.offset;
-    let parts = Parts::read(bytes, offset)?;
-    let (expected, found) = (parts.encoded_len(), bytes.len());
-    if found < expected {
-        return Err(RecordError::Truncated { offset, expected, found });
-    }
+    let parts = Parts::of_whole(bytes, offset)?;
     let expected = checksum32(&bytes[4..parts.len()], salt(place.segment_id, u64::from(offset)));
     let found = u32_at(bytes, 0);
     if expected != found {
@@ -173,11 +175,7 @@ pub fn decode(bytes: &[u8], place: RecordPlace) -> Result<Stored<'_>, RecordErro
 /// # Errors
 /// As [`decode`], except for the checksum.
 pub fn decode_verified(bytes: &[u8], offset: u32) -> Result<Stored<'_>, RecordError> {
-    let parts = Parts::read(bytes, offset)?;
-    let (expected, found) = (parts.encoded_len(), bytes.len());
-    if found < expected {
-        return Err(RecordError::Truncated { offset, expected, found });
-    }
+    let parts = Parts::of_whole(bytes, offset)?;
     fields(bytes, &parts, offset)
 }
 
