@@ -22,6 +22,8 @@ const SKEWS: [f64; 4] = [0.0, 0.8, 0.99, 1.1];
 /// Share of the keys that a scan visits, one in so many: each may be a device read.
 const SCANNED_SHARE: u64 = 8;
 const BUDGET_PERCENTS: [u64; 3] = [2, 10, 25];
+/// Gets per key before those of a distribution are counted.
+const WARMING_GETS: u64 = 3;
 
 impl FigureRun<'_> {
     /// The largest store has `--keys` values of 1 KiB; the others, and the memory, are in the paper's proportion.
@@ -71,7 +73,8 @@ impl FigureRun<'_> {
     }
 
     /// Gets of a Zipf distribution, uniform ones and scans, with budgets smaller than the data: device reads count, not time. Each
-    /// contender's caches are warmed by half as many gets as there are keys. A scan follows the gets of each distribution.
+    /// contender's caches are warmed by three times as many gets as there are keys: with half as many, neither the division of the
+    /// memory nor the queues had settled after another distribution. A scan follows the gets of each distribution.
     pub(super) fn skewed_gets(&mut self) -> Result<(), BenchError> {
         let (options, value_bytes) = (self.options, self.options.value_bytes);
         let shape = DataShape { keys: options.keys, value_bytes, memory_bytes: 0 };
@@ -100,7 +103,7 @@ impl FigureRun<'_> {
                 };
                 // The same number of gets for a slow and a fast store.
                 let arrival = ArrivalPattern::InFlight(options.depth);
-                let warming = Mix { arrival, run: CHURN_MAX, operations_max: shape.keys.div_ceil(2), ..mix.clone() };
+                let warming = Mix { arrival, run: CHURN_MAX, operations_max: WARMING_GETS * shape.keys, ..mix.clone() };
                 for contender in &mut *self.contenders {
                     contender.mixed(&warming)?;
                 }
