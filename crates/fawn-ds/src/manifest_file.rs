@@ -74,8 +74,8 @@ pub(crate) struct ManifestFile {
     rewrite: Option<Rewrite>,
     /// Length from which a rewrite is tried again after a full device.
     rewrite_from: u64,
-    /// The file has bytes of an unacknowledged, torn append after its last valid commit.
-    is_torn: bool,
+    /// End of the bytes of an unacknowledged, torn append after the last valid commit; zero without one.
+    torn_end: u64,
     /// Last noted expiry time, and the monotonic clock at that time.
     clock: (TimeMs, MonoMs),
     /// No queued commit had space at the last attempt; the next one is made at this time.
@@ -164,7 +164,7 @@ impl ManifestFile {
             certified: 0,
             rewrite: None,
             rewrite_from: 0,
-            is_torn: false,
+            torn_end: 0,
             clock: Default::default(),
             retry_at: None,
         }
@@ -191,25 +191,27 @@ impl ManifestFile {
             let why = contradiction.map(|error| error.to_string()).unwrap_or_default();
             return Err(refuse(format!("corrupt at byte {offset}, below {synced} which was synced; {why}")));
         }
+        let last_byte =
+            bytes.iter().rposition(|&byte| byte != 0).filter(|_| matches!(verdict, ManifestVerdict::TornAt { .. }));
+        let torn_end = last_byte.map_or(0, |at| at as u64 + 1);
         bytes.truncate(valid_len as usize);
-        let is_torn = matches!(verdict, ManifestVerdict::TornAt { .. });
         let allocated = len.max(bytes.len() as u64);
         let tail_at = certified - certified % PAGE_BYTES as u64;
         let tail = bytes[tail_at as usize..].to_vec();
-        Ok(Some(Self { is_torn, allocated, tail, tail_at, ..Self::at(file, header, state, bytes) }))
+        Ok(Some(Self { torn_end, allocated, tail, tail_at, ..Self::at(file, header, state, bytes) }))
     }
 
-    /// Truncates a torn append and makes the rest durable, before the store relies on it. Called only after the
+    /// Overwrites a torn append with zeros and makes the rest durable, before the store relies on it. Called only after the
     /// segments were examined: they may prove that the torn append was acknowledged, and then it is evidence.
     pub(crate) fn settle<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
-        if core::mem::take(&mut self.is_torn) {
-            device.truncate(self.file, self.len())?;
-            self.allocated = self.len();
-        }
         self.allocate_ahead(device)?;
         // The last writes of a killed process may not be on the disk yet. They are written again, because a sync that
-        // failed in that process has marked their pages clean, and another one would not cover them.
-        Io::new(device).write_durable(self.file, self.tail_at, &self.tail, IoClass::Manifest)?;
+        // failed in that process has marked their pages clean, and another one would not cover them. The file keeps the space
+        // of a torn append: a full device might not give it a second time.
+        let torn_end = core::mem::take(&mut self.torn_end).max(self.len());
+        let mut bytes = self.tail.clone();
+        bytes.resize((torn_end - self.tail_at) as usize, 0);
+        Io::new(device).write_durable(self.file, self.tail_at, &bytes, IoClass::Manifest)?;
         self.keep_last_page();
         device.sync_dir()
     }
