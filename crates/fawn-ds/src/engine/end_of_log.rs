@@ -3,6 +3,7 @@
 //! A later frame proves that the frames before it were synced. The last frame of an idle log has no later one, so
 //! damage to it would look like a torn write. With the recorded end, recovery reports it as corruption.
 use super::Engine;
+use super::segments::RETRY_MS;
 use crate::format::manifest::ManifestEdit;
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, Watermark};
@@ -18,8 +19,9 @@ impl<D: Device> Engine<D> {
     pub(crate) fn record_end_when_idle(&mut self) {
         for kind in StreamKind::ALL {
             let Stream { flush, recorded_end, .. } = &self.streams[kind];
+            let is_idle = flush.synced != *recorded_end && self.now.mono.ms_since(flush.last_flush) >= IDLE_MS;
             // One comparison at every poll. The rest runs only in the few polls after the stream became idle.
-            if flush.synced != *recorded_end && self.now.mono.ms_since(flush.last_flush) >= IDLE_MS {
+            if is_idle && self.now.mono >= self.edits_retry_at {
                 self.record_end_of_log(kind);
             }
         }
@@ -38,7 +40,10 @@ impl<D: Device> Engine<D> {
             match self.manifest.reserve(&mut self.device, RECORD_BYTES_MAX) {
                 Ok(()) => {}
                 // The record is an extra safeguard: on a full device, deletes and drops come first.
-                Err(error) if error.is_retryable() => return,
+                Err(error) if error.is_retryable() => {
+                    self.edits_retry_at = self.now.mono.plus_ms(RETRY_MS);
+                    return;
+                }
                 Err(error) => return drop(self.poison(&error)),
             }
             self.manifest.commit(&[ManifestEdit::EndOfLog { stream: kind, end }]);

@@ -158,6 +158,8 @@ pub struct Engine<D: Device> {
     pub(crate) manifest: ManifestFile,
     /// Time to certify the manifest's last commit, unless another commit follows first.
     pub(crate) certify_at: MonoMs,
+    /// Time before which edits that found no space in the manifest, and for which nobody waits, are not tried again.
+    pub(crate) edits_retry_at: MonoMs,
     /// By place; a vacant place has an empty range.
     pub(crate) ranges: Vec<RangeState>,
     /// Ids of `ranges`, separate so that a search touches one cache line.

@@ -8,7 +8,9 @@ impl<D: Device> Engine<D> {
     /// Time by which a poll is due for such work, although no I/O completes; a time that has passed: at once.
     pub fn upkeep_at(&self) -> Option<MonoMs> {
         let manifest_at = self.manifest.retry_at().filter(|_| self.poisoned.is_none());
-        [self.scrub_at(), self.clean_at(), self.sort_at(), manifest_at].into_iter().flatten().min()
+        // A clear that found no space: cleaning of its range waits for it.
+        let clears_at = (self.has_unlisted_clear && self.now.mono < self.edits_retry_at).then_some(self.edits_retry_at);
+        [self.scrub_at(), self.clean_at(), self.sort_at(), manifest_at, clears_at].into_iter().flatten().min()
     }
 
     /// Reads, writes and syncs that have completed.

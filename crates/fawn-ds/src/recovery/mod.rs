@@ -153,6 +153,7 @@ impl<D: Device> Engine<D> {
             store,
             manifest,
             certify_at: MonoMs(0),
+            edits_retry_at: MonoMs(0),
             ranges: Vec::new(),
             range_ids: Vec::new(),
             segments: SegmentTable::new(segment_bytes, identity.pointers),

@@ -1,7 +1,9 @@
 //! Commits for which a full device has no space: they wait, free what they can, and never end the store.
 use crate::support::{RANGE, TestNode, TestWrite, scanned};
 use fawn_ds::internals::Options;
+use fawn_ds::internals::format::manifest::{ManifestVerdict, decode_all};
 use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, KeyRange, Now, RangeId};
 
@@ -150,4 +152,54 @@ fn a_rewritten_manifest_knows_its_allocated_end() {
         }
         assert_eq!(node.engine.poisoned(), None, "a blob of {len} bytes");
     }
+}
+
+/// The space of a torn append stays the manifest's: a full device might not give it a second time.
+#[test]
+fn an_append_that_was_torn_on_a_full_device_leaves_its_space() {
+    let mut torn = 0;
+    for seed in 0..60 {
+        let (disk, mut node) = store_of(8);
+        disk.set_capacity_bytes(Some(used_bytes(&disk)));
+        for _ in 0..16 + seed % 5 {
+            node.engine.put_blob(5, &[1; 1_000]).unwrap();
+            node.turn();
+        }
+        node.engine.put_blob(5, &[2; 1_000]).unwrap();
+        disk.crash(seed);
+        let verdict = decode_all(&disk.contents("manifest").unwrap()).unwrap().verdict;
+        torn += u64::from(matches!(verdict, ManifestVerdict::TornAt { .. }));
+        for opening in 0..3 {
+            let now = Now::at(10_000 * (opening + 1));
+            let node = TestNode::open(&disk, options(), now).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            drop(node);
+            disk.kill(seed);
+        }
+        let mut node = TestNode::open(&disk, options(), Now::at(100_000)).unwrap();
+        node.engine.drop_range(RANGE).unwrap();
+        poll_for_a_minute(&mut node);
+        assert!(disk.names().len() < 10, "seed {seed}: {:?}", disk.names());
+    }
+    println!("{torn} of 60 appends were torn");
+    assert!(torn > 5, "{torn} of 60 appends were torn");
+}
+
+/// The end of the log is recorded once there is space. Until then a poll costs no system call for that.
+#[test]
+fn an_idle_store_seldom_asks_a_full_device_for_space() {
+    let (disk, mut node) = store_of(8);
+    disk.set_full(true);
+    while node.engine.put_blob(5, &[1]).is_ok() {
+        node.turn();
+    }
+    node.append(&[TestWrite { key: b"last".to_vec(), value: Some(vec![1; 10]), expires_at_ms: 0 }]).unwrap();
+    node.settle();
+    node.now = node.now.plus_ms(2_000);
+    let before = disk.counted(OpKind::Allocate);
+    for _ in 0..1_000 {
+        node.engine.poll(node.now, &mut Vec::new());
+        node.now = node.now.plus_ms(1);
+    }
+    let asked = disk.counted(OpKind::Allocate) - before;
+    assert!((1..=40).contains(&asked), "{asked} allocations in a second");
 }
