@@ -143,12 +143,12 @@ pub enum OpenError {
         /// The evidence.
         detail: String,
     },
-    /// A listed segment is missing.
+    /// A listed segment or run is missing.
     #[error(
         "{file} is listed in the manifest but missing; restore it, or save what is left with `fawn check --repair`"
     )]
     SegmentMissing {
-        /// Name of the segment's file.
+        /// Name of the segment's or the run's file.
         file: String,
     },
     /// Corruption below the synced watermark: acknowledged writes may be lost.

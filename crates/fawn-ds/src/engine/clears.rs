@@ -4,15 +4,16 @@
 //! they are read. Cleaning depends on it: survivors lie in no order of versions, so the clear's record alone could not
 //! tell those before it from those after it.
 use super::Engine;
+use super::segments::RETRY_MS;
 use crate::format::manifest::ManifestEdit;
 use crate::range::Clears;
 use fawn_flash::Device;
-use fawn_types::Version;
+use fawn_types::{Durability, Version};
 
 impl<D: Device> Engine<D> {
     /// Queues the manifest edits of clears that are durably committed.
     pub(crate) fn list_clears(&mut self) {
-        if !self.has_unlisted_clear {
+        if !self.has_unlisted_clear || self.now.mono < self.edits_retry_at {
             return;
         }
         self.has_unlisted_clear = false;
@@ -27,9 +28,15 @@ impl<D: Device> Engine<D> {
             if range.durably_committed() < committed {
                 // A crash may still undo the clear.
                 self.ranges[at].marks.is_wanted = range.needs_marks();
+                if self.options.durability == Durability::Memory && (self.full || self.runs() > 0) {
+                    // In this mode only full segments are synced, and a full store fills none. The drop of runs and cleaning wait.
+                    self.want_durable(at, committed);
+                }
             } else if self.reserve_manifest_to_free(0).is_ok() {
                 let edit = ManifestEdit::ClearRange { range: id, version: committed };
                 self.ranges[at].cleared.listing = Some((self.manifest.commit(&[edit]), committed));
+            } else {
+                self.edits_retry_at = self.now.mono.plus_ms(RETRY_MS);
             }
         }
     }

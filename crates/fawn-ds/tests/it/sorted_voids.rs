@@ -212,3 +212,46 @@ fn a_sweep_ends_once_a_clear_has_made_all_its_runs_void() {
         assert!(harness.engine.stats().sort_searches < searches + 5, "{parts}");
     }
 }
+
+/// The process ends between the listing of the clear and the drop of the runs that it has made void.
+#[test]
+fn an_opening_finds_the_runs_that_a_clear_made_void() {
+    let keys = keys(400);
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut harness = RangeHarness::new(disk, each_segment(Durability::Sync), true);
+    harness.add(1, KeyRange::ALL);
+    fill_runs(&mut harness, &keys);
+    // Runs of one age: no merge is due that would drop them as well.
+    let rest = |harness: &mut RangeHarness| {
+        (0..1000).for_each(|_| {
+            harness.now = harness.now.plus_ms(100);
+            harness.turn();
+        });
+    };
+    rest(&mut harness);
+    harness.engine.hold_runs(true);
+    harness.clear(ID.0);
+    harness.settle();
+    (0..20).for_each(|_| harness.turn());
+    assert!(harness.engine.runs() > 0, "held");
+    harness.reopen(1, false);
+    rest(&mut harness);
+    assert_eq!(harness.engine.runs(), 0, "{:?}", harness.engine);
+    harness.check(&keys, "cleared");
+}
+
+/// In this mode only full segments are synced, and nothing is written after the clear.
+#[test]
+fn a_clear_in_the_mode_memory_gives_the_space_of_runs_back() {
+    let keys = keys(400);
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut harness = RangeHarness::new(disk, each_segment(Durability::Memory), true);
+    harness.add(1, KeyRange::ALL);
+    fill_runs(&mut harness, &keys);
+    harness.clear(ID.0);
+    (0..2000).for_each(|_| {
+        harness.now = harness.now.plus_ms(10);
+        harness.turn();
+    });
+    assert_eq!(harness.engine.runs(), 0, "{:?}", harness.engine);
+}

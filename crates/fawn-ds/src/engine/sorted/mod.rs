@@ -34,7 +34,7 @@ use crate::format::segment::NumberFacts;
 use crate::format::{RangeNumber, StoreUuid};
 use crate::log::failures::ReadFailures;
 use crate::sorted::{Run, RunError};
-use fawn_flash::{Device, FileId};
+use fawn_flash::{Device, DeviceError, FileId};
 use fawn_types::{RingKey, Version};
 pub(super) use gather::{CleanGoal, run_record};
 pub(super) use job::SortJobId;
@@ -286,6 +286,8 @@ impl<D: Device> Engine<D> {
             self.sorted.enter(entry, run, file);
         }
         self.sorted.is_active = self.manifest.state().indexes_deletes;
+        // The process before may have ended between a clear and the drop of the runs that it made void.
+        self.sorted.note_void();
         Ok(())
     }
 
@@ -337,12 +339,11 @@ pub(crate) fn open_run<D: Device>(
     entry: RunEntry,
 ) -> Result<(Run, FileId), OpenError> {
     let header = RunHeader { uuid: entry.uuid, store };
+    let file = run::file_name(entry.uuid);
     Run::open(device, header, secret, entry.file_bytes).map_err(|error| match error {
+        RunError::Device(DeviceError::NotFound { .. }) => OpenError::SegmentMissing { file },
         RunError::Device(error) => error.into(),
-        error => {
-            let file = run::file_name(entry.uuid);
-            OpenError::Corrupt { file, from_bytes: 0, to_bytes: 0, detail: error.to_string() }
-        }
+        error => OpenError::Corrupt { file, from_bytes: 0, to_bytes: 0, detail: error.to_string() },
     })
 }
 
