@@ -31,13 +31,17 @@ impl<D: Device> Engine<D> {
         report: &mut OpenReport,
     ) -> Result<(), OpenError> {
         self.manifest.settle(&mut self.device)?;
-        for name in &orphans {
-            self.device.unlink(name)?;
+        for name in orphans {
+            match self.device.unlink(&name) {
+                Ok(()) => report.orphans_removed.push(name),
+                // The next opening removes it.
+                Err(error) if error.is_retryable() => tracing::warn!(%error, "an unlisted file stays for now"),
+                Err(error) => return Err(error.into()),
+            }
         }
-        if !orphans.is_empty() {
+        if !report.orphans_removed.is_empty() {
             self.device.sync_dir()?;
         }
-        report.orphans_removed = orphans;
         for scanned in scanned.iter().filter(|scanned| scanned.entry.seal.is_none()) {
             self.confirm_end(scanned)?;
         }

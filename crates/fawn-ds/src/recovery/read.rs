@@ -32,6 +32,7 @@ impl<D: Device> Engine<D> {
             (segment.is_sorted, segment.is_cleaned) = (entry.is_sorted, entry.is_sorted);
             self.segments.insert(segment);
         }
+        self.measure_device();
         let mut builder = IndexBuilder::new(self);
         let from = builder.load_checkpoint(report);
         let scanned = listed.iter().filter(|(_, entry)| entry.sequence >= from[entry.stream].sequence).count() as u64;

@@ -19,9 +19,12 @@ fn acknowledge(node: &mut TestNode) {
 
 /// Opens a store of so many segments again and again. In each opening, hot keys are overwritten and one or two new ones are
 /// written, which keep segments from dying whole.
-fn open_often(segments: u64, hot: u64, cold: u64) {
+fn open_often(segments: u64, hot: u64, cold: u64, is_of_device: bool) {
     let disk = SimDisk::new(SimOptions::default());
-    let options = Options { capacity_bytes: Some(segments * SEGMENT_BYTES), ..small(Durability::Sync) };
+    let capacity_bytes = segments * SEGMENT_BYTES;
+    // The manifest and checkpoints are besides the segments.
+    disk.set_capacity_bytes(is_of_device.then_some(capacity_bytes + (360 << 10)));
+    let options = Options { capacity_bytes: (!is_of_device).then_some(capacity_bytes), ..small(Durability::Sync) };
     let (mut now, mut rng, mut deferred) = (Now::at(1_000), Rng::new(1), 0);
     for opening in 0..OPENINGS {
         let mut node = TestNode::open(&disk, options.clone(), now).unwrap();
@@ -58,6 +61,8 @@ fn open_often(segments: u64, hot: u64, cold: u64) {
 /// which each begins to confirm anew, until hardly any space is left.
 #[test]
 fn openings_of_short_duration_do_not_fill_the_store() {
-    open_often(64, 600, 2);
-    open_often(24, 150, 1);
+    open_often(64, 600, 2, false);
+    open_often(24, 150, 1, false);
+    // The device is the limit.
+    open_often(64, 600, 2, true);
 }
