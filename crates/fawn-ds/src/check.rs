@@ -14,11 +14,15 @@ use crate::recovery::left_tail::{SegmentTail, TailFrames};
 use crate::sorted::{Run, RunCheck, RunError};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Length of one read, bytes. It bounds the check's memory, except for frames that straddle reads.
 const READ_BYTES: u32 = 1 << 20;
+
+/// Finding about an unlisted run, if the manifest has lost commits.
+const LOST_RUN: &str =
+    "an unlisted run, which the manifest may have lost: some records may be in it alone; restore the manifest";
 
 /// Per local number: the offset of its first record in a segment, and the count of its records there.
 type RangeCounts = BTreeMap<RangeNumber, (u32, u64)>;
@@ -90,7 +94,11 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
     device.lock()?;
     let names = device.list()?;
     let mut report = CheckReport::default();
-    let Some(decoded) = check_manifest(device, &mut report) else { return Ok(report) };
+    let Some(decoded) = check_manifest(device, &mut report) else {
+        let runs = names.iter().filter(|name| run::is_file_name(name));
+        runs.for_each(|name| report.add(Severity::Damage, name, 0, LOST_RUN));
+        return Ok(report);
+    };
     let state = &decoded.state;
     let tail = check_tail(device, state, &mut report);
     let mut listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| (slot, entry)).collect();
@@ -107,7 +115,8 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
     }
     check_checkpoints(device, &decoded, &mut report);
     check_runs(device, &decoded, &mut report);
-    check_unlisted(device, &names, &decoded, &mut report);
+    let has_lost_end = has_lost_end(&names, &decoded, &segments);
+    check_unlisted(device, &names, &decoded, has_lost_end, &mut report);
     Ok(report)
 }
 
@@ -344,29 +353,58 @@ fn check_runs<D: Device>(device: &mut D, decoded: &DecodedManifest, report: &mut
     }
 }
 
-/// Reports unlisted files. They are orphans of a crash, unless the manifest lost the listing of a segment with data.
-fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &DecodedManifest, report: &mut CheckReport) {
+/// Whether the manifest lacks commits at its end, by what the listed files say.
+fn has_lost_end(names: &[String], decoded: &DecodedManifest, segments: &[CheckedSegment<'_>]) -> bool {
+    let state = &decoded.state;
+    let is_newer = |segment: &CheckedSegment<'_>| {
+        segment.scan.generation > state.generation || segment.ranges.keys().any(|number| *number > state.last_number)
+    };
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let listed = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid));
+    let mut listed = listed.chain(state.runs.iter().map(|entry| run::file_name(entry.uuid)));
+    matches!(decoded.verdict, ManifestVerdict::CorruptAt { .. })
+        || segments.iter().any(is_newer)
+        // The commit that dropped a missing file may be among the lost ones.
+        || listed.any(|name| !names.contains(name.as_str()))
+}
+
+/// Reports unlisted files. They are orphans of a crash, unless the manifest lost the listing of a segment with data or of
+/// a run.
+fn check_unlisted<D: Device>(
+    device: &mut D,
+    names: &[String],
+    decoded: &DecodedManifest,
+    mut has_lost_end: bool,
+    report: &mut CheckReport,
+) {
     let state = &decoded.state;
     let is_listed =
         |name: &str| state.segments.iter().any(|(&slot, entry)| segment::file_name(slot, entry.uuid) == name);
     for name in names {
         let mut checkpoints = state.checkpoints.iter().map(|entry| checkpoint::file_name(entry.uuid));
-        let mut runs = state.runs.iter().map(|entry| run::file_name(entry.uuid));
-        if run::is_file_name(name) && runs.all(|listed| listed != *name) {
-            report.add(Severity::Note, name, 0, "an unlisted run; the next open removes it");
-        } else if checkpoint::is_file_name(name) && checkpoints.all(|listed| listed != *name) {
+        if checkpoint::is_file_name(name) && checkpoints.all(|listed| listed != *name) {
             report.add(Severity::Note, name, 0, "an unlisted checkpoint; the next open removes it");
         } else if name == manifest::NEW_FILE_NAME {
             report.add(Severity::Note, name, 0, "an unfinished rewrite of the manifest; the next open removes it");
         } else if segment::is_file_name(name) && !is_listed(name) {
             let (severity, detail) = match holds_newer_data(device, name, decoded.header.store, state.last_sequence) {
                 Ok(true) => {
+                    has_lost_end = true;
                     (Severity::Damage, "holds data but is not listed: the manifest lost its end; restore it".into())
                 }
                 Ok(false) => (Severity::Note, "an unlisted segment; the next open removes it".into()),
                 Err(error) => (Severity::Damage, error.to_string()),
             };
             report.add(severity, name, 0, detail);
+        }
+    }
+    // After the segments, which may show that the manifest lost its end.
+    let runs: BTreeSet<String> = state.runs.iter().map(|entry| run::file_name(entry.uuid)).collect();
+    for name in names.iter().filter(|name| run::is_file_name(name) && !runs.contains(*name)) {
+        if has_lost_end {
+            report.add(Severity::Damage, name, 0, LOST_RUN);
+        } else {
+            report.add(Severity::Note, name, 0, "an unlisted run; the next open removes it");
         }
     }
 }

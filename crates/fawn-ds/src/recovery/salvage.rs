@@ -16,6 +16,7 @@ use crate::format::manifest::{
     slots_max,
 };
 use crate::format::record::{RecordKind, Stored};
+use crate::format::run;
 use crate::format::scan::{ScanInput, Scanner};
 use crate::format::segment::{self, SegmentHeader, StreamKind};
 use crate::format::walk::{RecordWalk, WalkInput, WalkReport};
@@ -34,7 +35,7 @@ use std::collections::BTreeSet;
 pub struct SalvageReport {
     /// The check's findings, notes among them.
     pub findings: Vec<CheckFinding>,
-    /// Listed segments that are missing or cannot be opened.
+    /// Listed segments and runs that are missing or cannot be opened, and runs that the manifest may have lost.
     pub missing: Vec<LostPart>,
 }
 
@@ -110,6 +111,7 @@ impl<D: Device> Engine<D> {
         let missing = forget_missing(&mut state, &found);
         // Without a manifest nothing tells which frames of the tail file are cut off. An unreadable one is lost.
         let tail = has_manifest.then(|| TailFrames::read(&mut device, &state).ok()).flatten().unwrap_or_default();
+        let unlisted_runs = unlisted_runs(&state, &names, &findings, has_manifest);
         let numbers = survey(&mut device, &mut found, &tail, identity.segment_bytes);
         adopt_numbers(&mut state, numbers);
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
@@ -117,6 +119,11 @@ impl<D: Device> Engine<D> {
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
         engine.left_tail = tail;
         let lost_runs = engine.open_intact_runs();
+        if !lost_runs.is_empty() && engine.runs() == 0 {
+            // Copies in sorted segments are all that is left of the runs' records. An intact run would keep them hidden:
+            // it may have a newer record or delete whose segment is gone, and the log's records hide those of runs.
+            found.iter_mut().for_each(|segment| segment.entry.is_sorted = false);
+        }
         engine.take_records(&found)?;
         engine.missing =
             findings.iter().find(|finding| finding.severity == Severity::Damage).map(|finding| EngineError::Corrupt {
@@ -127,7 +134,8 @@ impl<D: Device> Engine<D> {
         engine.finish_ranges(&mut OpenReport::default());
         StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
         engine.hold_left_tail();
-        let lost = lost_runs.into_iter().map(|(file, _)| LostPart { file, from_bytes: 0, to_bytes: 0, records: None });
+        let lost_runs = lost_runs.into_iter().map(|(file, _)| file).chain(unlisted_runs);
+        let lost = lost_runs.map(|file| LostPart { file, from_bytes: 0, to_bytes: 0, records: None });
         let missing = missing.into_iter().chain(lost).collect();
         Ok((engine, SalvageReport { findings, missing }))
     }
@@ -277,6 +285,23 @@ fn forget_missing(state: &mut ManifestState, found: &[FoundSegment]) -> Vec<Lost
         records: entry.seal.as_ref().map(|seal| seal.facts.records()),
     });
     lost.collect()
+}
+
+/// Runs that the manifest's lost part may have listed. Their records cannot be taken: the secret that orders them, the
+/// runs' ages, or the merges that replaced them are lost with it.
+fn unlisted_runs(
+    state: &ManifestState,
+    names: &[String],
+    findings: &[CheckFinding],
+    has_manifest: bool,
+) -> Vec<String> {
+    let is_lost = |name: &&String| {
+        let is_listed = state.runs.iter().any(|entry| run::file_name(entry.uuid) == **name);
+        // The check decides whether an unlisted run is an orphan of a crash.
+        let is_damage = |finding: &CheckFinding| finding.severity == Severity::Damage && finding.file == **name;
+        run::is_file_name(name) && !is_listed && (!has_manifest || findings.iter().any(is_damage))
+    };
+    names.iter().filter(is_lost).cloned().collect()
 }
 
 /// Finds the segments' ends, and the local numbers of their records.

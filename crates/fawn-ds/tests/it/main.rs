@@ -66,6 +66,7 @@ mod runs_damaged;
 mod runs_merged;
 mod runs_written;
 mod salvage;
+mod salvage_runs;
 mod scan;
 mod scan_damage;
 mod scans_resumed;

@@ -11,14 +11,14 @@ use std::ops::Range;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A record of a sound store.
-struct PlacedRecord {
-    file: String,
-    bytes: Range<u64>,
-    version: Version,
-    key: Vec<u8>,
+/// A record of a segment.
+pub(crate) struct PlacedRecord {
+    pub(crate) file: String,
+    pub(crate) bytes: Range<u64>,
+    pub(crate) version: Version,
+    pub(crate) key: Vec<u8>,
     /// `None`: a tombstone.
-    value: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
 }
 
 /// Result of a dump: content, what it reports, whether damage was found.
@@ -56,34 +56,43 @@ fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
     disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name))).collect()
 }
 
-fn segments(disk: &SimDisk) -> Vec<String> {
+pub(crate) fn segments(disk: &SimDisk) -> Vec<String> {
     disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect()
 }
 
 /// All puts and tombstones of a sound store.
-fn records(disk: &SimDisk) -> Vec<PlacedRecord> {
+pub(crate) fn records(disk: &SimDisk) -> Vec<PlacedRecord> {
     let mut found = Vec::new();
     for file in segments(disk) {
-        let bytes = disk.contents(&file).unwrap();
-        let header = segment::decode(&bytes).unwrap();
-        let input = WalkInput { uuid: header.uuid, end: bytes.len() as u32, written: 4096 };
-        let mut walk = RecordWalk::new(input);
-        let mut visit = |offset: u32, stored: &Stored<'_>| {
-            let record = &stored.record;
-            if matches!(record.kind, RecordKind::Put | RecordKind::Tombstone) {
-                found.push(PlacedRecord {
-                    file: file.clone(),
-                    bytes: u64::from(offset)..u64::from(offset) + stored.encoded_len as u64,
-                    version: record.version,
-                    key: record.key.to_vec(),
-                    value: (record.kind == RecordKind::Put).then(|| record.value.to_vec()),
-                });
-            }
-        };
-        walk.push(&bytes[4096..], &mut visit);
-        assert_eq!(walk.finish(&mut visit).gaps, [], "{file}");
+        let (records, report) = records_of(disk, &file);
+        assert_eq!(report.gaps, [], "{file}");
+        found.extend(records);
     }
     found
+}
+
+/// All puts and tombstones of a segment with an intact header.
+pub(crate) fn records_of(disk: &SimDisk, file: &str) -> (Vec<PlacedRecord>, WalkReport) {
+    let mut found = Vec::new();
+    let bytes = disk.contents(file).unwrap();
+    let header = segment::decode(&bytes).unwrap();
+    let input = WalkInput { uuid: header.uuid, end: bytes.len() as u32, written: 4096 };
+    let mut walk = RecordWalk::new(input);
+    let mut visit = |offset: u32, stored: &Stored<'_>| {
+        let record = &stored.record;
+        if matches!(record.kind, RecordKind::Put | RecordKind::Tombstone) {
+            found.push(PlacedRecord {
+                file: file.to_owned(),
+                bytes: u64::from(offset)..u64::from(offset) + stored.encoded_len as u64,
+                version: record.version,
+                key: record.key.to_vec(),
+                value: (record.kind == RecordKind::Put).then(|| record.value.to_vec()),
+            });
+        }
+    };
+    walk.push(&bytes[4096..], &mut visit);
+    let report = walk.finish(&mut visit);
+    (found, report)
 }
 
 /// The newest of these records for each key.

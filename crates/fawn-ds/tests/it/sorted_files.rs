@@ -10,7 +10,7 @@ use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
 use std::collections::BTreeMap;
 
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub(crate) fn put(node: &mut TestNode, key: &[u8], value: Option<&[u8]>) {
     let write = TestWrite { key: key.to_vec(), value: value.map(<[u8]>::to_vec), expires_at_ms: 0 };
@@ -37,7 +37,7 @@ pub(crate) fn sort_out(node: &mut TestNode) {
 }
 
 /// A closed store with runs, part of its keys overwritten or deleted since they were sorted.
-fn store(seed: u64) -> (SimDisk, Content) {
+pub(crate) fn store(seed: u64) -> (SimDisk, Content) {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
     let mut node = TestNode::open(&disk, sorted(Durability::Sync), Now::at(1_000)).unwrap();
     let (mut rng, mut content) = (Rng::new(seed), Content::new());

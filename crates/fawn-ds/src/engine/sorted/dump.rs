@@ -71,16 +71,21 @@ impl<D: Device> Engine<D> {
         let Some(range) = self.range_ids[at].filter(|_| has_entry || self.candidates(at, hash).next().is_some()) else {
             return false;
         };
+        // Damage elsewhere makes an absence an error for clients. Here such an error would dump the put that an intact
+        // tombstone hides.
+        let missing = self.missing.take();
         // Without the runs first: the log may have a copy of the run's record, of the same version.
         let runs = core::mem::take(&mut self.sorted.runs);
         let has_put = self.find_for_dump(range, hash, record.key);
         self.sorted.runs = runs;
-        match has_put {
+        let is_in_log = match has_put {
             Some(false) => self.find_for_dump(range, hash, record.key) == Some(false),
             Some(true) => true,
             // An unreadable record of the log may be another key's.
             None => false,
-        }
+        };
+        self.missing = missing;
+        is_in_log
     }
 
     /// Whether the key has a put, expired or not; `None`: a record cannot be read.

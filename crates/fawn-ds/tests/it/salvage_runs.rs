@@ -1,0 +1,195 @@
+//! Dumps of damaged stores with runs: deletes hold, and every run that cannot be read is reported as lost.
+use crate::salvage::{PlacedRecord, records, records_of, segments};
+use crate::sorted_files::{Content, put, runs, store};
+use crate::sorted_tier::sorted;
+use crate::support::{TestNode, manifest_commits};
+use fawn_ds::internals::check::{Severity, check};
+use fawn_ds::internals::format::manifest::{self, ManifestState, ManifestVerdict};
+use fawn_ds::internals::format::{run, segment};
+use fawn_ds::internals::{Options, SalvageReport, open_for_salvage};
+use fawn_flash::sim::Loss;
+use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, Now};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The keys that a dump visits, and the damage that its opening found.
+fn salvaged(disk: &SimDisk) -> (Content, SalvageReport) {
+    let options = Options { secret: None, ..sorted(Durability::Sync) };
+    let (mut engine, found) = open_for_salvage(|| Ok(SimDevice::attach(disk)), &options, Now::at(90_000)).unwrap();
+    let mut dumped = Content::new();
+    let report = engine.dump(|_, record| {
+        let before = dumped.insert(record.key.to_vec(), record.value.to_vec());
+        assert_eq!(before, None, "each key is visited once");
+        Ok::<_, ()>(())
+    });
+    assert_eq!(report.unwrap().records, dumped.len() as u64);
+    (dumped, found)
+}
+
+fn unlink(disk: &SimDisk, name: &str) {
+    SimDevice::attach(disk).unlink(name).unwrap();
+}
+
+/// Adds new keys to a store with runs and deletes keys of the runs, in turn. Returns the deleted keys.
+fn delete_sorted(disk: &SimDisk, content: &mut Content) -> BTreeSet<Vec<u8>> {
+    // Without a checkpoint behind the new records, each opening reads them.
+    let options = Options { checkpoint_log_bytes_min: u64::MAX, ..sorted(Durability::Sync) };
+    let mut node = TestNode::open(disk, options, Now::at(9_000)).unwrap();
+    let deleted: BTreeSet<Vec<u8>> = content.keys().step_by(20).cloned().collect();
+    for (i, key) in deleted.iter().enumerate() {
+        let (new, value) = (format!("new-{i:04}").into_bytes(), vec![i as u8; 200]);
+        put(&mut node, &new, Some(&value[..]));
+        put(&mut node, key, None);
+        content.insert(new, value);
+        content.remove(key);
+        node.settle();
+    }
+    node.engine.close().unwrap();
+    deleted
+}
+
+#[test]
+fn damage_of_one_record_brings_no_deleted_key_back_from_a_run() {
+    let (disk, mut content) = store(21);
+    let deleted = delete_sorted(&disk, &mut content);
+    let placed = records(&disk);
+    let deletes = placed.iter().filter(|record| record.value.is_none() && deleted.contains(&record.key)).count();
+    assert!(deletes >= 10, "{deletes} of {} deletes are in the log", deleted.len());
+    let other_puts = placed.iter().filter(|record| record.value.is_some() && !deleted.contains(&record.key));
+    let mut found_damaged = 0;
+    for hit in other_puts.step_by(7) {
+        let at = hit.bytes.start.midpoint(hit.bytes.end);
+        disk.flip_bits(&hit.file, at, 1);
+        let (mut dumped, found) = salvaged(&disk);
+        disk.flip_bits(&hit.file, at, 1);
+        // An opening reads only what the checkpoint does not have; the dump finds the rest.
+        found_damaged += u32::from(found.is_damaged());
+        let mut expected = content.clone();
+        // An older version of the hit key may be left, or nothing.
+        dumped.remove(&hit.key);
+        expected.remove(&hit.key);
+        let back: Vec<_> = dumped.keys().filter(|key| !expected.contains_key(*key)).collect();
+        assert!(back.is_empty(), "{} at {at}: {} keys are back, {} deleted", hit.file, back.len(), deleted.len());
+        assert!(dumped == expected, "{} at {at}: {} of {} keys", hit.file, dumped.len(), expected.len());
+    }
+    assert!(found_damaged >= 3, "{found_damaged} openings found the damage");
+}
+
+/// The runs in the directory that the manifest does not list, or all if it cannot be read.
+fn unlisted_runs(disk: &SimDisk) -> Vec<String> {
+    let state = disk.contents("manifest").and_then(|bytes| manifest::decode_all(&bytes).ok());
+    let listed = state.map(|decoded| decoded.state.runs).unwrap_or_default();
+    let listed: Vec<String> = listed.iter().map(|entry| run::file_name(entry.uuid)).collect();
+    runs(disk).into_iter().filter(|name| !listed.contains(name)).collect()
+}
+
+/// The check calls each unlisted run damaged, and a salvage reports it as lost. Returns their number.
+fn expect_unlisted_runs_lost(disk: &SimDisk, context: &str) -> usize {
+    let unlisted = unlisted_runs(disk);
+    let report = check(&mut SimDevice::attach(disk)).unwrap();
+    let (_, found) = salvaged(disk);
+    assert!(!report.is_sound() && found.is_damaged(), "{context}: {report:?}");
+    for name in &unlisted {
+        let finding = report.findings.iter().find(|finding| finding.file == *name);
+        assert!(finding.is_some_and(|finding| finding.severity == Severity::Damage), "{context}, {name}: {report:?}");
+        let parts = found.missing.iter().filter(|part| part.file == *name && part.records.is_none()).count();
+        assert_eq!(parts, 1, "{context}, {name}: {:?}", found.missing);
+    }
+    unlisted.len()
+}
+
+#[test]
+fn runs_of_a_store_without_a_manifest_are_reported_as_lost() {
+    let (disk, _) = store(22);
+    let all = runs(&disk).len();
+    unlink(&disk, "manifest");
+    assert_eq!(expect_unlisted_runs_lost(&disk, "no manifest"), all);
+    assert!(all >= 1);
+}
+
+#[test]
+fn runs_that_a_corrupt_manifest_lost_are_reported_as_lost() {
+    let (disk, _) = store(23);
+    let bytes = disk.contents("manifest").unwrap();
+    let mut lost = 0;
+    for (at, end) in manifest_commits(&bytes) {
+        let at = (at + 32).min(end - 1) as u64;
+        disk.flip_bits("manifest", at, 2);
+        let decoded = manifest::decode_all(&disk.contents("manifest").unwrap());
+        // The last commit may be torn: no later one says that it was synced.
+        if decoded.is_err() || decoded.is_ok_and(|found| matches!(found.verdict, ManifestVerdict::CorruptAt { .. })) {
+            lost += expect_unlisted_runs_lost(&disk, &format!("manifest flipped at {at}"));
+        }
+        disk.flip_bits("manifest", at, 2);
+    }
+    assert!(lost >= 1, "a flip in the first commit loses all of it");
+}
+
+#[test]
+fn an_unlisted_run_of_a_store_with_other_damage_is_no_loss() {
+    let (disk, mut content) = store(24);
+    delete_sorted(&disk, &mut content);
+    let orphan = run::file_name(fawn_ds::internals::format::SegmentUuid([9; 16]));
+    disk.put(&orphan, &disk.contents(&runs(&disk)[0]).unwrap());
+    let placed = records(&disk);
+    let hit = placed.iter().find(|record| record.key.starts_with(b"new-")).unwrap();
+    disk.flip_bits(&hit.file, hit.bytes.start.midpoint(hit.bytes.end), 1);
+    let report = check(&mut SimDevice::attach(&disk)).unwrap();
+    let finding = report.findings.iter().find(|finding| finding.file == orphan).unwrap();
+    assert!(!report.is_sound() && finding.severity == Severity::Note, "the manifest is whole: {report:?}");
+    assert_eq!(salvaged(&disk).1.missing, []);
+}
+
+fn sorted_segments(state: &ManifestState) -> Vec<String> {
+    let sorted = state.segments.iter().filter(|(_, entry)| entry.is_sorted);
+    sorted.map(|(&slot, entry)| segment::file_name(slot, entry.uuid)).collect()
+}
+
+/// A store that was killed right after segments were sorted, and before they were dropped; the names of these segments.
+fn killed_after_a_sort(seed: u64) -> (SimDisk, Vec<String>) {
+    let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+    let mut node = TestNode::open(&disk, sorted(Durability::Sync), Now::at(1_000)).unwrap();
+    let mut rng = Rng::new(seed);
+    for i in 0..8_000u64 {
+        let key = format!("key-{:05}", rng.below(1_500)).into_bytes();
+        let value = (rng.below(6) > 0).then(|| vec![i as u8; 100 + rng.below(200) as usize]);
+        put(&mut node, &key, value.as_deref());
+        node.turn();
+        if node.engine.runs() == 0 {
+            continue;
+        }
+        let image = disk.image(Loss::Process, i);
+        let state = manifest::decode_all(&image.contents("manifest").unwrap()).unwrap().state;
+        let sorted = sorted_segments(&state);
+        if !sorted.is_empty() && !state.runs.is_empty() {
+            return (image, sorted);
+        }
+    }
+    panic!("no manifest lists a sorted segment: {:?}", node.engine);
+}
+
+#[test]
+fn records_of_sorted_segments_are_dumped_once_all_runs_are_lost() {
+    let (disk, sorted) = killed_after_a_sort(25);
+    runs(&disk).iter().for_each(|name| unlink(&disk, name));
+    let (dumped, found) = salvaged(&disk);
+    assert!(found.is_damaged() && !found.missing.is_empty());
+    let mut elsewhere = BTreeSet::new();
+    let mut newest: BTreeMap<Vec<u8>, PlacedRecord> = BTreeMap::new();
+    let intact = |file: &String| segment::decode(&disk.contents(file).unwrap()).is_ok();
+    for file in segments(&disk).into_iter().filter(intact) {
+        for record in records_of(&disk, &file).0 {
+            if !sorted.contains(&file) {
+                elsewhere.insert(record.key);
+            } else if newest.get(&record.key).is_none_or(|other| record.version > other.version) {
+                newest.insert(record.key.clone(), record);
+            }
+        }
+    }
+    newest.retain(|key, _| !elsewhere.contains(key));
+    assert!(newest.len() > 10, "{} keys are in {sorted:?} alone", newest.len());
+    for (key, record) in newest {
+        assert!(dumped.get(&key) == record.value.as_ref(), "{key:?} of {}", record.file);
+    }
+}
