@@ -78,16 +78,40 @@ impl Check {
         eprintln!("{}: {}; {keys} keys are left", self.dir.display(), losses.describe());
         losses.explain();
         confirm(self.yes, target.path())?;
-        let copied = write_repaired(&layout, &target, HashSecret(random_bytes()?))?;
+        let copied = write_repaired(&layout, &target, HashSecret(random_bytes()?), &losses)?;
         drop(layout);
         if !verify(target.path())? {
             return refuse(target.path(), "the copy is corrupt, as listed; look at the kernel's log and at the disk");
         }
-        let (dir, target) = (self.dir.display(), target.path().display());
-        println!("{copied} keys copied to {target}, which is sound. {dir} is unchanged. To use the copy:");
-        println!("  mv {dir} {dir}.damaged && mv {target} {dir}");
+        let (shown, copy) = (self.dir.display(), target.path().display());
+        println!("{copied} keys copied to {copy}, which is sound. {shown} is unchanged. To use the copy:");
+        println!("  {}", swap_commands(&self.dir, target.path()));
         Ok(())
     }
+}
+
+/// The shell commands that put the copy in the place of the damaged directory.
+fn swap_commands(dir: &Path, copy: &Path) -> String {
+    // Without a slash at the end, which would make `.damaged` a name inside the directory.
+    let (mut dir, mut copy): (PathBuf, PathBuf) = (dir.components().collect(), copy.components().collect());
+    if dir.file_name().is_none() {
+        // `.` and `..` cannot be renamed. Both exist, so both can be resolved.
+        dir = dir.canonicalize().unwrap_or(dir);
+        copy = copy.canonicalize().unwrap_or(copy);
+    }
+    let damaged = shell_word(&with_suffix(&dir, ".damaged"));
+    let (dir, copy) = (shell_word(&dir), shell_word(&copy));
+    format!("mv {dir} {damaged} && mv {copy} {dir}")
+}
+
+/// The path as one word of a shell's command line, and not as an option.
+fn shell_word(path: &Path) -> String {
+    let mut word = path.display().to_string();
+    if word.starts_with('-') {
+        word.insert_str(0, "./");
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
+    if word.chars().all(is_plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 /// The content that a repair would copy.
@@ -175,5 +199,36 @@ fn print(report: &CheckReport) {
     println!("{segments} segments, {frames} frames, {records} records, {bytes} bytes verified");
     for finding in findings {
         println!("{}", finding_line(finding));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_rename_the_directories_themselves() {
+        for (dir, copy, expected) in [
+            ("/x", "/x.repaired", "mv /x /x.damaged && mv /x.repaired /x"),
+            ("/x/", "/y/", "mv /x /x.damaged && mv /y /x"),
+            ("data/.", "../new", "mv data data.damaged && mv ../new data"),
+            ("/a b", "/c$d", "mv '/a b' '/a b.damaged' && mv '/c$d' '/a b'"),
+            ("/it's", "/y", r"mv '/it'\''s' '/it'\''s.damaged' && mv /y '/it'\''s'"),
+            ("-f", "~", "mv ./-f ./-f.damaged && mv '~' ./-f"),
+        ] {
+            assert_eq!(swap_commands(Path::new(dir), Path::new(copy)), expected);
+        }
+    }
+
+    #[test]
+    fn directories_without_names_get_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = dir.path().canonicalize().unwrap();
+        let (data, copy) = (whole.join("data"), whole.join("copy"));
+        std::fs::create_dir_all(data.join("below")).unwrap();
+        std::fs::create_dir(&copy).unwrap();
+        let commands = swap_commands(&data.join("below/.."), &whole.join("data/../copy"));
+        let (data, copy) = (data.display(), copy.display());
+        assert_eq!(commands, format!("mv {data} {data}.damaged && mv {copy} {data}"));
     }
 }

@@ -12,8 +12,9 @@ const FIRST_LINE_BYTES_MAX: u64 = 16 << 10;
 /// Loads a file of rows, or a dump of `fawn dump`, into a server.
 ///
 /// Each row is one SET, pipelined. A bad row is reported with its line number on standard error and counted; later rows
-/// are still loaded, and the command ends with exit code 5 unless --skip-bad is given. Loading
-/// the same file again is harmless.
+/// are still loaded, and the command ends with exit code 5 unless --skip-bad is given. A row that the server refuses,
+/// because it is full for example, is reported likewise, and the exit code is then 4, also with --skip-bad. Loading the
+/// same file again is harmless.
 ///
 /// A dump is recognised by its first line, and loaded with flags and expiry. One that is cut short or changed is refused:
 /// a file before anything of it is loaded, another input at its end.
@@ -36,7 +37,7 @@ pub(super) struct Load {
     /// Prefix of every key.
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
-    /// Report bad rows without failing.
+    /// Report bad rows of the input without failing.
     #[arg(long)]
     skip_bad: bool,
     #[command(flatten)]
@@ -63,12 +64,24 @@ impl Load {
         if rows.is_complete_dump() == Some(false) {
             eprintln!("note: the dump is of a damaged store: it has what was left of it");
         }
-        match summary.bad_rows {
-            0 => Ok(()),
-            _ if self.skip_bad => Ok(()),
-            1 => Err(Failure::new(Exit::BadRows, format!("{name}: 1 row was not loaded, listed above"))),
-            bad => Err(Failure::new(Exit::BadRows, format!("{name}: {bad} rows were not loaded, listed above"))),
+        verdict(&summary, &name, self.skip_bad)
+    }
+}
+
+/// The failure of a load that left out rows.
+fn verdict(summary: &Summary, name: &str, skip_bad: bool) -> Result<(), Failure> {
+    let rows = |count: u64| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
+    match (summary.refused, summary.bad_rows) {
+        // The input is not the cause, so --skip-bad does not apply.
+        (refused @ 1.., bad) => {
+            let rest = if bad == 0 { String::new() } else { format!("; {} of the input cannot be loaded", rows(bad)) };
+            let refused = rows(refused);
+            Err(Failure::new(Exit::Server, format!("{name}: the server refused {refused}, listed above{rest}")))
         }
+        (0, 0) => Ok(()),
+        (0, _) if skip_bad => Ok(()),
+        (0, 1) => Err(Failure::new(Exit::BadRows, format!("{name}: 1 row was not loaded, listed above"))),
+        (0, bad) => Err(Failure::new(Exit::BadRows, format!("{name}: {bad} rows were not loaded, listed above"))),
     }
 }
 
@@ -123,8 +136,12 @@ fn open(file: Option<&Path>) -> Result<Input, Failure> {
 
 fn report(summary: &Summary) {
     let seconds = summary.elapsed.as_secs_f64().max(1e-9);
+    let refused = match summary.refused {
+        0 => String::new(),
+        refused => format!(", {refused} refused by the server"),
+    };
     println!(
-        "{} rows loaded, {:.1} MB in {seconds:.2} s: {:.0} rows/s, {:.1} MB/s; {} bad rows",
+        "{} rows loaded, {:.1} MB in {seconds:.2} s: {:.0} rows/s, {:.1} MB/s; {} bad rows{refused}",
         summary.rows,
         summary.bytes as f64 / 1e6,
         summary.rows as f64 / seconds,

@@ -5,7 +5,10 @@ use std::cell::Cell;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+
+/// Directory that a new file system has.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// A directory that a command writes.
 pub(crate) struct NewDir {
@@ -20,30 +23,68 @@ pub(crate) fn create_private(dir: &Path) -> Result<(), Failure> {
     fawn_flash::create_dirs(dir, 0o700).map_err(Failure::about(Exit::Failed, dir.display()))
 }
 
-/// `path` with something after its last name.
+/// `path` with something after its last name. A slash behind that name is dropped.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
+    let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(suffix);
-    PathBuf::from(name)
+    path.with_file_name(name)
+}
+
+/// The path without links and `..`. Its end need not exist.
+fn resolve(path: &Path) -> std::io::Result<PathBuf> {
+    let whole = std::path::absolute(path)?;
+    let found = whole.ancestors().find_map(|above| Some((above.canonicalize().ok()?, above)));
+    let (mut resolved, above) = found.unwrap_or_else(|| (PathBuf::from("/"), Path::new("/")));
+    // Missing directories will be created, so `..` behind one of them leads out of it again.
+    for component in whole.strip_prefix(above).unwrap_or(&whole).components() {
+        match component {
+            Component::Normal(name) => resolved.push(name),
+            Component::ParentDir => {
+                resolved.pop();
+            }
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
+        }
+    }
+    Ok(resolved)
+}
+
+/// Whether the directory exists. Refuses one that is not empty.
+fn find_empty(path: &Path) -> Result<bool, Failure> {
+    let entries = match path.read_dir() {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return refuse(path, format_args!("{error}; choose another directory")),
+    };
+    for entry in entries {
+        let entry = entry.map_err(Failure::about(Exit::Data, path.display()))?;
+        if entry.file_name() != LOST_AND_FOUND {
+            return refuse(path, "exists and is not empty; remove it, or choose another directory");
+        }
+    }
+    Ok(true)
 }
 
 impl NewDir {
     /// The directory `path` for a copy of `source`. It must not exist, or be empty, and not be within the source.
     pub(crate) fn choose(source: &Path, path: PathBuf) -> Result<Self, Failure> {
-        let inside = std::path::absolute(&path).is_ok_and(|path| {
-            source.canonicalize().is_ok_and(|source| path.starts_with(source)) || path.starts_with(source)
-        });
-        if inside {
+        // Without `/` or `/.` at the end: nothing can be renamed to `new/.`, and `link/` does not count as a link.
+        let path: PathBuf = path.components().collect();
+        let source_dir = resolve(source).map_err(Failure::about(Exit::Data, source.display()))?;
+        if resolve(&path).map_err(Failure::about(Exit::Data, path.display()))?.starts_with(source_dir) {
             return refuse(&path, format_args!("is in {}, which stays as it is; choose another one", source.display()));
         }
-        let is_free = match path.read_dir() {
-            Ok(mut entries) => entries.next().is_none(),
-            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-        };
-        if !is_free {
-            return refuse(&path, "exists and is not empty; remove it, or choose another directory");
+        // A directory that is there already may be a mount point, and keeps its name.
+        if find_empty(&path)? {
+            return Ok(Self { partial: path.clone(), path, is_begun: Cell::new(false) });
         }
-        let partial = if path.exists() { path.clone() } else { with_suffix(&path, ".partial") };
+        if path.file_name().is_none() {
+            return refuse(&path, "does not exist, and does not end in a name; give the name of the new directory");
+        }
+        // The copy could not be renamed over it at the end.
+        if path.is_symlink() {
+            return refuse(&path, "is a link to nothing; remove it, or choose another directory");
+        }
+        let partial = with_suffix(&path, ".partial");
         Ok(Self { path, partial, is_begun: Cell::new(false) })
     }
 
@@ -88,5 +129,91 @@ impl NewDir {
         let whole = std::path::absolute(&self.path).map_err(&fail)?;
         let synced = whole.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all());
         synced.map_err(&fail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn choose(source: &Path, path: &Path) -> Result<NewDir, String> {
+        NewDir::choose(source, path.to_owned()).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn a_suffix_follows_the_last_name() {
+        for (path, expected) in [
+            ("/b/new", "/b/new.partial"),
+            ("/b/new/", "/b/new.partial"),
+            ("/b/new//", "/b/new.partial"),
+            ("/b/new/.", "/b/new.partial"),
+            ("new/", "new.partial"),
+            ("../new/", "../new.partial"),
+            ("a.b", "a.b.partial"),
+        ] {
+            assert_eq!(with_suffix(Path::new(path), ".partial"), Path::new(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_slash_at_the_end_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let target = choose(&data, &dir.path().join("above/new/")).unwrap();
+        let partial = target.begin().unwrap().to_owned();
+        assert_eq!(partial, dir.path().join("above/new.partial"));
+        std::fs::write(partial.join("file"), "content").unwrap();
+        target.finish().unwrap();
+        assert_eq!(std::fs::read(dir.path().join("above/new/file")).unwrap(), b"content");
+        assert!(!partial.exists());
+
+        let target = choose(&data, &dir.path().join("failed/")).unwrap();
+        let partial = target.begin().unwrap().to_owned();
+        target.discard();
+        assert!(!partial.exists() && !dir.path().join("failed").exists());
+    }
+
+    #[test]
+    fn targets_are_compared_without_links_and_parents() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir_all(data.join("shard-0")).unwrap();
+        symlink(&data, dir.path().join("link")).unwrap();
+        symlink(dir.path().join("none"), dir.path().join("nowhere")).unwrap();
+        for inside in [
+            data.clone(),
+            data.join("new"),
+            data.join("shard-0/../new"),
+            dir.path().join("link/new"),
+            dir.path().join("missing/../data/new"),
+            dir.path().join("link/shard-0/missing/.."),
+        ] {
+            let refused = choose(&data, &inside).err().unwrap_or_default();
+            assert!(refused.contains("which stays as it is"), "{}: {refused}", inside.display());
+        }
+        for outside in [data.join("../new"), data.join("shard-0/../../new"), dir.path().join("data-new")] {
+            assert!(choose(&data, &outside).is_ok(), "{}", outside.display());
+            assert!(choose(&dir.path().join("link"), &outside).is_ok(), "{}", outside.display());
+        }
+        let refused = choose(&data, &dir.path().join("nowhere")).err().unwrap_or_default();
+        assert!(refused.contains("is a link to nothing"), "{refused}");
+        let refused = choose(&data, &dir.path().join("missing/..")).err().unwrap_or_default();
+        assert!(refused.contains("does not end in a name"), "{refused}");
+    }
+
+    #[test]
+    fn existing_targets_are_empty_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, new) = (dir.path().join("data"), dir.path().join("new"));
+        std::fs::create_dir_all(new.join(LOST_AND_FOUND)).unwrap();
+        let target = choose(&data, &new).unwrap();
+        assert_eq!(target.begin().unwrap(), new, "a mount point keeps its name");
+        std::fs::write(new.join("file"), "content").unwrap();
+        let refused = choose(&data, &new).err().unwrap_or_default();
+        assert!(refused.contains("is not empty"), "{refused}");
+        let refused = choose(&data, &new.join("file")).err().unwrap_or_default();
+        assert!(refused.contains("Not a directory"), "{refused}");
     }
 }

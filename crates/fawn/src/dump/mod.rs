@@ -8,11 +8,12 @@ use crate::failure::{Exit, Failure};
 use crate::load::LoadProgress;
 use crate::salvage::{FoundStore, Losses, open_store, store_uuid};
 use fawn_ds::internals::format::record::RecordRef;
+use fawn_node::Placement;
 use fawn_wire::client::resp::encode_command;
 use jsonl::{DumpEntry, JsonlWriter};
-use output::DumpOutput;
+use output::{DumpOutput, refuse_directory};
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Format of a dump.
@@ -47,19 +48,29 @@ enum DumpEncoder {
 /// Writes all live keys of the directory to `path`, or standard output.
 pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> Result<DumpSummary, Failure> {
     let start = Instant::now();
+    path.map_or(Ok(()), refuse_directory)?;
+    // Opened one after the other: each has an index in memory.
+    let open = |(placement, dir): (Placement, PathBuf)| open_store(layout, &dir).map(|found| (placement, dir, found));
+    let mut stores = layout.shard_dirs().map(open).peekable();
+    // The first store is opened, and the directory locked with it, before the output is touched: a dump of a directory
+    // that is in use leaves every file as it is.
+    if let Some(Err(failure)) = stores.next_if(Result::is_err) {
+        return Err(failure);
+    }
     let mut out = DumpOutput::open(path)?;
-    let stores: Vec<_> = layout.shard_dirs().map(|(_, dir)| store_uuid(&dir)).collect();
     let mut encoder = match format {
         DumpFormat::Jsonl => {
             let now = fawn_flash::clock::now().wall;
-            DumpEncoder::Jsonl(Box::new(out.write(|out| JsonlWriter::begin(out, now.0, &stores))?))
+            let uuids: Vec<_> = layout.shard_dirs().map(|(_, dir)| store_uuid(&dir)).collect();
+            DumpEncoder::Jsonl(Box::new(out.write(|out| JsonlWriter::begin(out, now.0, &uuids))?))
         }
         DumpFormat::Resp => DumpEncoder::Resp(Vec::new()),
     };
     let mut summary = DumpSummary::default();
-    for (placement, dir) in layout.shard_dirs() {
+    for store in stores {
+        let (placement, dir, found) = store?;
         summary.losses.begin(layout.shards(), placement.shard());
-        let mut engine = match open_store(layout, &dir)? {
+        let mut engine = match found {
             FoundStore::Open(engine, found) => {
                 summary.losses.add_found(&found);
                 engine

@@ -1,44 +1,61 @@
 //! Destination of a dump: standard output, or a file that gets its name when it is complete.
+use crate::data_dir::with_suffix;
 use crate::failure::{Exit, Failure};
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use rustix::fs::OFlags;
+use std::fs::{File, TryLockError};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// An open destination.
 pub(crate) struct DumpOutput {
     writer: BufWriter<Box<dyn Write>>,
-    /// Written under the second name until it is complete.
-    file: Option<(PathBuf, PathBuf)>,
+    file: Option<NamedLater>,
     /// Name in messages.
     name: String,
+}
+
+/// A file that is written under the name `partial`, and locked against other dumps until it is closed.
+struct NamedLater {
+    file: Arc<File>,
+    partial: PathBuf,
+    path: PathBuf,
+}
+
+/// Refuses a destination that can be no file. Cheap, for a check before the stores are opened.
+pub(crate) fn refuse_directory(path: &Path) -> Result<(), Failure> {
+    let text = path.as_os_str().as_encoded_bytes();
+    let names_directory = text.ends_with(b"/") || text.ends_with(b"/.") || path.file_name().is_none();
+    if names_directory || path.is_dir() {
+        return Err(refused(path, "is a directory; give the name of a file"));
+    }
+    Ok(())
 }
 
 impl DumpOutput {
     /// Opens `path`, or standard output.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else {
-            let writer: Box<dyn Write> = Box::new(std::io::stdout());
-            let writer = BufWriter::with_capacity(BUFFER_BYTES, writer);
-            return Ok(Self { writer, file: None, name: "standard output".to_owned() });
+            return Ok(Self::new(std::io::stdout(), None, "standard output".to_owned()));
         };
+        let name = path.display().to_string();
         // A pipe or a device has no other name.
-        let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let at = if is_special { path } else { &partial };
-        // A dump has everything that the data directory has, so only its owner may read it.
-        let opened = File::options().write(true).create(true).truncate(!is_special).mode(0o600).open(at);
-        let file = opened.map_err(Failure::about(Exit::Failed, at.display()))?;
-        let writer: Box<dyn Write> = Box::new(file);
-        Ok(Self {
-            writer: BufWriter::with_capacity(BUFFER_BYTES, writer),
-            file: (!is_special).then(|| (path.to_owned(), partial.clone())),
-            name: path.display().to_string(),
-        })
+        if path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+            let file = File::options().write(true).open(path).map_err(Failure::about(Exit::Failed, &name))?;
+            return Ok(Self::new(file, None, name));
+        }
+        let partial = with_suffix(path, ".partial");
+        let file = Arc::new(create_partial(&partial)?);
+        let named_later = NamedLater { file: Arc::clone(&file), partial, path: path.to_owned() };
+        Ok(Self::new(file, Some(named_later), name))
+    }
+
+    fn new(writer: impl Write + 'static, file: Option<NamedLater>, name: String) -> Self {
+        let writer: Box<dyn Write> = Box::new(writer);
+        Self { writer: BufWriter::with_capacity(BUFFER_BYTES, writer), file, name }
     }
 
     /// Calls `write`; names the destination in its error.
@@ -52,8 +69,155 @@ impl DumpOutput {
     /// Everything is written: makes it durable under its name.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         self.write(|writer| writer.flush())?;
-        let Some((path, partial)) = &self.file else { return Ok(()) };
-        let synced = File::open(partial).and_then(|file| file.sync_all());
-        synced.and_then(|()| std::fs::rename(partial, path)).map_err(Failure::about(Exit::Failed, &self.name))
+        let Some(file) = &self.file else { return Ok(()) };
+        file.publish().map_err(Failure::about(Exit::Failed, &self.name))
+    }
+}
+
+impl NamedLater {
+    /// Gives the file its name, durably.
+    fn publish(&self) -> std::io::Result<()> {
+        self.file.sync_all()?;
+        std::fs::rename(&self.partial, &self.path)?;
+        // Without this, a power loss could take the new name back.
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+/// Creates and locks the file of an unfinished dump.
+///
+/// Only the process that has locked the file of this name removes or renames it, so that no dump loses its file to
+/// another one.
+fn create_partial(partial: &Path) -> Result<File, Failure> {
+    remove_leftover(partial)?;
+    // A dump has everything that the data directory has, so only its owner may read it. A file that was there, or one
+    // behind a link, could have another owner or mode: this one is new.
+    let file = match File::options().write(true).create_new(true).mode(0o600).open(partial) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(in_use(partial)),
+        Err(error) => return Err(refused(partial, &error.to_string())),
+    };
+    // Another dump may have taken the new file for a leftover before it was locked.
+    if !is_locked(&file, partial) {
+        return Err(in_use(partial));
+    }
+    Ok(file)
+}
+
+/// Removes the file of a dump that was interrupted.
+fn remove_leftover(partial: &Path) -> Result<(), Failure> {
+    let fail = |error: std::io::Error| refused(partial, &error.to_string());
+    match partial.symlink_metadata() {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => return Err(refused(partial, "is not the file of an interrupted dump; remove it")),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(fail(error)),
+    }
+    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
+    let opened = File::options().read(true).write(true).custom_flags(no_follow).open(partial);
+    let leftover = opened.map_err(fail)?;
+    if !is_locked(&leftover, partial) {
+        return Err(in_use(partial));
+    }
+    std::fs::remove_file(partial).map_err(fail)
+}
+
+/// Locks `file`. Returns whether no other process has locked it, and `path` still names it.
+fn is_locked(file: &File, path: &Path) -> bool {
+    // Some file systems have no locks. There, a dump must still be possible.
+    if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        return false;
+    }
+    let Ok((named, locked)) = path.symlink_metadata().and_then(|named| Ok((named, file.metadata()?))) else {
+        return false;
+    };
+    (named.dev(), named.ino()) == (locked.dev(), locked.ino())
+}
+
+fn in_use(partial: &Path) -> Failure {
+    refused(partial, "another dump is writing it; wait for its end, or choose another file")
+}
+
+fn refused(path: &Path, words: &str) -> Failure {
+    Failure::new(Exit::Failed, format!("{}: {words}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn open(path: &Path) -> Result<DumpOutput, String> {
+        DumpOutput::open(Some(path)).map_err(|failure| failure.to_string())
+    }
+
+    fn write(mut output: DumpOutput, bytes: &[u8]) {
+        output.write(|writer| writer.write_all(bytes)).unwrap();
+        output.finish().unwrap();
+    }
+
+    #[test]
+    fn a_second_dump_to_a_file_is_refused_while_the_first_writes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("dump");
+        let mut first = open(&path).unwrap();
+        first.write(|writer| writer.write_all(b"first, ").and_then(|()| writer.flush())).unwrap();
+        let refused = open(&path).err().unwrap_or_default();
+        assert!(refused.contains("another dump is writing it"), "{refused}");
+        write(first, b"whole");
+        assert_eq!(std::fs::read(&path).unwrap(), b"first, whole");
+        write(open(&path).unwrap(), b"second");
+        assert_eq!(std::fs::read(&path).unwrap(), b"second");
+    }
+
+    #[test]
+    fn a_leftover_is_replaced_by_a_private_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, partial) = (dir.path().join("dump"), dir.path().join("dump.partial"));
+        std::fs::write(&partial, "a longer leftover").unwrap();
+        std::fs::set_permissions(&partial, PermissionsExt::from_mode(0o666)).unwrap();
+        std::fs::hard_link(&partial, dir.path().join("other")).unwrap();
+        write(open(&path).unwrap(), b"new");
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read(dir.path().join("other")).unwrap(), b"a longer leftover");
+        assert!(!partial.exists());
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_partial_file_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, target) = (dir.path().join("dump"), dir.path().join("target"));
+        std::fs::write(&target, "precious").unwrap();
+        symlink(&target, dir.path().join("dump.partial")).unwrap();
+        let refused = open(&path).err().unwrap_or_default();
+        assert!(refused.contains("is not the file of an interrupted dump"), "{refused}");
+        assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_file_that_is_no_longer_named_counts_as_another_dumps() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, partial) = (dir.path().join("dump"), dir.path().join("dump.partial"));
+        std::fs::write(&partial, "first").unwrap();
+        let file = File::open(&partial).unwrap();
+        std::fs::rename(&partial, &path).unwrap();
+        assert!(!is_locked(&file, &partial), "the name is gone");
+        std::fs::write(&partial, "second").unwrap();
+        assert!(!is_locked(&file, &partial), "another file has the name");
+        assert!(is_locked(&file, &path));
+    }
+
+    #[test]
+    fn directories_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in [dir.path().to_owned(), dir.path().join("new/"), dir.path().join("new/."), dir.path().join("..")] {
+            let refused = refuse_directory(&path).err().map(|failure| failure.to_string()).unwrap_or_default();
+            assert!(refused.contains("is a directory"), "{}: {refused}", path.display());
+        }
+        for path in [dir.path().join("new"), PathBuf::from("new"), PathBuf::from("/dev/null")] {
+            assert!(refuse_directory(&path).is_ok(), "{}", path.display());
+        }
     }
 }

@@ -3,7 +3,7 @@ use super::{BadRow, InputRows, LoadProgress, LoadRow};
 use crate::client::CliClient;
 use crate::failure::{Exit, Failure};
 use fawn_wire::client::resp::{RespReply, encode_command};
-use std::io::BufRead;
+use std::io::{BufRead, ErrorKind};
 use std::time::{Duration, Instant};
 
 /// Batch limit in bytes and rows. The replies of a batch (5 bytes a row) fit any socket's buffer, so
@@ -27,9 +27,9 @@ pub(crate) struct Summary {
     pub(crate) rows: u64,
     /// Rows whose keys existed and were kept.
     pub(crate) kept: u64,
-    /// Bad rows, by syntax or by the server's reply.
+    /// Bad rows of the input.
     pub(crate) bad_rows: u64,
-    /// The part of `bad_rows` that the server refused, perhaps temporarily.
+    /// Good rows that the server refused, perhaps temporarily.
     pub(crate) refused: u64,
     /// Bytes of keys and values stored.
     pub(crate) bytes: u64,
@@ -146,7 +146,8 @@ impl LoadRun<'_> {
                 Ok(false) => self.summary.kept += 1,
                 Err(message) => {
                     self.summary.refused += 1;
-                    self.bad_row(&BadRow { line, reason: format!("the server refused it: {message}") });
+                    let refusal = BadRow { line, reason: format!("the server refused it: {message}") };
+                    self.progress.bad_row(self.name, &refusal);
                 }
             }
             self.done_line = line;
@@ -161,8 +162,15 @@ impl LoadRun<'_> {
 
     /// The failure of a load whose input ended early.
     fn unreadable(&self, error: &std::io::Error) -> Failure {
-        let exit = if error.kind() == std::io::ErrorKind::InvalidData { Exit::BadRows } else { Exit::Failed };
-        Failure::new(exit, format!("{}: {error}; {} rows of it were loaded", self.name, self.summary.rows))
+        let Summary { rows, refused, .. } = self.summary;
+        let exit = match error.kind() {
+            // As at the end of a whole input: a refusal by the server outweighs a fault of the input.
+            ErrorKind::InvalidData if refused > 0 => Exit::Server,
+            ErrorKind::InvalidData => Exit::BadRows,
+            _ => Exit::Failed,
+        };
+        let rest = if refused == 0 { String::new() } else { format!(", {refused} refused by the server") };
+        Failure::new(exit, format!("{}: {error}; {rows} rows of it were loaded{rest}", self.name))
     }
 
     /// The failure of a load whose connection failed.

@@ -322,7 +322,13 @@ fn missing_segments_and_manifests_are_reported_and_repaired() {
 
 #[test]
 fn a_missing_shard_is_lost_and_the_others_are_saved() {
-    let (dir, data) = filled(&["--shards", "2"]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = Server::start_in(dir.path(), &["--shards", "2", "--segment", "1M"]);
+    fill(&server);
+    // So many that both shards have some, whatever the store's secret is.
+    (0..50_u8).for_each(|key| set(&server, &[&[key], b"one of many"]));
+    stop(server);
+    let data = dir.path().join("data");
     let sound = dump(&data, &dir.path().join("sound.jsonl"));
     std::fs::rename(data.join("shard-1"), dir.path().join("shard-1")).expect("renamed");
     let file = dir.path().join("left.jsonl");
@@ -387,4 +393,50 @@ fn a_reader_that_ends_early_ends_the_dump() {
     let outcome = child.wait_with_output().expect("it ends");
     let error = String::from_utf8_lossy(&outcome.stderr).into_owned();
     assert!(outcome.status.code() == Some(1) && error.contains("standard output"), "{outcome:?}");
+}
+
+#[test]
+fn a_dump_leaves_the_file_of_another_one_alone() {
+    let (dir, data) = filled(&[]);
+    let file = dir.path().join("dump.jsonl");
+    let partial = dir.path().join("dump.jsonl.partial");
+    // A dump of another directory to the same file is in progress.
+    std::fs::write(&partial, "in progress").expect("written");
+    let other = std::fs::File::open(&partial).expect("it is there");
+    other.try_lock().expect("only this test has it");
+    let (code, _, error) = run(&["dump", text(&data), "-o", text(&file)]);
+    assert!(code == 1 && error.contains("another dump is writing it"), "{code} {error}");
+    assert_eq!(std::fs::read(&partial).expect("it stays"), b"in progress");
+    assert!(!file.exists());
+
+    // It is killed: its file is a leftover, of an older fawn with another mode.
+    drop(other);
+    let server = Server::start_in(dir.path(), &[]);
+    let (code, _, error) = run(&["dump", text(&data), "-o", text(&file)]);
+    assert!(code == 3 && error.contains("in use by another process"), "{code} {error}");
+    assert_eq!(std::fs::read(&partial).expect("it stays"), b"in progress", "a refused dump touches nothing");
+    stop(server);
+    std::fs::set_permissions(&partial, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("changed");
+    assert!(!dump(&data, &file).is_empty() && !partial.exists());
+    let mode = file.metadata().expect("it is there").permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+
+    let target = dir.path().join("target");
+    std::fs::write(&target, "precious").expect("written");
+    std::os::unix::fs::symlink(&target, &partial).expect("a link");
+    let (code, _, error) = run(&["dump", text(&data), "-o", text(&file)]);
+    assert!(code == 1 && error.contains("remove it"), "{code} {error}");
+    assert_eq!(std::fs::read(&target).expect("it stays"), b"precious");
+}
+
+#[test]
+fn a_dump_to_a_directory_is_refused_at_once() {
+    let (dir, data) = filled(&[]);
+    for path in [text(dir.path()).to_owned(), format!("{}/new/", text(dir.path()))] {
+        let (code, _, error) = run(&["dump", text(&data), "-o", &path]);
+        assert!(code == 1 && error.contains("is a directory"), "{code} {error}");
+        assert!(!Path::new(&format!("{}.partial", path.trim_end_matches('/'))).exists());
+    }
+    let (code, out, error) = run(&["dump", text(&data), "-o", "/dev/stdout"]);
+    assert!(code == 0 && out.starts_with("{\"fawn_dump\":1,"), "{code} {error}");
 }

@@ -41,3 +41,24 @@ fn jsonl_from_a_file() {
     assert!(error.contains(&format!("{file}:3: not JSON")), "{error}");
     assert_eq!(run(&["get", "1", "--server", &at]).1, "Ann");
 }
+
+#[test]
+fn rows_that_the_server_refuses_are_no_bad_rows() {
+    let server = Server::start(&["--value-max", "1K"]);
+    let at = server.resp.to_string();
+    let long = "v".repeat(2 << 10);
+    let refused = format!("{{\"id\":1,\"v\":\"a\"}}\n{{\"id\":2,\"v\":\"{long}\"}}\n{{\"id\":3,\"v\":\"c\"}}\n");
+    let args = ["load", "--format", "jsonl", "--key", "id", "--value", "v", "--server", &at];
+    for (flags, input, words) in [
+        (&[][..], refused.clone(), "the server refused 1 row, listed above\n"),
+        (&["--skip-bad"], refused.clone(), "the server refused 1 row, listed above\n"),
+        (&[], format!("{refused}nope\n"), "listed above; 1 row of the input cannot be loaded\n"),
+    ] {
+        let (code, out, error) = run_with_input(&[&args[..], flags].concat(), input.as_bytes());
+        assert!(code == 4 && error.contains(words), "{code} {out} {error}");
+        assert!(error.contains("standard input:2: the server refused it: "), "{error}");
+        let bad = usize::from(input.contains("nope"));
+        assert!(out.ends_with(&format!("; {bad} bad rows, 1 refused by the server\n")), "{out}");
+        assert_eq!(run(&["get", "3", "--server", &at]).1, "c", "later rows are loaded");
+    }
+}

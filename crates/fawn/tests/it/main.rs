@@ -2,6 +2,7 @@
 #![expect(clippy::expect_used, reason = "a test that meets what it does not expect should stop")]
 
 mod admin;
+mod backup;
 mod config;
 mod connections;
 mod demo;
