@@ -11,6 +11,7 @@ use fawn_ds::internals::format::segment;
 use fawn_ds::internals::{DumpReport, Engine, LostPart, Options, SalvageReport, open_for_salvage};
 use fawn_flash::{DeviceKind, DeviceOptions, FileDevice};
 use fawn_types::ShardId;
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
@@ -27,6 +28,10 @@ pub(crate) struct Losses {
     unknown_parts: u64,
     /// Keys whose record could not be read any more.
     unread: u64,
+    /// Losses that were printed, as text.
+    printed: BTreeSet<String>,
+    /// Number of losses that no earlier reading of the stores has printed.
+    unexpected: u64,
     /// Prefix of messages: the shard, if there are several.
     prefix: String,
 }
@@ -105,14 +110,20 @@ impl Losses {
     pub(crate) fn add_missing(&mut self, dir: &Path) {
         self.is_damaged = true;
         self.unknown_parts += 1;
-        eprintln!("{}lost: all of {}, which holds no store; is a file system not mounted?", self.prefix, dir.display());
+        let line = format!("lost: all of {}, which holds no store; is a file system not mounted?", dir.display());
+        if self.note_loss(&line) {
+            self.print(&line);
+        }
     }
 
     /// Prints and counts the damage that the opening found.
     pub(crate) fn add_found(&mut self, found: &SalvageReport) {
         self.is_damaged |= found.is_damaged();
         for finding in found.findings.iter().filter(|finding| finding.severity == Severity::Damage) {
-            eprintln!("{}{}", self.prefix, finding_line(finding));
+            let line = finding_line(finding);
+            if self.note_loss(&line) {
+                self.print(&line);
+            }
         }
         self.count(&found.missing);
     }
@@ -123,12 +134,16 @@ impl Losses {
         self.unread += report.unread;
         self.is_damaged |= report.unread > 0 || !report.lost.is_empty();
         if report.unread > 0 {
-            eprintln!("{}lost: {} keys whose records could not be read any more", self.prefix, report.unread);
+            let line = format!("lost: {} keys whose records could not be read any more", report.unread);
+            if self.note_loss(&line) {
+                self.print(&line);
+            }
         }
     }
 
     fn count(&mut self, lost: &[LostPart]) {
-        for (i, LostPart { file, from_bytes, to_bytes, records }) in lost.iter().enumerate() {
+        let mut new_parts = 0;
+        for LostPart { file, from_bytes, to_bytes, records } in lost {
             self.records += records.unwrap_or_default();
             self.unknown_parts += u64::from(records.is_none());
             let what = match records {
@@ -138,13 +153,38 @@ impl Losses {
             };
             let place =
                 if from_bytes < to_bytes { format!(", bytes {from_bytes} to {to_bytes}") } else { String::new() };
-            if i < LISTED_MAX {
-                eprintln!("{}lost: {file}{place}: {what}", self.prefix);
+            let line = format!("lost: {file}{place}: {what}");
+            if self.note_loss(&line) {
+                new_parts += 1;
+                if new_parts <= LISTED_MAX {
+                    self.print(&line);
+                }
             }
         }
-        if lost.len() > LISTED_MAX {
-            eprintln!("{}lost: {} more such parts", self.prefix, lost.len() - LISTED_MAX);
+        if new_parts > LISTED_MAX {
+            self.print(&format!("lost: {} more such parts", new_parts - LISTED_MAX));
         }
+    }
+
+    /// For another reading of the same stores: only other losses are printed, and count as unexpected.
+    pub(crate) fn of_second_reading(&self) -> Self {
+        Self { printed: self.printed.clone(), ..Self::default() }
+    }
+
+    /// Notes a loss. Returns whether it was not printed before.
+    fn note_loss(&mut self, line: &str) -> bool {
+        let is_new = self.printed.insert(format!("{}{line}", self.prefix));
+        self.unexpected += u64::from(is_new);
+        is_new
+    }
+
+    fn print(&self, line: &str) {
+        eprintln!("{}{line}", self.prefix);
+    }
+
+    /// Number of losses that no earlier reading of the stores has printed.
+    pub(crate) const fn unexpected(&self) -> u64 {
+        self.unexpected
     }
 
     /// Whether acknowledged data may be lost.

@@ -13,19 +13,33 @@ use std::path::Path;
 const ROUND_RECORDS: u64 = 256;
 
 /// Writes all that is left of the stores of `layout` into `target`. Returns the number of keys.
-pub(crate) fn write_repaired(layout: &Layout, target: &NewDir, secret: HashSecret) -> Result<u64, Failure> {
+///
+/// Fails, with the copy complete, if more is lost than the survey has printed, which the user accepted.
+pub(crate) fn write_repaired(
+    layout: &Layout,
+    target: &NewDir,
+    secret: HashSecret,
+    surveyed: &Losses,
+) -> Result<u64, Failure> {
     let partial = target.begin()?;
     let mut repaired = layout.create_like(partial)?;
     let secret = repaired.secret().unwrap_or(secret);
-    let mut keys = 0;
+    let (mut keys, mut losses) = (0, surveyed.of_second_reading());
     let dirs: Vec<_> = repaired.shard_dirs().collect();
     for ((placement, from), (_, to)) in layout.shard_dirs().zip(dirs) {
         create_private(&to)?;
-        keys += copy_store(layout, (&from, &to), placement, secret)?;
+        losses.begin(layout.shards(), placement.shard());
+        keys += copy_store(layout, (&from, &to), placement, secret, &mut losses)?;
     }
     repaired.finish()?;
     target.finish()?;
-    Ok(keys)
+    if losses.unexpected() == 0 {
+        return Ok(keys);
+    }
+    // The copy stays: on a failing disk it may be the last one.
+    let target = target.path().display();
+    let words = "more was lost than was listed before it; the copy has what is left: verify it with `fawn check`";
+    Err(Failure::new(Exit::Lost, format!("{target}: {keys} keys copied; {words}")))
 }
 
 fn copy_store(
@@ -33,19 +47,23 @@ fn copy_store(
     (from, to): (&Path, &Path),
     placement: Placement,
     secret: HashSecret,
+    losses: &mut Losses,
 ) -> Result<u64, Failure> {
     let source = match open_store(layout, from)? {
-        FoundStore::Open(engine, _) => Some(engine),
-        FoundStore::Unmade | FoundStore::Missing => None,
+        FoundStore::Open(engine, found) => {
+            losses.add_found(&found);
+            Some(engine)
+        }
+        FoundStore::Unmade => None,
+        FoundStore::Missing => {
+            losses.add_missing(from);
+            None
+        }
     };
     let mut copy = StoreCopy::create(to, placement, secret, source.as_deref())?;
     if let Some(mut engine) = source {
         let report = engine.dump(|_, record| copy.append(record).map_err(|error| failed(to, &error)))?;
-        // The losses were shown before; a place that failed only now was not.
-        if report.unread > 0 {
-            let mut losses = Losses::default();
-            losses.add(&report);
-        }
+        losses.add(&report);
     }
     copy.close().map_err(|error| failed(to, &error))
 }
@@ -138,5 +156,77 @@ impl StoreCopy {
         let device: FileDevice = self.engine.close()?;
         debug_assert_eq!(device.in_flight(), 0, "a closed store has no operation in flight");
         Ok(self.seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fawn_ds::internals::format::segment::is_file_name;
+    use std::convert::Infallible;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    const SECRET: HashSecret = HashSecret([7; 16]);
+    const KEYS: u32 = 100;
+
+    fn fill(layout: &Layout) {
+        for (placement, dir) in layout.shard_dirs() {
+            create_private(&dir).unwrap();
+            let mut store = StoreCopy::create(&dir, placement, SECRET, None).unwrap();
+            for key in 0..KEYS {
+                store.append(&RecordRef::put(Version::ZERO, &key.to_be_bytes(), &[7; 1000])).unwrap();
+            }
+            assert_eq!(store.close().unwrap(), u64::from(KEYS));
+        }
+    }
+
+    /// Reads all stores as `fawn check --repair` does before its question.
+    fn survey(layout: &Layout) -> Losses {
+        let mut losses = Losses::default();
+        for (placement, dir) in layout.shard_dirs() {
+            losses.begin(layout.shards(), placement.shard());
+            let opened = open_store(layout, &dir).unwrap();
+            let FoundStore::Open(mut engine, found) = opened else { panic!("there is a store") };
+            losses.add_found(&found);
+            let Ok(report) = engine.dump(|_, _| Ok::<_, Infallible>(()));
+            losses.add(&report);
+        }
+        losses
+    }
+
+    /// Changes a byte of the first value in a segment.
+    fn damage(dir: &Path) {
+        let names = dir.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        for name in names.filter(|name| is_file_name(name)) {
+            let file = File::options().read(true).write(true).open(dir.join(name)).unwrap();
+            let mut bytes = vec![0; 16 << 10];
+            let len = file.read_at(&mut bytes, 0).unwrap();
+            if let Some(at) = bytes[..len].windows(100).position(|window| window == [7; 100]) {
+                file.write_all_at(&[6], at as u64).unwrap();
+                return;
+            }
+        }
+        panic!("no segment has a value");
+    }
+
+    #[test]
+    fn damage_after_the_survey_is_shown_and_fails_the_repair() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let layout = Layout::flat(&data);
+        fill(&layout);
+        let losses = survey(&layout);
+        assert!(!losses.is_damaged(), "{losses:?}");
+        damage(&data);
+        let target = NewDir::choose(&data, dir.path().join("first")).unwrap();
+        let failure = write_repaired(&layout, &target, SECRET, &losses).unwrap_err().to_string();
+        assert!(failure.contains("99 keys copied; more was lost"), "{failure}");
+        assert!(!survey(&Layout::flat(target.path())).is_damaged(), "the copy is complete and sound");
+
+        let losses = survey(&layout);
+        assert!(losses.is_damaged(), "{losses:?}");
+        let target = NewDir::choose(&data, dir.path().join("second")).unwrap();
+        assert_eq!(write_repaired(&layout, &target, SECRET, &losses).unwrap(), 99);
     }
 }
