@@ -428,7 +428,7 @@ impl<D: Device> Engine<D> {
         for cached in self.records.between(at, hashes, scan.todo.len() + 1) {
             let is_expired = cached.expires_at_ms != 0 && now.0 >= cached.expires_at_ms;
             let CachedRecord { key, hash, .. } = cached;
-            // What the overlay has of a key, and expired records, is left to the records' reads.
+            // Expired records, and keys that the overlay has, are left to the reads of their records.
             if is_expired || self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident).is_some() {
                 continue;
             }

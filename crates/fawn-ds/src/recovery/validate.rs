@@ -11,7 +11,7 @@ use crate::format::scan::{OTHER_RECORDS, SegmentVerdict};
 use crate::format::segment;
 use crate::format::{FRAMES_OFFSET, Watermark};
 use fawn_flash::Device;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 impl<D: Device> Engine<D> {
     /// Lists the orphans: store files of unfinished steps, which the manifest does not list. A segment with data was
@@ -22,7 +22,7 @@ impl<D: Device> Engine<D> {
         let segments = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid));
         let checkpoints = state.checkpoints.iter().map(|listed| checkpoint::file_name(listed.uuid));
         let runs = state.runs.iter().map(|listed| run::file_name(listed.uuid));
-        let listed: HashSet<_> = segments.chain(checkpoints).chain(runs).collect();
+        let listed: BTreeSet<_> = segments.chain(checkpoints).chain(runs).collect();
         let mut orphans = Vec::new();
         for name in self.device.list()? {
             let is_segment = segment::is_file_name(&name);

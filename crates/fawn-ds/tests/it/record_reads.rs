@@ -162,7 +162,7 @@ fn a_cached_record_expires() {
     assert_eq!(node.engine.stats().expired, 1);
 }
 
-/// What a scan of the log returns, sorted by key.
+/// The items of a scan of the log, sorted by key.
 fn scanned(node: &mut TestNode) -> Vec<ScanItem> {
     let (mut cursor, mut items) = (0, Vec::new());
     loop {
