@@ -140,7 +140,7 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option
     match &decoded.verdict {
         ManifestVerdict::Clean => {}
         ManifestVerdict::TornAt { offset } => {
-            report.add(Severity::Note, name, *offset, "an unfinished commit; the next open truncates it");
+            report.add(Severity::Note, name, *offset, "an unfinished commit; the next open overwrites it");
         }
         ManifestVerdict::CorruptAt { offset, synced, contradiction } => {
             let why = contradiction.as_ref().map(ToString::to_string).unwrap_or_default();

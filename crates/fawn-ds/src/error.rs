@@ -147,7 +147,7 @@ pub enum OpenError {
     #[error(
         "{file} is listed in the manifest but missing; restore it, or save what is left with `fawn check --repair`"
     )]
-    SegmentMissing {
+    FileMissing {
         /// Name of the segment's or the run's file.
         file: String,
     },

@@ -41,6 +41,8 @@ impl<D: Device> Engine<D> {
         }
         if !report.orphans_removed.is_empty() {
             self.device.sync_dir()?;
+            // The scan counted their space as used by others.
+            self.measure_device();
         }
         for scanned in scanned.iter().filter(|scanned| scanned.entry.seal.is_none()) {
             self.confirm_end(scanned)?;

@@ -105,7 +105,7 @@ fn open_segment<D: Device>(
     let name = segment::file_name(slot, entry.uuid);
     let file = match device.open(&name) {
         Ok(file) => file,
-        Err(DeviceError::NotFound { .. }) => return Err(OpenError::SegmentMissing { file: name }),
+        Err(DeviceError::NotFound { .. }) => return Err(OpenError::FileMissing { file: name }),
         Err(error) => return Err(error.into()),
     };
     let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Recovery)?;

@@ -83,7 +83,7 @@ fn is_damage(error: &OpenError) -> bool {
     match error {
         OpenError::Manifest { .. }
         | OpenError::ManifestTailLost { .. }
-        | OpenError::SegmentMissing { .. }
+        | OpenError::FileMissing { .. }
         | OpenError::Corrupt { .. }
         | OpenError::Engine(_) => true,
         OpenError::Device(error) => matches!(error, DeviceError::Io { .. }),

@@ -149,7 +149,7 @@ impl From<OpenError> for Error {
             OpenError::SecretMissing | OpenError::SecretDiffers => Self::Foreign { source: Arc::new(error) },
             OpenError::Manifest { ref file, .. }
             | OpenError::ManifestTailLost { ref file, .. }
-            | OpenError::SegmentMissing { ref file } => Self::corrupt(file.clone(), 0, error),
+            | OpenError::FileMissing { ref file } => Self::corrupt(file.clone(), 0, error),
             OpenError::Corrupt { ref file, from_bytes, .. } => Self::corrupt(file.clone(), from_bytes, error),
         }
     }

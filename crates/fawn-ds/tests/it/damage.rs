@@ -271,6 +271,6 @@ fn a_missing_segment_is_refused_by_name() {
             disk.put(&name, &whole.contents(&name).unwrap());
         }
         let error = open(&disk).err();
-        assert!(matches!(&error, Some(OpenError::SegmentMissing { file }) if *file == gone), "{error:?}");
+        assert!(matches!(&error, Some(OpenError::FileMissing { file }) if *file == gone), "{error:?}");
     }
 }

@@ -341,7 +341,7 @@ pub(crate) fn open_run<D: Device>(
     let header = RunHeader { uuid: entry.uuid, store };
     let file = run::file_name(entry.uuid);
     Run::open(device, header, secret, entry.file_bytes).map_err(|error| match error {
-        RunError::Device(DeviceError::NotFound { .. }) => OpenError::SegmentMissing { file },
+        RunError::Device(DeviceError::NotFound { .. }) => OpenError::FileMissing { file },
         RunError::Device(error) => error.into(),
         error => OpenError::Corrupt { file, from_bytes: 0, to_bytes: 0, detail: error.to_string() },
     })

@@ -29,7 +29,7 @@ pub enum ManifestError {
 pub enum ManifestVerdict {
     /// Zeros, or the end of the file.
     Clean,
-    /// An append interrupted by a crash, and never acknowledged: truncate the file here.
+    /// An append interrupted by a crash, and never acknowledged: overwrite it with zeros from here on.
     TornAt {
         /// End of the last valid commit.
         offset: u64,
