@@ -37,7 +37,7 @@ pub(crate) enum Exit {
     Absent = 6,
     /// Cannot listen on an address.
     Address = 7,
-    /// A dump has only what is left of a damaged store; or a repaired copy, less than was announced.
+    /// A dump has only what is left of a damaged store; or a repaired copy, less than the list before the question said.
     Lost = 8,
 }
 

@@ -94,7 +94,7 @@ impl Check {
 fn swap_commands(dir: &Path, copy: &Path) -> String {
     // Without a slash at the end, which would make `.damaged` a name inside the directory.
     let (mut dir, mut copy): (PathBuf, PathBuf) = (dir.components().collect(), copy.components().collect());
-    if dir.file_name().is_none() {
+    if dir.file_name().is_none() || copy.file_name().is_none() {
         // `.` and `..` cannot be renamed. Both exist, so both can be resolved.
         dir = dir.canonicalize().unwrap_or(dir);
         copy = copy.canonicalize().unwrap_or(copy);
@@ -226,9 +226,13 @@ mod tests {
         let whole = dir.path().canonicalize().unwrap();
         let (data, copy) = (whole.join("data"), whole.join("copy"));
         std::fs::create_dir_all(data.join("below")).unwrap();
-        std::fs::create_dir(&copy).unwrap();
-        let commands = swap_commands(&data.join("below/.."), &whole.join("data/../copy"));
+        std::fs::create_dir_all(copy.join("below")).unwrap();
+        let commands = [
+            swap_commands(&data.join("below/.."), &whole.join("data/../copy")),
+            swap_commands(&data, &copy.join("below/..")),
+        ];
         let (data, copy) = (data.display(), copy.display());
-        assert_eq!(commands, format!("mv {data} {data}.damaged && mv {copy} {data}"));
+        assert_eq!(commands[0], format!("mv {data} {data}.damaged && mv {copy} {data}"));
+        assert_eq!(commands[1], commands[0], "a copy without a name, as `.`");
     }
 }

@@ -42,8 +42,9 @@ impl DumpOutput {
             return Ok(Self::new(std::io::stdout(), None, "standard output".to_owned()));
         };
         let name = path.display().to_string();
-        // A pipe or a device has no other name.
-        if path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+        // A pipe or a device has no other name, nor has `/dev/stdout`, even if it leads to a file.
+        let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
+        if is_special || (path.is_symlink() && path.starts_with("/dev")) {
             let file = File::options().write(true).open(path).map_err(Failure::about(Exit::Failed, &name))?;
             return Ok(Self::new(file, None, name));
         }

@@ -30,8 +30,6 @@ pub(crate) struct Losses {
     unread: u64,
     /// Losses that were printed, as text.
     printed: BTreeSet<String>,
-    /// Number of losses that no earlier reading of the stores has printed.
-    unexpected: u64,
     /// Prefix of messages: the shard, if there are several.
     prefix: String,
 }
@@ -166,25 +164,23 @@ impl Losses {
         }
     }
 
-    /// For another reading of the same stores: only other losses are printed, and count as unexpected.
+    /// For another reading of the same stores: only other losses are printed.
     pub(crate) fn of_second_reading(&self) -> Self {
         Self { printed: self.printed.clone(), ..Self::default() }
     }
 
     /// Notes a loss. Returns whether it was not printed before.
     fn note_loss(&mut self, line: &str) -> bool {
-        let is_new = self.printed.insert(format!("{}{line}", self.prefix));
-        self.unexpected += u64::from(is_new);
-        is_new
+        self.printed.insert(format!("{}{line}", self.prefix))
     }
 
     fn print(&self, line: &str) {
         eprintln!("{}{line}", self.prefix);
     }
 
-    /// Number of losses that no earlier reading of the stores has printed.
-    pub(crate) const fn unexpected(&self) -> u64 {
-        self.unexpected
+    /// Whether more was lost than an earlier reading of the same stores has found.
+    pub(crate) const fn exceed(&self, earlier: &Self) -> bool {
+        self.records > earlier.records || self.unknown_parts > earlier.unknown_parts || self.unread > earlier.unread
     }
 
     /// Whether acknowledged data may be lost.

@@ -33,12 +33,12 @@ pub(crate) fn write_repaired(
     }
     repaired.finish()?;
     target.finish()?;
-    if losses.unexpected() == 0 {
+    if !losses.exceed(surveyed) {
         return Ok(keys);
     }
     // The copy stays: on a failing disk it may be the last one.
     let target = target.path().display();
-    let words = "more was lost than was listed before it; the copy has what is left: verify it with `fawn check`";
+    let words = "more was lost than the list before the question showed; the copy has what is left: verify it with `fawn check`";
     Err(Failure::new(Exit::Lost, format!("{target}: {keys} keys copied; {words}")))
 }
 
@@ -228,5 +228,9 @@ mod tests {
         assert!(losses.is_damaged(), "{losses:?}");
         let target = NewDir::choose(&data, dir.path().join("second")).unwrap();
         assert_eq!(write_repaired(&layout, &target, SECRET, &losses).unwrap(), 99);
+        let target = NewDir::choose(&data, dir.path().join("third")).unwrap();
+        fill(&Layout::flat(&dir.path().join("sound")));
+        let sound = Layout::flat(&dir.path().join("sound"));
+        assert_eq!(write_repaired(&sound, &target, SECRET, &losses).unwrap(), 100, "less may be lost");
     }
 }

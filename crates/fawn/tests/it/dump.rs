@@ -439,4 +439,11 @@ fn a_dump_to_a_directory_is_refused_at_once() {
     }
     let (code, out, error) = run(&["dump", text(&data), "-o", "/dev/stdout"]);
     assert!(code == 0 && out.starts_with("{\"fawn_dump\":1,"), "{code} {error}");
+    // A shell's redirection: the link in `/dev` leads to a file, and stays.
+    let file = dir.path().join("redirected");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fawn"));
+    let command = command.args(["dump", text(&data), "-o", "/dev/stdout"]);
+    let status = command.stdout(std::fs::File::create(&file).expect("created")).status().expect("it runs");
+    assert!(status.success() && Path::new("/dev/stdout").is_symlink());
+    assert_eq!(lines(&file).len(), out.lines().count() - 2, "all but the header and the end");
 }
