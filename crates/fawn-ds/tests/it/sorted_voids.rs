@@ -28,6 +28,14 @@ fn fill_runs(harness: &mut RangeHarness, keys: &[Vec<u8>]) {
     assert!(harness.engine.runs() > 0, "{:?}", harness.engine);
 }
 
+/// Turns without writes, this far apart.
+fn idle(harness: &mut RangeHarness, turns: u32, ms: u64) {
+    for _ in 0..turns {
+        harness.now = harness.now.plus_ms(ms);
+        harness.turn();
+    }
+}
+
 /// Whether the range's last record is committed, and a power loss may undo it.
 fn is_undoable(harness: &RangeHarness, id: RangeId) -> bool {
     let progress = harness.engine.progress(id);
@@ -222,20 +230,14 @@ fn an_opening_finds_the_runs_that_a_clear_made_void() {
     harness.add(1, KeyRange::ALL);
     fill_runs(&mut harness, &keys);
     // Runs of one age: no merge is due that would drop them as well.
-    let rest = |harness: &mut RangeHarness| {
-        (0..1000).for_each(|_| {
-            harness.now = harness.now.plus_ms(100);
-            harness.turn();
-        });
-    };
-    rest(&mut harness);
+    idle(&mut harness, 1000, 100);
     harness.engine.hold_runs(true);
     harness.clear(ID.0);
     harness.settle();
     (0..20).for_each(|_| harness.turn());
     assert!(harness.engine.runs() > 0, "held");
     harness.reopen(1, false);
-    rest(&mut harness);
+    idle(&mut harness, 1000, 100);
     assert_eq!(harness.engine.runs(), 0, "{:?}", harness.engine);
     harness.check(&keys, "cleared");
 }
@@ -249,9 +251,6 @@ fn a_clear_in_the_mode_memory_gives_the_space_of_runs_back() {
     harness.add(1, KeyRange::ALL);
     fill_runs(&mut harness, &keys);
     harness.clear(ID.0);
-    (0..2000).for_each(|_| {
-        harness.now = harness.now.plus_ms(10);
-        harness.turn();
-    });
+    idle(&mut harness, 2000, 10);
     assert_eq!(harness.engine.runs(), 0, "{:?}", harness.engine);
 }

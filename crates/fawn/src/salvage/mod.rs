@@ -28,8 +28,8 @@ pub(crate) struct Losses {
     unknown_parts: u64,
     /// Keys whose record could not be read any more.
     unread: u64,
-    /// Losses that were printed, as text.
-    printed: BTreeSet<String>,
+    /// Losses so far, as text with their shards: as many as there are findings and lost parts.
+    known: BTreeSet<String>,
     /// Prefix of messages: the shard, if there are several.
     prefix: String,
 }
@@ -109,19 +109,14 @@ impl Losses {
         self.is_damaged = true;
         self.unknown_parts += 1;
         let line = format!("lost: all of {}, which holds no store; is a file system not mounted?", dir.display());
-        if self.note_loss(&line) {
-            self.print(&line);
-        }
+        self.print_new(&line);
     }
 
     /// Prints and counts the damage that the opening found.
     pub(crate) fn add_found(&mut self, found: &SalvageReport) {
         self.is_damaged |= found.is_damaged();
         for finding in found.findings.iter().filter(|finding| finding.severity == Severity::Damage) {
-            let line = finding_line(finding);
-            if self.note_loss(&line) {
-                self.print(&line);
-            }
+            self.print_new(&finding_line(finding));
         }
         self.count(&found.missing);
     }
@@ -132,10 +127,7 @@ impl Losses {
         self.unread += report.unread;
         self.is_damaged |= report.unread > 0 || !report.lost.is_empty();
         if report.unread > 0 {
-            let line = format!("lost: {} keys whose records could not be read any more", report.unread);
-            if self.note_loss(&line) {
-                self.print(&line);
-            }
+            self.print_new(&format!("lost: {} keys whose records could not be read any more", report.unread));
         }
     }
 
@@ -152,7 +144,7 @@ impl Losses {
             let place =
                 if from_bytes < to_bytes { format!(", bytes {from_bytes} to {to_bytes}") } else { String::new() };
             let line = format!("lost: {file}{place}: {what}");
-            if self.note_loss(&line) {
+            if self.is_new(&line) {
                 new_parts += 1;
                 if new_parts <= LISTED_MAX {
                     self.print(&line);
@@ -166,12 +158,18 @@ impl Losses {
 
     /// For another reading of the same stores: only other losses are printed.
     pub(crate) fn of_second_reading(&self) -> Self {
-        Self { printed: self.printed.clone(), ..Self::default() }
+        Self { known: self.known.clone(), ..Self::default() }
     }
 
-    /// Notes a loss. Returns whether it was not printed before.
-    fn note_loss(&mut self, line: &str) -> bool {
-        self.printed.insert(format!("{}{line}", self.prefix))
+    /// Whether no reading of the stores has met this loss so far. It is known from now on.
+    fn is_new(&mut self, line: &str) -> bool {
+        self.known.insert(format!("{}{line}", self.prefix))
+    }
+
+    fn print_new(&mut self, line: &str) {
+        if self.is_new(line) {
+            self.print(line);
+        }
     }
 
     fn print(&self, line: &str) {
