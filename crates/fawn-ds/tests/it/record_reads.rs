@@ -222,6 +222,54 @@ fn a_scan_reads_only_records_that_are_not_cached() {
     assert_eq!(scanned(&mut node).len() as u64, keys * 3 / 4 - 1);
 }
 
+/// The index has one entry with a new key's fragment: another key's, as long as the new key's verification is not done. The new
+/// key is cached meanwhile.
+#[test]
+fn a_scan_does_not_take_another_keys_entry_for_that_of_a_cached_key() {
+    let keys = 2000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { record_cache_bytes: Some(900 << 10), ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, Now::at(1000)).unwrap();
+    for number in 0..keys {
+        node.append(&[put(number, &[7; 300], 0)]).unwrap();
+        node.turn();
+    }
+    node.settle();
+    // A lookup of an absent key reads only a record with the key's fragment.
+    let new = (keys..keys + 20_000).find(|&number| {
+        let before = reads(&node);
+        assert_eq!(value(&mut node, number, View::Committed), None);
+        reads(&node) > before
+    });
+    let new = new.expect("some key shares a fragment");
+    // The page of that record leaves the cache.
+    (0..keys / 4).for_each(|number| _ = value(&mut node, number, View::Committed));
+    disk.hang(OpKind::Read);
+    node.append(&[put(new, b"new", 0)]).unwrap();
+    (0..4).for_each(|_| _ = node.turn());
+    disk.end_faults(OpKind::Read);
+    assert_eq!(disk.hung(), 1, "its verification waits");
+    // Others push it out of the window.
+    for number in 0..40 {
+        node.append(&[put(100_000 + number, &[1; 4000], 0)]).unwrap();
+        (0..4).for_each(|_| _ = node.turn());
+    }
+    assert_eq!(value(&mut node, new, View::Committed).unwrap(), b"new");
+    let before = hits(&node);
+    assert_eq!(value(&mut node, new, View::Committed).unwrap(), b"new");
+    assert_eq!(hits(&node), before + 1, "it is cached");
+    let check = |node: &mut TestNode| {
+        let found = scanned(node);
+        assert_eq!(found.len() as u64, keys + 1 + 40);
+        assert!((0..keys).all(|number| found.binary_search_by(|item| item.key.cmp(&key(number))).is_ok()));
+    };
+    check(&mut node);
+    // Now the index has both entries.
+    disk.release_hung();
+    node.settle();
+    check(&mut node);
+}
+
 /// Device reads per get: Zipf 0.99, 256-byte values, a budget of a tenth of the data, index and buffers included.
 fn reads_per_get(record_cache_bytes: Option<u64>) -> f64 {
     const RECORDS: u64 = 200_000;
