@@ -61,7 +61,7 @@ pub struct Options {
     /// Time after which cleaning takes an expired record of a chain for dead: longer than the chain's time may fall when
     /// members fail.
     pub expiry_margin_ms: u64,
-    /// Time within which every sealed segment is read again and verified; 0 turns that off. The pace is bounded: a very short
+    /// Time within which every sealed segment and every run is read again and verified; 0 turns that off. The pace is bounded: a very short
     /// period is exceeded.
     pub scrub_period_ms: u64,
     /// Starts every frame on a new page, for disks where rewriting a sector with unchanged content is unsafe.

@@ -51,11 +51,11 @@ pub struct EngineStats {
     pub moved_tombstones: u64,
     /// Bytes of segments read for cleaning.
     pub cleaning_read_bytes: u64,
-    /// Bytes that the scrub has read of sealed segments.
+    /// Bytes that the scrub has read of sealed segments and runs.
     pub scrub_bytes: u64,
-    /// Segments that the scrub has read and judged.
+    /// Segments and runs that the scrub has read and judged.
     pub scrub_segments: u64,
-    /// Records that the scrub found corrupt or unreadable, each once; damage outside of records counts as one.
+    /// Records that the scrub found corrupt or unreadable, each once; a page of a run, and damage outside of records, counts as one.
     pub scrub_corrupt_records: u64,
     /// Reads of the scrub that failed.
     pub scrub_reads_failed: u64,

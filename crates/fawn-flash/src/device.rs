@@ -38,7 +38,7 @@ pub enum IoClass {
     PreCopy,
     /// Saving the index.
     Checkpoint,
-    /// Reading sealed segments again, to find rot.
+    /// Reading sealed segments and runs again, to find rot.
     Scrub,
 }
 

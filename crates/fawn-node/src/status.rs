@@ -182,9 +182,9 @@ counters! {
             prometheus "fawn_cleaning_failed_total", info "Fawn:cleaning_failed";
         scrub_bytes: u64, "Bytes that the background scrub has read.",
             prometheus "fawn_scrub_bytes_total", info "Fawn:scrub_bytes";
-        scrub_segments: u64, "Segments that the background scrub has verified.",
+        scrub_segments: u64, "Segments and sorted runs that the background scrub has verified.",
             prometheus "fawn_scrub_segments_total", info "Fawn:scrub_segments";
-        scrub_corrupt_records: u64, "Records that the background scrub found corrupt or unreadable, each logged with its place.",
+        scrub_corrupt_records: u64, "Records, or pages of sorted runs, that the background scrub found corrupt or unreadable, each logged with its place.",
             prometheus "fawn_scrub_corrupt_records_total", info "Fawn:scrub_corrupt_records";
         scrub_reads_failed: u64, "Reads of the background scrub that failed.",
             prometheus "fawn_scrub_reads_failed_total", info "Fawn:scrub_reads_failed";

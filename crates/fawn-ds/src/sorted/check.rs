@@ -71,6 +71,11 @@ impl RunCheck {
         Ok(true)
     }
 
+    /// Memory of the pages fed and not yet passed, bytes.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.source.resident_bytes()
+    }
+
     fn note(&mut self, error: RunError) {
         if self.damage.len() < Self::DAMAGE_MAX {
             self.damage.push(error);

@@ -147,6 +147,17 @@ impl Run {
         self.footer.header
     }
 
+    /// Name of its file.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The secret of its ring keys.
+    pub(crate) const fn secret(&self) -> &HashSecret {
+        &self.secret
+    }
+
     /// Counts and bounds.
     #[must_use]
     pub const fn footer(&self) -> &RunFooter {

@@ -11,7 +11,7 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(250);
 /// How often it is looked after while it confirms what its opening deferred.
 const CONFIRMING_TICK: Duration = Duration::from_micros(200);
-/// How often at most, while a segment is scrubbed or cleaned, or segments are sorted or runs merged. While no read or write of
+/// How often at most, while a file is scrubbed or a segment cleaned, or segments are sorted or runs merged. While no read or write of
 /// these completes, each interval is twice as long as the one before, up to the usual tick: one may hang.
 const UPKEEP_TICK: Duration = Duration::from_millis(4);
 /// How often a store that rests is looked after at least, if it has upkeep to do: its clock may run ahead of this thread's.

@@ -71,6 +71,7 @@ mod scan;
 mod scan_damage;
 mod scans_resumed;
 mod scrub;
+mod scrub_runs;
 mod seals;
 mod segment_image;
 mod sorted_dropped;

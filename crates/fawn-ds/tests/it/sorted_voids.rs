@@ -12,12 +12,12 @@ use fawn_types::{Durability, KeyRange, RangeId, RingKey};
 const ID: RangeId = RangeId(1);
 
 /// Sorts each segment once it is sealed.
-fn each_segment(durability: Durability) -> Options {
+pub(crate) fn each_segment(durability: Durability) -> Options {
     Options { sort_bytes: 1, ..sorted(durability) }
 }
 
 /// Writes the keys, and sorts nearly all of them.
-fn fill_runs(harness: &mut RangeHarness, keys: &[Vec<u8>]) {
+pub(crate) fn fill_runs(harness: &mut RangeHarness, keys: &[Vec<u8>]) {
     fill(harness, keys, 1);
     // So that the last records of the keys are in a sealed segment.
     for round in 0..150u8 {

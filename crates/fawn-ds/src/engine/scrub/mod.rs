@@ -1,32 +1,41 @@
-//! Background scrub: every sealed segment is read again within a period, so that rot is found while other copies exist.
+//! Background scrub: every sealed segment and every run is read again within a period, so that rot is found while other
+//! copies exist.
 //!
-//! Sealed segments are in a queue, in the order in which their bytes were last known to be good. One after the other is
-//! read and judged, and returns to the end of the queue. With `n` segments one is due every `period / n`, so each is
-//! read within a period of its seal or its last reading, however many are added and dropped meanwhile.
+//! These files are in a queue, in the order in which their bytes were last known to be good. One after the other is
+//! read and judged, and returns to the end of the queue. With `n` segments one is due every `period / n`, and a run counts
+//! for as many as it is long: so each is read within a period of its seal or its last reading, however many are added and
+//! dropped meanwhile.
 //!
-//! Nothing of it is persisted. A position in the manifest would be a write for each segment read, and a bad one could hide
-//! segments from the scrub. Instead each opening begins elsewhere in the log, so that a store that is opened often is
+//! Nothing of it is persisted. A position in the manifest would be a write for each file read, and a bad one could hide
+//! files from the scrub. Instead each opening begins elsewhere in the store, so that one that is opened often is
 //! read evenly, too.
 mod pass;
 mod queue;
+mod run_pass;
 
+use super::sorted::SortedTier;
 use super::{Engine, InFlight};
+use crate::format::segment::SegmentHeader;
+use crate::log::segments::{Segment, SegmentTable};
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 use fawn_types::MonoMs;
-use pass::{Judged, Pass};
-use queue::{ScrubQueue, ScrubbedSegment};
+use pass::{Judged, SegmentPass};
+use queue::{QueuedFile, ScrubFile, ScrubQueue};
+use run_pass::RunPass;
 use std::collections::VecDeque;
 
-/// Length of a read, bytes; one is in flight at a time.
-const READ_BYTES: u32 = 256 << 10;
-/// Pace within a segment, bytes per ms, unless the period takes more: a segment is read within minutes, since an interrupted
+/// Length of a read of a segment, bytes; one is in flight at a time.
+const READ_BYTES: usize = 256 << 10;
+/// Length of a read of a run, bytes: each record is looked up in the fences and filters, for which clients wait.
+const RUN_READ_BYTES: usize = 64 << 10;
+/// Pace within a file, bytes per ms, unless the period takes more: a segment is read within minutes, since an interrupted
 /// reading begins again.
 const BYTES_PER_MS_MIN: u64 = 1 << 10;
 /// Pace that the shortest period does not exceed, bytes per ms.
 const BYTES_PER_MS_MAX: u64 = 64 << 10;
-/// Time from the opening to the first segment: clients come first.
+/// Time from the opening to the first file: clients come first.
 const FIRST_MS: u64 = 60_000;
 /// Lateness that is made up for. More is forgiven: a machine that was asleep would otherwise do nothing else.
 const LATE_MS_MAX: u64 = 60_000;
@@ -36,10 +45,10 @@ const NEVER: MonoMs = MonoMs(u64::MAX);
 /// Findings that are kept for reports; all are logged and counted.
 const FINDINGS_MAX: usize = 16;
 
-/// Bytes of a sealed segment that the scrub found corrupt or unreadable.
+/// Bytes of a sealed segment or a run that the scrub found corrupt or unreadable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScrubFinding {
-    /// The segment's file.
+    /// Name of the file.
     pub file: String,
     /// The corrupt bytes, as far as they can be distinguished from others.
     pub bytes: Range<u64>,
@@ -56,8 +65,10 @@ pub(crate) struct Scrubber {
     is_reading: bool,
     /// Time of the next read; the end of time while there is nothing to read.
     next_at: MonoMs,
-    /// Time at which the last segment of the queue was due, and at which the next one is; the end of time without any.
-    segment_at: MonoMs,
+    /// Time at which the last file of the queue was due, its length in segments, and the time at which the next one is due;
+    /// the end of time without any.
+    file_at: MonoMs,
+    file_segments: u64,
     due_at: MonoMs,
     /// Time before which the pace allows no read.
     paced_at: MonoMs,
@@ -71,7 +82,8 @@ impl Default for Scrubber {
             current: None,
             is_reading: false,
             next_at: NEVER,
-            segment_at: MonoMs(0),
+            file_at: MonoMs(0),
+            file_segments: 1,
             due_at: NEVER,
             paced_at: MonoMs(0),
             findings: VecDeque::new(),
@@ -79,31 +91,56 @@ impl Default for Scrubber {
     }
 }
 
-/// A segment that is being read.
+/// A file that is being read.
 #[derive(Debug)]
 struct Reading {
-    segment: ScrubbedSegment,
+    queued: QueuedFile,
     pass: Pass,
-    /// Offset of the next read.
-    at: u32,
+    /// Offset of the next read, and the end of the file.
+    at: u64,
+    end: u64,
     /// Up to here single pages are read, because a longer read failed.
-    pages_to: u32,
+    pages_to: u64,
+}
+
+#[derive(Debug)]
+enum Pass {
+    Segment(Box<SegmentPass>),
+    Run(Box<RunPass>),
+}
+
+impl Pass {
+    /// Whether a read that fails ends it, and the file is read again later.
+    const fn ends_at_failure(&self) -> bool {
+        match self {
+            Self::Segment(pass) => pass.is_scan(),
+            Self::Run(pass) => !pass.passes_unreadable(),
+        }
+    }
+
+    fn resident_bytes(&self) -> usize {
+        match self {
+            Self::Segment(pass) => pass.resident_bytes(),
+            Self::Run(pass) => pass.resident_bytes(),
+        }
+    }
 }
 
 impl Reading {
-    fn new(segment: ScrubbedSegment, pass: Pass) -> Self {
-        Self { segment, pass, at: 0, pages_to: 0 }
-    }
-
-    /// Bytes from `at` on that the next read takes, of a segment that ends at `end`.
-    fn next_len(&self, end: u32) -> u32 {
-        let whole = (end - self.at).next_multiple_of(PAGE_BYTES as u32);
-        whole.min(if self.at < self.pages_to { PAGE_BYTES as u32 } else { READ_BYTES })
+    /// Bytes from `at` on that the next read takes.
+    fn next_len(&self) -> usize {
+        let whole = (self.end - self.at).next_multiple_of(PAGE_BYTES as u64);
+        let longest = match self.pass {
+            _ if self.at < self.pages_to => PAGE_BYTES,
+            Pass::Segment(_) => READ_BYTES,
+            Pass::Run(_) => RUN_READ_BYTES,
+        };
+        whole.min(longest as u64) as usize
     }
 }
 
 impl Scrubber {
-    /// Sets the time of the next read while no segment is being read.
+    /// Sets the time of the next read while no file is being read.
     fn plan(&mut self) {
         let first = self.queue.first_retry().map_or(self.due_at, |retry_at| retry_at.min(self.due_at));
         self.next_at = first.max(self.paced_at);
@@ -115,7 +152,7 @@ impl Scrubber {
 }
 
 impl<D: Device> Engine<D> {
-    /// The most recent bytes of sealed segments that the scrub found corrupt or unreadable, oldest first.
+    /// The most recent bytes of sealed segments and runs that the scrub found corrupt or unreadable, oldest first.
     pub fn scrub_findings(&self) -> impl Iterator<Item = &ScrubFinding> {
         self.scrubber.findings.iter()
     }
@@ -126,16 +163,21 @@ impl<D: Device> Engine<D> {
         Some(self.scrubber.next_at).filter(|at| !waits && *at < NEVER)
     }
 
-    /// Begins the scrub of an open engine. Each opening begins elsewhere in the log.
+    const fn scrubs(&self) -> bool {
+        !self.options.read_only && self.options.scrub_period_ms > 0
+    }
+
+    /// Begins the scrub of an open engine. Each opening begins elsewhere in the store.
     pub(crate) fn begin_scrub(&mut self) {
-        if self.options.read_only || self.options.scrub_period_ms == 0 {
+        if !self.scrubs() {
             return;
         }
-        let listed = self.segments.iter().filter(|segment| segment.listed_sealed);
-        let names: Vec<(u64, u32)> = listed.map(|segment| (segment.sequence, segment.slot)).collect();
-        self.scrubber.queue = ScrubQueue::begin(names, self.generation);
-        if self.scrubber.queue.sealed() > 0 {
-            self.scrubber.segment_at = self.now.mono;
+        let sealed = self.segments.iter().filter(|segment| segment.listed_sealed);
+        let sealed = sealed.map(|segment| QueuedFile::segment(segment.sequence, segment.slot));
+        let runs = self.sorted.run_lengths().map(|(id, bytes)| QueuedFile::run(id, self.in_segments(bytes)));
+        self.scrubber.queue = ScrubQueue::begin(sealed.chain(runs).collect(), self.generation);
+        if self.scrubber.queue.segments() > 0 {
+            self.scrubber.file_at = self.now.mono;
             self.scrubber.due_at = self.now.mono.plus_ms(FIRST_MS);
             self.scrubber.plan();
         }
@@ -143,32 +185,52 @@ impl<D: Device> Engine<D> {
 
     /// A segment is listed as sealed: its bytes do not change any more.
     pub(crate) fn scrub_sealed(&mut self, slot: u32) {
-        if self.options.read_only || self.options.scrub_period_ms == 0 {
+        let sequence = self.segments.expect(slot).sequence;
+        self.scrub_added(QueuedFile::segment(sequence, slot));
+    }
+
+    /// A run of this length was entered.
+    pub(crate) fn scrub_entered(&mut self, id: u64, file_bytes: u64) {
+        self.scrub_added(QueuedFile::run(id, self.in_segments(file_bytes)));
+    }
+
+    fn scrub_added(&mut self, added: QueuedFile) {
+        if !self.scrubs() {
             return;
         }
-        let sequence = self.segments.expect(slot).sequence;
-        self.scrubber.queue.sealed_another(sequence, slot);
-        let segments = &self.segments;
-        self.scrubber.queue.forget_dropped(|segment| segment.is_in(segments));
+        self.scrubber.queue.add(added);
+        let (segments, sorted) = (&self.segments, &self.sorted);
+        self.scrubber.queue.forget_dropped(|queued| is_there(queued, segments, sorted));
         self.schedule_scrub();
         if self.scrubber.current.is_none() {
             self.scrubber.plan();
         }
     }
 
-    /// The queue has another segment. With more of them, each has to be read sooner.
+    /// The queue has another file. With more of them, each has to be read sooner.
     fn schedule_scrub(&mut self) {
         let (now, interval_ms) = (self.now.mono, self.segment_interval_ms());
         let scrubber = &mut self.scrubber;
         if scrubber.due_at == NEVER {
-            scrubber.segment_at = now;
+            scrubber.file_at = now;
         }
-        scrubber.due_at = scrubber.due_at.min(scrubber.segment_at.plus_ms(interval_ms).max(now));
+        let due_at = scrubber.file_at.plus_ms(interval_ms * scrubber.file_segments);
+        scrubber.due_at = scrubber.due_at.min(due_at.max(now));
     }
 
     /// A sealed segment is dropped.
-    pub(crate) fn scrub_dropped(&mut self) {
-        self.scrubber.queue.dropped_one();
+    pub(crate) const fn scrub_dropped(&mut self) {
+        self.scrubber.queue.dropped_one(1);
+    }
+
+    /// A run of this length is dropped.
+    pub(crate) fn scrub_retired(&mut self, file_bytes: u64) {
+        let segments = self.in_segments(file_bytes);
+        self.scrubber.queue.dropped_one(segments);
+    }
+
+    fn in_segments(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(u64::from(self.options.segment_bytes))
     }
 
     /// Starts the next read of the scrub if it is due. Costs one comparison otherwise.
@@ -180,152 +242,211 @@ impl<D: Device> Engine<D> {
         if self.cleaner.is_reading() && now.ms_since(self.scrubber.next_at) < CLEANING_MS_MAX {
             return;
         }
-        let segments = &self.segments;
-        let mut current = self.scrubber.current.take().filter(|reading| reading.segment.is_in(segments));
-        if current.is_none() {
-            current = self.next_scrubbed();
-        }
-        match current {
+        let (segments, sorted) = (&self.segments, &self.sorted);
+        let current = self.scrubber.current.take().filter(|reading| is_there(&reading.queued, segments, sorted));
+        match current.or_else(|| self.next_scrubbed()) {
             Some(reading) => self.read_scrubbed(reading),
             None => self.scrubber.plan(),
         }
     }
 
-    /// Takes a segment whose reads failed and that is due again, or the next one of the queue.
+    /// Takes a file whose reads failed and that is due again, or the next one of the queue.
     fn next_scrubbed(&mut self) -> Option<Reading> {
-        let (now, interval_ms, segments) = (self.now.mono, self.segment_interval_ms(), &self.segments);
+        let (now, interval_ms) = (self.now.mono, self.segment_interval_ms());
+        let (segments, sorted) = (&self.segments, &self.sorted);
+        let is_there = |queued: &QueuedFile| is_there(queued, segments, sorted);
         let scrubber = &mut self.scrubber;
         let is_due = now >= scrubber.due_at;
-        let next = match scrubber.queue.take_retry(now, is_due, |segment| segment.is_in(segments)) {
+        let next = match scrubber.queue.take_retry(now, is_due, is_there) {
             Some(retried) => retried,
             None if !is_due => return None,
             None => {
-                let Some(next) = scrubber.queue.take(|segment| segment.is_in(segments)) else {
-                    scrubber.due_at = NEVER;
+                let Some(next) = scrubber.queue.take(is_there) else {
+                    (scrubber.due_at, scrubber.file_segments) = (NEVER, 1);
                     return None;
                 };
                 // Lateness beyond this is forgiven.
                 let earliest = MonoMs(now.0.saturating_sub(LATE_MS_MAX));
-                scrubber.segment_at = scrubber.due_at.max(earliest);
-                scrubber.due_at = scrubber.segment_at.plus_ms(interval_ms);
+                scrubber.file_at = scrubber.due_at.max(earliest);
+                scrubber.file_segments = next.segments;
+                scrubber.due_at = scrubber.file_at.plus_ms(interval_ms * next.segments);
                 next
             }
         };
-        let segment = self.segments.expect(next.slot);
-        Some(Reading::new(next, Pass::scan(segment, self.header_of(segment))))
+        Some(self.first_pass(next))
+    }
+
+    fn first_pass(&self, queued: QueuedFile) -> Reading {
+        self.reading(queued, SegmentPass::scan, None)
+    }
+
+    /// A pass that finds what is lost: after damage at this offset of a segment, or after reads that failed.
+    fn last_pass(&self, queued: QueuedFile, offset: Option<u64>, detail: String) -> Reading {
+        let unreadable = Some(detail.clone());
+        self.reading(queued, |segment, header| SegmentPass::walk(segment, header, offset, detail), unreadable)
+    }
+
+    fn reading(
+        &self,
+        queued: QueuedFile,
+        of_segment: impl FnOnce(&Segment, SegmentHeader) -> SegmentPass,
+        unreadable: Option<String>,
+    ) -> Reading {
+        let (pass, end) = match queued.file {
+            ScrubFile::Segment { slot, .. } => {
+                let segment = self.segments.expect(slot);
+                (Pass::Segment(Box::new(of_segment(segment, self.header_of(segment)))), u64::from(segment.end))
+            }
+            ScrubFile::Run { id } => {
+                let run = self.sorted.expect_run(id);
+                (Pass::Run(Box::new(RunPass::new(run, unreadable))), run.footer().file_bytes())
+            }
+        };
+        Reading { queued, pass, at: 0, end, pages_to: 0 }
     }
 
     fn read_scrubbed(&mut self, reading: Reading) {
-        let segment = self.segments.expect_mut(reading.segment.slot);
-        segment.pins += 1;
-        let (file, len) = (segment.file, reading.next_len(segment.end));
-        let buf = self.pool.take_exact(len as usize);
-        let token = Token(self.in_flight.insert(InFlight::Scrub { len: len as usize }) as u64);
-        self.read_bytes_in_flight += len as usize;
-        self.device.submit_read(file, u64::from(reading.at), buf, IoClass::Scrub, token);
+        let file = match reading.queued.file {
+            ScrubFile::Segment { slot, .. } => {
+                let segment = self.segments.expect_mut(slot);
+                segment.pins += 1;
+                segment.file
+            }
+            ScrubFile::Run { id } => match self.pin_run(id) {
+                Some(file) => file,
+                None => unreachable!("the run is listed"),
+            },
+        };
+        let len = reading.next_len();
+        let buf = self.pool.take_exact(len);
+        let token = Token(self.in_flight.insert(InFlight::Scrub { len }) as u64);
+        self.read_bytes_in_flight += len;
+        self.device.submit_read(file, reading.at, buf, IoClass::Scrub, token);
         self.scrubber.is_reading = true;
-        self.scrubber.paced_at = self.next_chunk_at(len);
+        self.scrubber.paced_at = self.next_chunk_at(len as u64);
         self.scrubber.next_at = self.scrubber.paced_at;
         self.scrubber.current = Some(reading);
     }
 
     /// Time from one segment to the next.
     fn segment_interval_ms(&self) -> u64 {
-        self.options.scrub_period_ms / self.scrubber.queue.sealed().max(1)
+        self.options.scrub_period_ms / self.scrubber.queue.segments().max(1)
     }
 
     /// Time of the read after one of this length that begins now.
-    fn next_chunk_at(&self, len: u32) -> MonoMs {
-        let (len, segment_bytes) = (u64::from(len), u64::from(self.options.segment_bytes));
-        let by_period_ms = self.segment_interval_ms() * len / segment_bytes;
-        let interval_ms = by_period_ms.min(len / BYTES_PER_MS_MIN).max(len / BYTES_PER_MS_MAX);
+    fn next_chunk_at(&self, len_bytes: u64) -> MonoMs {
+        let by_period_ms = self.segment_interval_ms() * len_bytes / u64::from(self.options.segment_bytes);
+        let interval_ms = by_period_ms.min(len_bytes / BYTES_PER_MS_MIN).max(len_bytes / BYTES_PER_MS_MAX);
         self.now.mono.plus_ms(interval_ms)
     }
 
-    /// Takes bytes of the segment that is being read.
+    /// Takes bytes of the file that is being read.
     pub(crate) fn scrub_read(&mut self, len: usize, result: Result<usize, DeviceError>, buf: Option<AlignedBuf>) {
         self.read_bytes_in_flight -= len;
         self.scrubber.is_reading = false;
-        let Some(mut reading) = self.scrubber.current.take() else { unreachable!("bytes are read of a segment") };
-        let slot = reading.segment.slot;
-        let segment = self.segments.expect_mut(slot);
-        segment.pins -= 1;
-        let end = segment.end;
+        let Some(mut reading) = self.scrubber.current.take() else { unreachable!("bytes are read of a file") };
+        let file = reading.queued.file;
         match (result, buf) {
             (Ok(_), Some(buf)) => {
                 self.stats.scrub_bytes += len as u64;
-                reading.pass.push(&buf, reading.at);
+                self.push_scrubbed(&mut reading, &buf);
                 self.pool.give(buf);
-                reading.at += len as u32;
+                self.continue_scrubbed(reading);
             }
             (Ok(_), None) => unreachable!("a read brings its buffer back"),
-            (Err(error), _) => match self.scrub_failed(reading, len as u32, &error) {
-                Some(went_on) => reading = went_on,
-                None => return self.examine_if_dead(slot),
-            },
+            (Err(error), _) => self.scrub_failed(reading, len, &error),
         }
-        if reading.at >= end {
+        match file {
+            ScrubFile::Segment { slot, .. } => {
+                self.segments.expect_mut(slot).pins -= 1;
+                self.examine_if_dead(slot);
+            }
+            ScrubFile::Run { id } => {
+                self.unpin_run(id);
+            }
+        }
+    }
+
+    /// Gives the next bytes of the file to the pass.
+    fn push_scrubbed(&self, reading: &mut Reading, bytes: &[u8]) {
+        match (&mut reading.pass, reading.queued.file) {
+            (Pass::Segment(pass), _) => pass.push(bytes, reading.at),
+            (Pass::Run(pass), ScrubFile::Run { id }) => pass.push(self.sorted.expect_run(id), bytes, reading.at),
+            (Pass::Run(_), ScrubFile::Segment { .. }) => unreachable!("a pass is of its file"),
+        }
+        reading.at += bytes.len() as u64;
+    }
+
+    fn continue_scrubbed(&mut self, reading: Reading) {
+        if reading.at >= reading.end {
             self.judge_scrubbed(reading);
         } else {
             self.scrubber.current = Some(reading);
         }
-        self.examine_if_dead(slot);
     }
 
-    /// A read failed. The segment is read again later; in the end without the pages that cannot be read.
-    fn scrub_failed(&mut self, mut reading: Reading, len: u32, error: &DeviceError) -> Option<Reading> {
+    /// A read failed. The file is read again later; in the end without the pages that cannot be read.
+    fn scrub_failed(&mut self, mut reading: Reading, len: usize, error: &DeviceError) {
         self.stats.scrub_reads_failed += 1;
-        let segment = self.segments.expect(reading.segment.slot);
-        let (file, offset) = (&segment.name, reading.at);
-        if reading.pass.is_scan() {
-            let mut queued = reading.segment;
+        if reading.pass.ends_at_failure() {
+            let (file, offset) = (self.scrubbed_name(reading.queued.file), reading.at);
+            let mut queued = reading.queued;
             queued.failures += u32::from(!error.is_retryable());
             let Some(delay_ms) = queued.retry_delay_ms() else {
                 queued.failures = 0;
-                let pass = Pass::walk(segment, self.header_of(segment), None, error.to_string());
-                return Some(Reading::new(queued, pass));
+                self.scrubber.current = Some(self.last_pass(queued, None, error.to_string()));
+                return;
             };
             tracing::warn!(%file, offset, %error, delay_ms, "a read of the scrub failed: it is tried again");
             self.scrubber.queue.retry(queued, self.now.mono.plus_ms(delay_ms));
             self.scrubber.plan();
-            return None;
+            return;
         }
-        if len > PAGE_BYTES as u32 {
-            reading.pages_to = reading.at + len;
+        if len > PAGE_BYTES {
+            reading.pages_to = reading.at + len as u64;
         } else {
             // Its records count as lost; those around it are still found.
-            reading.pass.push(&[0; PAGE_BYTES], reading.at);
-            reading.at += len;
+            self.push_scrubbed(&mut reading, &[0; PAGE_BYTES]);
         }
-        Some(reading)
+        self.continue_scrubbed(reading);
+    }
+
+    fn scrubbed_name(&self, file: ScrubFile) -> &str {
+        match file {
+            ScrubFile::Segment { slot, .. } => &self.segments.expect(slot).name,
+            ScrubFile::Run { id } => self.sorted.expect_run(id).name(),
+        }
     }
 
     fn judge_scrubbed(&mut self, reading: Reading) {
-        let Reading { segment: mut scrubbed, pass, .. } = reading;
-        let segment = self.segments.expect(scrubbed.slot);
-        match pass.judge(segment) {
+        let Reading { mut queued, pass, .. } = reading;
+        let judged = match (pass, queued.file) {
+            (Pass::Segment(pass), ScrubFile::Segment { slot, .. }) => pass.judge(self.segments.expect(slot)),
+            (Pass::Run(pass), ScrubFile::Run { id }) => pass.judge(self.sorted.expect_run(id)),
+            _ => unreachable!("a pass is of its file"),
+        };
+        match judged {
             Judged::Sound => {
                 self.stats.scrub_segments += 1;
-                scrubbed.failures = 0;
+                queued.failures = 0;
             }
             // A second pass finds the records that are lost.
             Judged::Corrupt { offset, detail } => {
-                let pass = Pass::walk(segment, self.header_of(segment), Some(offset), detail);
-                self.scrubber.current = Some(Reading::new(scrubbed, pass));
+                self.scrubber.current = Some(self.last_pass(queued, Some(offset), detail));
                 return;
             }
             Judged::Lost(findings) => {
                 self.stats.scrub_segments += 1;
                 let lost: u64 = findings.iter().map(|finding| finding.records).sum();
-                // A segment that stays corrupt is reported once, and again only if it has lost more.
-                if lost > scrubbed.lost_records {
-                    self.stats.scrub_corrupt_records += lost - scrubbed.lost_records;
-                    scrubbed.lost_records = lost;
+                // A file that stays corrupt is reported once, and again only if it has lost more.
+                if lost > queued.lost_records {
+                    self.stats.scrub_corrupt_records += lost - queued.lost_records;
+                    queued.lost_records = lost;
                     self.report_scrubbed(findings);
                 }
             }
         }
-        self.scrubber.queue.push(scrubbed);
+        self.scrubber.queue.push(queued);
         self.schedule_scrub();
         self.scrubber.plan();
     }
@@ -339,5 +460,13 @@ impl<D: Device> Engine<D> {
             }
             self.scrubber.findings.push_back(finding);
         }
+    }
+}
+
+/// Whether a file of the queue is still a sealed segment or a listed run.
+fn is_there(queued: &QueuedFile, segments: &SegmentTable, sorted: &SortedTier) -> bool {
+    match queued.file {
+        ScrubFile::Segment { sequence, slot } => segments.get(slot).is_some_and(|it| it.sequence == sequence),
+        ScrubFile::Run { id } => sorted.lists(id),
     }
 }

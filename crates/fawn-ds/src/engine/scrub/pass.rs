@@ -11,7 +11,7 @@ use core::ops::Range;
 
 /// A pass in progress; its bytes are pushed in order, from the start of the file.
 #[derive(Debug)]
-pub(super) struct Pass {
+pub(super) struct SegmentPass {
     expected: SegmentHeader,
     header: Result<(), String>,
     kind: PassKind,
@@ -37,7 +37,7 @@ pub(super) enum Judged {
     Lost(Vec<ScrubFinding>),
 }
 
-impl Pass {
+impl SegmentPass {
     pub(super) fn scan(segment: &Segment, expected: SegmentHeader) -> Self {
         let SegmentHeader { uuid, sequence, segment_bytes, .. } = expected;
         let input = ScanInput { uuid, sequence, segment_bytes, sealed_len: Some(segment.end) };
@@ -56,7 +56,7 @@ impl Pass {
     }
 
     /// Takes the next bytes of the file, from this offset on.
-    pub(super) fn push(&mut self, bytes: &[u8], at: u32) {
+    pub(super) fn push(&mut self, bytes: &[u8], at: u64) {
         let frames = if at == 0 { &bytes[FRAMES_OFFSET as usize..] } else { bytes };
         if at == 0 {
             self.header = judge_header(&bytes[..HEADER_BYTES], &self.expected);

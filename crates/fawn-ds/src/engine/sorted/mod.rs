@@ -186,6 +186,24 @@ impl SortedTier {
         self.job.is_some() || self.runs.covering(key).any(|at| self.runs[at].run.may_contain(Space::KEYS, key))
     }
 
+    /// Ids and lengths of the listed runs.
+    pub(super) fn run_lengths(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.runs.iter().map(|listed| (listed.id, listed.file_bytes))
+    }
+
+    /// Whether a run with this id is listed.
+    pub(super) fn lists(&self, id: u64) -> bool {
+        self.runs.iter().any(|listed| listed.id == id)
+    }
+
+    /// The run with this id, which is listed or pinned.
+    pub(super) fn expect_run(&self, id: u64) -> &Run {
+        match self.find(id) {
+            Some(listed) => &listed.run,
+            None => unreachable!("a listed or pinned run stays"),
+        }
+    }
+
     fn find(&self, id: u64) -> Option<&ListedRun> {
         self.runs.iter().chain(&self.retired).find(|listed| listed.id == id)
     }
@@ -306,8 +324,9 @@ impl<D: Device> Engine<D> {
 
     /// Drops runs from the list, once the manifest does not list them any more; their files go later.
     fn retire_runs(&mut self, ids: &[u64]) {
-        let SortedTier { runs, retired, .. } = &mut self.sorted;
-        retired.extend(runs.take(ids));
+        let taken = self.sorted.runs.take(ids);
+        taken.iter().for_each(|listed| self.scrub_retired(listed.file_bytes));
+        self.sorted.retired.extend(taken);
     }
 
     fn drop_edits(&self, ids: &[u64]) -> Vec<ManifestEdit> {

@@ -414,6 +414,7 @@ impl<D: Device> Engine<D> {
         self.retire_runs(&inputs.replaced);
         for (run, file, file_bytes) in job.done.drain(..) {
             self.sorted.enter(RunEntry { uuid: run.header().uuid, file_bytes, age: job.age }, run, file);
+            self.scrub_entered(self.sorted.last_id, file_bytes);
         }
         self.stats.runs_listed += 1;
         if job.slots.is_empty() {
