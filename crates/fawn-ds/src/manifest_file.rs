@@ -425,12 +425,13 @@ impl ManifestFile {
         Ok(true)
     }
 
-    /// Completes the write in flight: its commits are durable; after a rewrite, once the new file durably has the
-    /// manifest's name.
-    pub(crate) fn done<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
-        if let Some(rewrite) = self.rewrite.take() {
-            return self.take_over(device, rewrite);
-        }
+    /// Whether the write in flight is that of a new file, after which [`ManifestFile::name_new`] is next.
+    pub(crate) const fn is_rewriting(&self) -> bool {
+        self.rewrite.is_some()
+    }
+
+    /// Completes the append in flight: its commits are durable.
+    pub(crate) fn done(&mut self) {
         let Some((end, number, certified)) = self.in_flight.take() else {
             unreachable!("no write of the manifest was in flight")
         };
@@ -439,13 +440,18 @@ impl ManifestFile {
         self.certified = certified;
         self.ends.retain(|(queued, _)| *queued > number);
         self.keep_last_page();
-        Ok(())
     }
 
-    fn take_over<D: Device>(&mut self, device: &mut D, rewrite: Rewrite) -> Result<(), DeviceError> {
+    /// The new file is written: it gets the manifest's name. Once the directory is synced, [`ManifestFile::take_over`].
+    pub(crate) fn name_new<D: Device>(&self, device: &mut D) -> Result<(), DeviceError> {
+        assert!(self.is_rewriting(), "no new file was written");
+        device.rename(NEW_FILE_NAME, FILE_NAME)
+    }
+
+    /// The new file durably has the manifest's name: its commits are durable.
+    pub(crate) fn take_over<D: Device>(&mut self, device: &mut D) {
+        let Some(rewrite) = self.rewrite.take() else { unreachable!("no new file was named") };
         let Rewrite { file, header, bytes, through, queued, ends, allocated } = rewrite;
-        device.rename(NEW_FILE_NAME, FILE_NAME)?;
-        device.sync_dir()?;
         device.close(core::mem::replace(&mut self.file, file));
         let state = core::mem::take(&mut self.state);
         let total = self.queued;
@@ -455,7 +461,6 @@ impl ManifestFile {
         *self = Self { allocated, important, assigned, clock, queued: total, durable: through, ends, ..fresh };
         self.tail.extend_from_slice(&queued);
         self.certified_if_durable = through;
-        Ok(())
     }
 
     /// Commits and blocks until it is durable; no other manifest write may be in flight.
@@ -472,7 +477,13 @@ impl ManifestFile {
                 return Err(DeviceError::Full { dir: FILE_NAME.to_owned() });
             }
             io.finish(token)?;
-            self.done(device)?;
+            if self.is_rewriting() {
+                self.name_new(device)?;
+                device.sync_dir()?;
+                self.take_over(device);
+            } else {
+                self.done();
+            }
         }
         Ok(())
     }

@@ -117,6 +117,7 @@ pub(crate) enum InFlight {
     SegmentHeader { stream: StreamKind },
     SegmentName { stream: StreamKind },
     Manifest,
+    ManifestName,
     Lookup { plan: LookupPlan, user: u64 },
     Verify { at: usize, number: RangeNumber, name: KeyName, span: ReadSpan, rejected: Rejected, is_deferred: bool },
     Clean { from: u32, len: usize },

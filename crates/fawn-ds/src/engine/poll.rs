@@ -106,6 +106,7 @@ impl<D: Device> Engine<D> {
             InFlight::SegmentHeader { stream } => self.header_written(*stream),
             InFlight::SegmentName { stream } => self.name_synced(*stream),
             InFlight::Manifest => self.manifest_written(),
+            InFlight::ManifestName => self.manifest_named(),
             InFlight::Checkpoint => self.checkpoint_written(),
             InFlight::CheckpointSync => self.checkpoint_synced(),
             InFlight::CheckpointName => self.checkpoint_name_synced(),

@@ -257,13 +257,34 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Applies durable commits of the manifest: segments become ready, transfers begin or end, dropped files are
-    /// unlinked.
+    /// A write of the manifest is complete.
     pub(crate) fn manifest_written(&mut self) {
-        if let Err(error) = self.manifest.done(&mut self.device) {
+        if self.manifest.is_rewriting() {
+            return self.name_manifest();
+        }
+        self.manifest.done();
+        self.commits_durable();
+    }
+
+    /// The file that replaces the manifest is written: its name is next.
+    fn name_manifest(&mut self) {
+        if let Err(error) = self.manifest.name_new(&mut self.device) {
             self.poison(&error);
             return;
         }
+        let token = self.track_write(InFlight::ManifestName);
+        self.device.submit_sync_dir(IoClass::Manifest, token);
+    }
+
+    /// The new manifest's name is durable.
+    pub(crate) fn manifest_named(&mut self) {
+        self.manifest.take_over(&mut self.device);
+        self.commits_durable();
+    }
+
+    /// Applies durable commits of the manifest: segments become ready, transfers begin or end, dropped files are
+    /// unlinked.
+    fn commits_durable(&mut self) {
         for kind in StreamKind::ALL {
             let next = &mut self.streams[kind].next;
             *next = match core::mem::replace(next, NextSegment::None) {

@@ -62,6 +62,55 @@ impl ManifestGrowthRun {
     }
 }
 
+/// The sync of the directory that makes the name of a new manifest durable hangs. Commits wait for it; records do not.
+#[test]
+fn only_commits_wait_for_the_name_of_a_new_manifest() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    node.append(&[write(1)]).unwrap();
+    node.settle();
+    disk.hang(OpKind::SyncDir);
+    let mut put = 0;
+    let waiting = loop {
+        put += 1;
+        assert!(put < 1_000, "the manifest is not rewritten");
+        let ticket = node.engine.put_blob(BLOB, &blob(put)).unwrap();
+        node.turn();
+        node.turn();
+        if !node.engine.is_blob_durable(ticket) {
+            break ticket;
+        }
+    };
+    assert_eq!((disk.hung(), disk.names().contains(&"manifest.new".to_owned())), (1, false));
+    node.append(&[write(2)]).unwrap();
+    for _ in 0..3 {
+        node.turn();
+    }
+    assert!(node.get(&write(2).key, View::Committed).unwrap().is_some(), "acknowledged meanwhile");
+    let next = node.engine.put_blob(BLOB, &blob(put + 1)).unwrap();
+    for _ in 0..3 {
+        node.turn();
+    }
+    assert!(!node.engine.is_blob_durable(waiting) && !node.engine.is_blob_durable(next));
+    let mut found = [0, 0];
+    for seed in 0..16 {
+        let crashed = TestNode::open(&disk.image(Loss::Power, seed), options(), Now::at(2)).unwrap();
+        let number = number(&crashed);
+        assert!(number == put || number == put - 1, "blob {number}, {} was durable", put - 1);
+        found[(put - number) as usize] += 1;
+    }
+    assert!(found.iter().all(|&count| count > 0), "a power loss may undo the name or not: {found:?}");
+    disk.release_hung();
+    disk.end_faults(OpKind::SyncDir);
+    node.settle();
+    // The append of the commit follows.
+    node.turn();
+    node.turn();
+    assert!(node.engine.is_blob_durable(next));
+    disk.crash(1);
+    assert_eq!(number(&TestNode::open(&disk, options(), Now::at(3)).unwrap()), put + 1);
+}
+
 #[test]
 fn a_running_store_rewrites_a_manifest_that_is_mostly_history() {
     let mut run = ManifestGrowthRun::new(1);
