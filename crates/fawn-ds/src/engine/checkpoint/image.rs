@@ -54,7 +54,7 @@ impl<D: Device> Engine<D> {
     /// Encodes the state of ranges and segments behind the last cell.
     fn encode_state(&self, writer: &mut CheckpointWriter) {
         let segment_bytes = self.options.segment_bytes;
-        writer.ends = PerStream::from_fn(|kind| self.streams[kind].appended_end(segment_bytes));
+        writer.ends = PerStream::from_fn(|kind| self.streams[kind].records_end(segment_bytes));
         let from = writer.from;
         for &at in &writer.order {
             let range = &self.ranges[at];

@@ -77,7 +77,7 @@ struct CheckpointWriter {
     died_since: DiedSince,
     /// The survivors' segment in which their position is.
     partial: Option<PartialSegment>,
-    /// Ends of the streams when the last content was encoded.
+    /// Ends of the streams' records when the last content was encoded.
     ends: PerStream<LogPosition>,
     /// It became invalid or was refused space: its file goes once nothing is in flight.
     is_given_up: bool,
