@@ -71,12 +71,12 @@ fn confirm_deferred(node: &mut TestNode) {
 }
 
 /// Names of the listed checkpoints, oldest first.
-fn listed(disk: &SimDisk) -> Vec<String> {
+pub(crate) fn listed(disk: &SimDisk) -> Vec<String> {
     let state = manifest::decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
     state.checkpoints.iter().map(|entry| checkpoint::file_name(entry.uuid)).collect()
 }
 
-fn files(disk: &SimDisk) -> Vec<String> {
+pub(crate) fn files(disk: &SimDisk) -> Vec<String> {
     disk.names().into_iter().filter(|name| checkpoint::is_file_name(name)).collect()
 }
 

@@ -1,8 +1,8 @@
 //! Checkpoints that are given up, refused or missing: what is kept of them, and when the next one is listed.
+use crate::checkpoint::{files, listed};
 use crate::manifest_order::{OTHER, fill_to, left_bytes, put_blobs};
 use crate::reclaiming::{put, write};
 use crate::support::{TestNode, scanned, small};
-use fawn_ds::internals::format::{checkpoint, manifest};
 use fawn_ds::internals::{Options, View};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
@@ -10,16 +10,6 @@ use fawn_types::{Durability, KeyRange, Now};
 
 fn options() -> Options {
     small(Durability::Sync)
-}
-
-fn files(disk: &SimDisk) -> Vec<String> {
-    disk.names().into_iter().filter(|name| checkpoint::is_file_name(name)).collect()
-}
-
-/// Names of the listed checkpoints, oldest first.
-fn listed(disk: &SimDisk) -> Vec<String> {
-    let state = manifest::decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
-    state.checkpoints.iter().map(|entry| checkpoint::file_name(entry.uuid)).collect()
 }
 
 /// The device becomes full while a checkpoint is written. Its listing frees no space: with the last bytes of the

@@ -13,7 +13,7 @@ fn options() -> Options {
     scanned(Durability::Sync)
 }
 
-fn used_bytes(disk: &SimDisk) -> u64 {
+pub(crate) fn used_bytes(disk: &SimDisk) -> u64 {
     let len = |name: &String| disk.contents(name).unwrap().len().next_multiple_of(PAGE_BYTES) as u64;
     disk.names().iter().map(len).sum()
 }
@@ -32,7 +32,7 @@ fn store_of(records: u32) -> (SimDisk, TestNode) {
 }
 
 /// Polls without any request, every 100 ms for a minute.
-fn poll_for_a_minute(node: &mut TestNode) {
+pub(crate) fn poll_for_a_minute(node: &mut TestNode) {
     for _ in 0..600 {
         node.engine.poll(node.now, &mut Vec::new());
         node.now = node.now.plus_ms(100);

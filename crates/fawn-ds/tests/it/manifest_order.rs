@@ -1,14 +1,12 @@
-//! Faults around the manifest's commits: the name of its file, and whose the last space of a full device is.
+//! Commits of the manifest: the durable name of its file, and which of them get the last space of a full device.
+use crate::manifest_full::{poll_for_a_minute, used_bytes};
 use crate::reclaiming::{attempt, delete, put, write};
-use crate::sorted_voids::{each_segment, fill_runs};
-use crate::splits::{keys, whole};
 use crate::support::{TestNode, TestWrite, manifest_commits, scanned};
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::{EngineError, Options, RecordRef, View};
-use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};
+use fawn_types::{Durability, KeyRange, Now, RangeId, Version};
 
 /// A range without records, whose epochs fill the manifest.
 pub(crate) const OTHER: RangeId = RangeId(8);
@@ -19,11 +17,6 @@ const QUARTER: usize = 14_900;
 
 fn options() -> Options {
     scanned(Durability::Sync)
-}
-
-fn used_bytes(disk: &SimDisk) -> u64 {
-    let len = |name: &String| disk.contents(name).unwrap().len().next_multiple_of(PAGE_BYTES) as u64;
-    disk.names().iter().map(len).sum()
 }
 
 fn segments(disk: &SimDisk) -> Vec<String> {
@@ -69,15 +62,6 @@ fn delete_segment(node: &mut TestNode, segment: u64) {
     for _ in 0..10 {
         node.turn();
     }
-}
-
-/// Polls without any request, every 100 ms for a minute.
-fn poll_for_a_minute(node: &mut TestNode) {
-    for _ in 0..600 {
-        node.engine.poll(node.now, &mut Vec::new());
-        node.now = node.now.plus_ms(100);
-    }
-    assert_eq!(node.engine.poisoned(), None);
 }
 
 /// A process was killed before the name of its new manifest was durable. The next one relies on that file: a power
@@ -181,26 +165,7 @@ fn certifying_commits_leave_the_last_space_to_drops() {
     assert_eq!(node.engine.poisoned(), None);
 }
 
-/// A transfer makes all records of its range void, those in runs as well. Nothing else may happen for long that drops
-/// the runs, and the transfer needs their space.
-#[test]
-fn the_beginning_of_a_transfer_drops_the_runs_of_its_range() {
-    let keys = keys(400);
-    let mut harness = whole(1, each_segment(Durability::Sync), true);
-    fill_runs(&mut harness, &keys);
-    // Runs of one age: no merge is due that would drop them as well.
-    for _ in 0..1_000 {
-        harness.now = harness.now.plus_ms(100);
-        harness.turn();
-    }
-    assert!(harness.engine.runs() > 0);
-    let base = Version::new(Epoch::new(9).unwrap(), 1_000).unwrap();
-    harness.engine.begin_transfer(RangeId(1), base).unwrap();
-    (0..100).for_each(|_| harness.turn());
-    assert_eq!(harness.engine.runs(), 0, "{:?}", harness.engine);
-}
-
-/// A clear is committed, and a full device has no space to list it. Deletes make room all the same: the clear is
+/// A clear is committed, and a full device has no space to list it. Deletes make space all the same: the clear is
 /// listed, and puts are taken within a minute.
 #[test]
 fn a_full_store_with_an_unlisted_clear_serves_again_after_deletes() {

@@ -7,7 +7,7 @@ use crate::support::SECRET;
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::sim::Loss;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_types::{Durability, KeyRange, RangeId, RingKey};
+use fawn_types::{Durability, Epoch, KeyRange, RangeId, RingKey, Version};
 
 const ID: RangeId = RangeId(1);
 
@@ -252,5 +252,21 @@ fn a_clear_in_the_mode_memory_gives_the_space_of_runs_back() {
     fill_runs(&mut harness, &keys);
     harness.clear(ID.0);
     idle(&mut harness, 2000, 10);
+    assert_eq!(harness.engine.runs(), 0, "{:?}", harness.engine);
+}
+
+/// A transfer invalidates all records of its range, those in runs as well. Nothing else may happen for long that drops
+/// the runs, and the transfer needs their space.
+#[test]
+fn the_beginning_of_a_transfer_drops_the_runs_of_its_range() {
+    let keys = keys(400);
+    let mut harness = whole(1, each_segment(Durability::Sync), true);
+    fill_runs(&mut harness, &keys);
+    // Runs of one age: no merge is due that would drop them as well.
+    idle(&mut harness, 1_000, 100);
+    assert!(harness.engine.runs() > 0);
+    let base = Version::new(Epoch::new(9).unwrap(), 1_000).unwrap();
+    harness.engine.begin_transfer(RangeId(1), base).unwrap();
+    (0..100).for_each(|_| harness.turn());
     assert_eq!(harness.engine.runs(), 0, "{:?}", harness.engine);
 }

@@ -7,7 +7,7 @@
 //! dropped meanwhile.
 //!
 //! Nothing of it is persisted. A position in the manifest would be a write for each file read, and a bad one could hide
-//! files from the scrub. Instead each opening begins elsewhere in the store, so that one that is opened often is
+//! files from the scrub. Instead each opening begins elsewhere in the store, so that a store that is opened often is
 //! read evenly, too.
 mod pass;
 mod queue;
@@ -200,7 +200,7 @@ impl<D: Device> Engine<D> {
         }
         self.scrubber.queue.add(added);
         let (segments, sorted) = (&self.segments, &self.sorted);
-        self.scrubber.queue.forget_dropped(|queued| is_there(queued, segments, sorted));
+        self.scrubber.queue.forget_dropped(|queued| is_listed(queued, segments, sorted));
         self.schedule_scrub();
         if self.scrubber.current.is_none() {
             self.scrubber.plan();
@@ -243,7 +243,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         let (segments, sorted) = (&self.segments, &self.sorted);
-        let current = self.scrubber.current.take().filter(|reading| is_there(&reading.queued, segments, sorted));
+        let current = self.scrubber.current.take().filter(|reading| is_listed(&reading.queued, segments, sorted));
         match current.or_else(|| self.next_scrubbed()) {
             Some(reading) => self.read_scrubbed(reading),
             None => self.scrubber.plan(),
@@ -254,14 +254,14 @@ impl<D: Device> Engine<D> {
     fn next_scrubbed(&mut self) -> Option<Reading> {
         let (now, interval_ms) = (self.now.mono, self.segment_interval_ms());
         let (segments, sorted) = (&self.segments, &self.sorted);
-        let is_there = |queued: &QueuedFile| is_there(queued, segments, sorted);
+        let is_listed = |queued: &QueuedFile| is_listed(queued, segments, sorted);
         let scrubber = &mut self.scrubber;
         let is_due = now >= scrubber.due_at;
-        let next = match scrubber.queue.take_retry(now, is_due, is_there) {
+        let next = match scrubber.queue.take_retry(now, is_due, is_listed) {
             Some(retried) => retried,
             None if !is_due => return None,
             None => {
-                let Some(next) = scrubber.queue.take(is_there) else {
+                let Some(next) = scrubber.queue.take(is_listed) else {
                     (scrubber.due_at, scrubber.file_segments) = (NEVER, 1);
                     return None;
                 };
@@ -454,7 +454,7 @@ impl<D: Device> Engine<D> {
     fn report_scrubbed(&mut self, findings: Vec<ScrubFinding>) {
         for finding in findings {
             let ScrubFinding { file, bytes, records, detail } = &finding;
-            tracing::error!(%file, offset = bytes.start, end = bytes.end, records, %detail, "the scrub found a corrupt record");
+            tracing::error!(%file, offset = bytes.start, end = bytes.end, records, %detail, "the scrub found corrupt bytes");
             if self.scrubber.findings.len() == FINDINGS_MAX {
                 self.scrubber.findings.pop_front();
             }
@@ -464,9 +464,9 @@ impl<D: Device> Engine<D> {
 }
 
 /// Whether a file of the queue is still a sealed segment or a listed run.
-fn is_there(queued: &QueuedFile, segments: &SegmentTable, sorted: &SortedTier) -> bool {
+fn is_listed(queued: &QueuedFile, segments: &SegmentTable, sorted: &SortedTier) -> bool {
     match queued.file {
         ScrubFile::Segment { sequence, slot } => segments.get(slot).is_some_and(|it| it.sequence == sequence),
-        ScrubFile::Run { id } => sorted.lists(id),
+        ScrubFile::Run { id } => sorted.has_run(id),
     }
 }

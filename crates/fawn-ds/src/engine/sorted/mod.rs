@@ -192,7 +192,7 @@ impl SortedTier {
     }
 
     /// Whether a run with this id is listed.
-    pub(super) fn lists(&self, id: u64) -> bool {
+    pub(super) fn has_run(&self, id: u64) -> bool {
         self.runs.iter().any(|listed| listed.id == id)
     }
 
