@@ -214,7 +214,7 @@ impl<D: Device> Engine<D> {
         if scrubber.due_at == NEVER {
             scrubber.file_at = now;
         }
-        let due_at = scrubber.file_at.plus_ms(interval_ms * scrubber.file_segments);
+        let due_at = scrubber.file_at.plus_ms(interval_ms.saturating_mul(scrubber.file_segments));
         scrubber.due_at = scrubber.due_at.min(due_at.max(now));
     }
 
@@ -269,7 +269,7 @@ impl<D: Device> Engine<D> {
                 let earliest = MonoMs(now.0.saturating_sub(LATE_MS_MAX));
                 scrubber.file_at = scrubber.due_at.max(earliest);
                 scrubber.file_segments = next.segments;
-                scrubber.due_at = scrubber.file_at.plus_ms(interval_ms * next.segments);
+                scrubber.due_at = scrubber.file_at.plus_ms(interval_ms.saturating_mul(next.segments));
                 next
             }
         };
