@@ -35,6 +35,7 @@ fn pass_by(node: &mut TestNode, span_ms: u64, step_ms: u64) {
     }
 }
 
+/// As [`pass_by`], in steps of half a second.
 fn pass(node: &mut TestNode, span_ms: u64) {
     pass_by(node, span_ms, 500);
 }
@@ -190,15 +191,15 @@ fn poll(harness: &mut RangeHarness, ms: u64) {
     harness.commit();
 }
 
-/// Polls every millisecond until it is so.
-fn poll_until(harness: &mut RangeHarness, is_so: impl Fn(&RangeHarness) -> bool) {
+/// Polls every millisecond until the condition holds.
+fn poll_until(harness: &mut RangeHarness, holds: impl Fn(&RangeHarness) -> bool) {
     for _ in 0..100_000 {
-        if is_so(harness) {
+        if holds(harness) {
             return;
         }
         poll(harness, 1);
     }
-    panic!("it does not come about: {:?}", harness.engine);
+    panic!("the condition never held: {:?}", harness.engine);
 }
 
 /// A run that is dropped while a read of the scrub is in flight keeps its file until that has ended.

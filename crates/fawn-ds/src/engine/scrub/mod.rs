@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 
 /// Length of a read of a segment, bytes; one is in flight at a time.
 const READ_BYTES: usize = 256 << 10;
-/// Length of a read of a run, bytes: each record is looked up in the fences and filters, for which clients wait.
+/// Length of a read of a run, bytes. Each of its records is looked up in the fences and filters, and clients wait meanwhile.
 const RUN_READ_BYTES: usize = 64 << 10;
 /// Pace within a file, bytes per ms, unless the period takes more: a segment is read within minutes, since an interrupted
 /// reading begins again.
@@ -65,10 +65,11 @@ pub(crate) struct Scrubber {
     is_reading: bool,
     /// Time of the next read; the end of time while there is nothing to read.
     next_at: MonoMs,
-    /// Time at which the last file of the queue was due, its length in segments, and the time at which the next one is due;
-    /// the end of time without any.
+    /// Time at which the last file that was taken from the queue was due.
     file_at: MonoMs,
+    /// Length of that file in segments.
     file_segments: u64,
+    /// Time at which the next file of the queue is due; the end of time while the queue is empty.
     due_at: MonoMs,
     /// Time before which the pace allows no read.
     paced_at: MonoMs,
@@ -110,7 +111,7 @@ enum Pass {
 }
 
 impl Pass {
-    /// Whether a read that fails ends it, and the file is read again later.
+    /// Whether a failed read ends the pass, so that the file is read again later.
     const fn ends_at_failure(&self) -> bool {
         match self {
             Self::Segment(pass) => pass.is_scan(),
