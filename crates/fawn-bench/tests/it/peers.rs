@@ -4,8 +4,9 @@ use fawn_bench::store::mix::{ArrivalPattern, Mix};
 use fawn_bench::store::peer::{self, Peer, PeerKind};
 use fawn_bench::store::{Contender, DataShape, FillEnd, Gets, LoadParts, PartUnit, Puts};
 use fawn_bench::workload::KeyDistribution;
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const SHAPE: DataShape = DataShape { keys: 3000, value_bytes: 100, memory_bytes: 4 << 20 };
@@ -18,10 +19,21 @@ fn scripted(dir: &Path, lines: &[&str]) -> Peer {
         script += &format!("read -r command && echo \"$command\" >> \"$asked\" && echo '{line}'\n");
     }
     script += "echo 'out of script' >&2\n";
-    let program = dir.join(peer::LMDB.program);
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&dir.join(peer::LMDB.program), &script);
     Peer::new(dir, peer::LMDB, dir)
+}
+
+/// Another process writes the file: a descriptor open for writing here would be inherited by a process that another
+/// test starts at that moment, and the program could not be run until that process has replaced itself (`ETXTBSY`).
+fn write_program(path: &Path, text: &str) {
+    let mut writer = Command::new("sh")
+        .args(["-c", r#"cat > "$0" && chmod 755 "$0""#])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success(), "{} was not written", path.display());
 }
 
 fn mix(arrival: ArrivalPattern) -> Mix {
