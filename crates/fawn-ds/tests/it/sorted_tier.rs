@@ -118,7 +118,7 @@ fn every_image_around_parts_of_a_merge_has_all_that_was_acked() {
     for seed in 300..303 {
         let options = Options { sort_bytes: 1, ..swept(Durability::Sync) };
         let mut run = cold_keys_in(seed, options);
-        (run.stride, run.toggles_sorting) = (73, false);
+        (run.stride, run.toggles_sorting) = (149, false);
         classes.add(run_workload(run, seed, Loss::Power, 9_000, (true, false)));
     }
     println!("{classes:?}");

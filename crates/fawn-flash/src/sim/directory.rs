@@ -68,11 +68,20 @@ impl Directory {
 
     /// Files referenced by a current name, a durable name or an edit.
     pub(super) fn reachable(&self) -> BTreeSet<InodeId> {
+        self.references().collect()
+    }
+
+    /// Whether a current name, a durable name or an edit references the file.
+    pub(super) fn refers_to(&self, inode: InodeId) -> bool {
+        self.references().any(|referenced| referenced == inode)
+    }
+
+    fn references(&self) -> impl Iterator<Item = InodeId> {
         let edited = self.edits.iter().filter_map(|edit| match edit {
             DirectoryEdit::Set(_, inode) | DirectoryEdit::Rename(_, _, inode) => Some(*inode),
             DirectoryEdit::Remove(_) => None,
         });
-        self.live.values().chain(self.durable.values()).copied().chain(edited).collect()
+        self.live.values().chain(self.durable.values()).copied().chain(edited)
     }
 
     /// Files referenced by a current name.

@@ -117,7 +117,11 @@ impl DiskState {
             *count -= 1;
             if *count == 0 {
                 self.handles.remove(&id);
-                self.collect();
+                // This file alone lost a reference. A search for all such files took 40 % of a crash test of many files.
+                if !self.directory.refers_to(id) {
+                    self.inodes.remove(&id);
+                    self.unreadable.remove(&id);
+                }
             }
         }
     }
