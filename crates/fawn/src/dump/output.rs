@@ -25,14 +25,22 @@ struct NamedLater {
     path: PathBuf,
 }
 
-/// Refuses a destination that can be no file. Cheap, for a check before the stores are opened.
-pub(crate) fn refuse_directory(path: &Path) -> Result<(), Failure> {
+/// Refuses a destination that can be no file. Cheap, for a check before the stores are opened: that takes minutes
+/// without a checkpoint.
+pub(crate) fn refuse_impossible(path: &Path) -> Result<(), Failure> {
     let text = path.as_os_str().as_encoded_bytes();
     let names_directory = text.ends_with(b"/") || text.ends_with(b"/.") || path.file_name().is_none();
     if names_directory || path.is_dir() {
         return Err(refused(path, "is a directory; give the name of a file"));
     }
+    if !parent_of(path).is_dir() {
+        return Err(refused(path, "its directory does not exist"));
+    }
     Ok(())
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl DumpOutput {
@@ -81,8 +89,7 @@ impl NamedLater {
         self.file.sync_all()?;
         std::fs::rename(&self.partial, &self.path)?;
         // Without this, a power loss could take the new name back.
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        File::open(parent_of(&self.path))?.sync_all()
     }
 }
 
@@ -211,14 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_refused() {
+    fn directories_and_files_in_none_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         for path in [dir.path().to_owned(), dir.path().join("new/"), dir.path().join("new/."), dir.path().join("..")] {
-            let refused = refuse_directory(&path).err().map(|failure| failure.to_string()).unwrap_or_default();
+            let refused = refuse_impossible(&path).err().map(|failure| failure.to_string()).unwrap_or_default();
             assert!(refused.contains("is a directory"), "{}: {refused}", path.display());
         }
+        let refused = refuse_impossible(&dir.path().join("missing/new")).err().map(|failure| failure.to_string());
+        assert!(refused.unwrap_or_default().contains("its directory does not exist"));
         for path in [dir.path().join("new"), PathBuf::from("new"), PathBuf::from("/dev/null")] {
-            assert!(refuse_directory(&path).is_ok(), "{}", path.display());
+            assert!(refuse_impossible(&path).is_ok(), "{}", path.display());
         }
     }
 }
