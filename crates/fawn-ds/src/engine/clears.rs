@@ -28,8 +28,9 @@ impl<D: Device> Engine<D> {
             if range.durably_committed() < committed {
                 // A crash may still undo the clear.
                 self.ranges[at].marks.is_wanted = range.needs_marks();
-                if self.options.durability == Durability::Memory && (self.full || self.runs() > 0) {
-                    // In this mode only full segments are synced, and a full store fills none. The drop of runs and cleaning wait.
+                let is_waited_for = self.full || self.runs() > 0 || self.is_sorting();
+                if self.options.durability == Durability::Memory && is_waited_for {
+                    // In this mode only full segments are synced, and a full store fills none. The drop of runs, jobs and cleaning wait.
                     self.want_durable(at, committed);
                 }
             } else if self.reserve_manifest_to_free(0).is_ok() {

@@ -51,6 +51,8 @@ pub struct MergeRules<'r> {
     pub number: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> RangeNumber,
     /// Whether an older record of the key may be in a segment or run outside of the merge.
     pub may_hide: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool,
+    /// Whether an expired record stays as it is: a write that found it in time is not committed yet.
+    pub is_kept: &'r dyn Fn(&RunRecord<'_>) -> bool,
 }
 
 /// Error of a merge. Its sources are unharmed; the output is abandoned.
@@ -266,7 +268,7 @@ impl RunMerge {
             return Ok(None);
         };
         let is_tombstone = record.kind == RecordKind::Tombstone;
-        let is_expired = !is_tombstone && record.entry().is_expired(rules.now);
+        let is_expired = !is_tombstone && record.entry().is_expired(rules.now) && !(rules.is_kept)(&record);
         let may_hide = (is_tombstone || is_expired) && (rules.may_hide)(&record, &ring_key);
         let pushed = match fate(WinnerFacts { is_tombstone, is_expired, may_hide }) {
             Fate::Keep => writer.push(&record)?,

@@ -90,6 +90,7 @@ mod sorted_splits;
 mod sorted_tier;
 mod sorted_traces;
 mod sorted_voids;
+mod sorted_waits;
 mod split_results;
 mod splits;
 mod store_faults;

@@ -21,6 +21,10 @@ fn may_hide(_: &RunRecord<'_>, ring_key: &RingKey) -> bool {
     ring_key.0[19] & 1 == 0
 }
 
+fn rules<'r>(may_hide: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool) -> MergeRules<'r> {
+    MergeRules { now: NOW, is_void: &is_void, number: &|record, _| record.number, may_hide, is_kept: &|_| false }
+}
+
 fn expected(inputs: &[Vec<Owned>]) -> Vec<Owned> {
     let mut newest = Model::new();
     for record in inputs.iter().flatten().filter(|record| record.number != 3) {
@@ -72,7 +76,7 @@ fn a_merge_keeps_the_newest_record_of_each_key() {
         }
         let expected = expected(&inputs);
         let pages_max = [3, 1000][round % 2];
-        let rules = MergeRules { now: NOW, is_void: &is_void, number: &|record, _| record.number, may_hide: &may_hide };
+        let rules = rules(&may_hide);
         let listings = harness.merge(sources, &rules, (1, pages_max));
         let mut merged = Vec::new();
         for listing in &listings {
@@ -107,7 +111,7 @@ fn a_void_record_of_a_later_version_hides_nothing() {
     let mut buffer = SortBuffer::new(SECRET, 1 << 10);
     assert!(buffer.push(&old.as_ref()) && buffer.push(&void.as_ref()));
     buffer.sort();
-    let rules = MergeRules { now: NOW, is_void: &is_void, number: &|record, _| record.number, may_hide: &may_hide };
+    let rules = rules(&may_hide);
     let listings = harness.merge(vec![(MergeSource::Memory(buffer), None)], &rules, (1, 10));
     let (run, file) = harness.open(&listings[0]).unwrap();
     assert_eq!(harness.drain(RunSource::all(&run), file, 4096).0, [old]);
@@ -130,7 +134,7 @@ fn of_equal_versions_the_first_source_counts() {
             (MergeSource::Memory(buffer), None)
         });
         let may_hide = &|_: &RunRecord<'_>, _: &RingKey| true;
-        let rules = MergeRules { now: NOW, is_void: &is_void, number: &|record, _| record.number, may_hide };
+        let rules = rules(may_hide);
         let listings = harness.merge(sources.into(), &rules, (1, 10));
         let (run, file) = harness.open(&listings[0]).unwrap();
         assert_eq!(harness.drain(RunSource::all(&run), file, 4096).0, records[..1]);
@@ -158,7 +162,7 @@ fn a_corrupt_source_ends_the_merge() {
     source.feed(range, bytes);
     let mut merge = RunMerge::new(vec![MergeSource::Run(source)]);
     let mut writer = RunWriter::create(&mut harness.device, options(2, 4)).unwrap();
-    let rules = MergeRules { now: NOW, is_void: &is_void, number: &|record, _| record.number, may_hide: &may_hide };
+    let rules = rules(&may_hide);
     let error = loop {
         match merge.step(&mut writer, &rules, 10) {
             Ok(Merged::More) => {}

@@ -1,6 +1,7 @@
 //! Gathering: takes the records of sealed segments that count, with the reader of cleaning and at its pace.
 use super::super::clean::Cleaned;
 use super::super::{Engine, EngineError};
+use super::SortedTier;
 use super::job::{Gathered, SortJob, SortJobId, SortStep};
 use super::pace::PutRate;
 use crate::format::RangeNumber;
@@ -53,6 +54,15 @@ fn has_many_deletes(segment: &Segment) -> bool {
 pub(in crate::engine) const fn run_record<'a>(record: &RecordRef<'a>, number: RangeNumber) -> RunRecord<'a> {
     let RecordRef { kind, version, key, value, flags, expires_at_ms, .. } = *record;
     RunRecord { kind, type_byte: 0, number, version, expires_at_ms, flags, key, value }
+}
+
+impl SortedTier {
+    /// The range's records above `last` were rolled back: nothing waits for their commit any more.
+    pub(in crate::engine) fn rolled_back(&mut self, number: RangeNumber, last: Version) {
+        for (_, version) in self.activated.iter_mut().filter(|(activated, _)| *activated == number) {
+            *version = last.min(*version);
+        }
+    }
 }
 
 impl<D: Device> Engine<D> {
@@ -174,17 +184,18 @@ impl<D: Device> Engine<D> {
             self.sorted.activated = self.ranges.iter().map(appended).collect();
         }
         let Self { sorted, ranges, overlay, .. } = self;
-        // Deletes that were appended before have none when they are committed.
-        let is_committed = |&mut (number, version): &mut (RangeNumber, Version)| {
-            ranges.iter().all(|range| range.number != number || range.progress.committed >= version)
+        let has_deletes = |at: usize| overlay.unconfirmed_deletes(at) > 0;
+        // Deletes that were appended before have none when they are committed. Until their verification, the index has the puts that
+        // they hide, and a sort leaves these out: a power loss must not undo the deletes. That the verification ends would be too
+        // much to ask: it needs a record that may be unreadable.
+        let is_settled = |&mut (number, version): &mut (RangeNumber, Version)| {
+            let at = ranges.iter().position(|range| range.number == number);
+            at.map_or((0..ranges.len()).all(|at| !has_deletes(at)), |at| {
+                let is_safe = !has_deletes(at) || ranges[at].durably_committed() >= version;
+                ranges[at].progress.committed >= version && is_safe
+            })
         };
-        if !sorted.activated.is_empty() {
-            sorted.activated.retain_mut(|activated| !is_committed(activated));
-            let has_deletes = (0..ranges.len()).any(|at| overlay.unconfirmed_deletes(at) > 0);
-            if has_deletes && sorted.activated.is_empty() {
-                sorted.activated.push((RangeNumber::default(), Version::ZERO));
-            }
-        }
+        sorted.activated.retain_mut(|activated| !is_settled(activated));
         sorted.activated.is_empty()
     }
 

@@ -35,7 +35,7 @@ use crate::format::{RangeNumber, StoreUuid};
 use crate::log::failures::ReadFailures;
 use crate::sorted::{Run, RunError};
 use fawn_flash::{Device, DeviceError, FileId};
-use fawn_types::{RingKey, Version};
+use fawn_types::{KeyHash, RingKey, Version};
 pub(super) use gather::{CleanGoal, run_record};
 pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
@@ -83,7 +83,7 @@ pub(crate) struct SortedTier {
     changes: u64,
     /// Deletes have index entries: there are runs, or soon may be.
     is_active: bool,
-    /// Ranges, by number, with deletes up to a version that have none and are not committed yet.
+    /// Ranges, by number, with deletes up to a version that have none: not committed yet, or neither verified nor durable.
     activated: Vec<(RangeNumber, Version)>,
     /// The indexes took more than half of the budget, and have not shrunk enough since.
     is_over_budget: bool,
@@ -320,6 +320,12 @@ impl<D: Device> Engine<D> {
     /// Whether the record counts for no range.
     fn is_void_in_run(&self, record: &RunRecord<'_>) -> bool {
         self.owner_of(record.number, record.key).is_none_or(|(at, _)| !self.counts_for(at, record))
+    }
+
+    /// Whether a write of the key is not committed, or its old version not verified.
+    fn is_in_overlay(&self, at: usize, key: &[u8]) -> bool {
+        let name = self.name_of(KeyHash::of(&self.secret, key).0, key);
+        self.overlay.find(at, name.hash, || name.ident).is_some()
     }
 
     /// Drops runs from the list, once the manifest does not list them any more; their files go later.

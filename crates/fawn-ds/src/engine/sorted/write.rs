@@ -128,7 +128,12 @@ impl<D: Device> Engine<D> {
                     let (run, file) = writer.into_run();
                     job.done.push((run, file, file_bytes));
                 }
-                Ok(if job.is_read { SortPause::Complete } else { SortPause::Step })
+                if !job.is_read {
+                    return Ok(SortPause::Step);
+                }
+                // The job may wait for syncs now. Its records are not needed, and each poll would begin a run of none.
+                job.merge = None;
+                Ok(SortPause::Complete)
             }
             Err(failure) => {
                 job.writer = Some(writer);
@@ -201,6 +206,10 @@ impl<D: Device> Engine<D> {
                 let space = Space::of_type_byte(record.type_byte);
                 let mut older = self.sorted.runs.iter().filter(|listed| listed.age < oldest);
                 older.any(|listed| listed.run.may_contain(space, ring_key))
+            },
+            is_kept: &|record: &RunRecord<'_>| {
+                let owner = self.owner_of(record.number, record.key);
+                owner.is_some_and(|(at, _)| self.is_in_overlay(at, record.key))
             },
         };
         merge.step(writer, &rules, RECORDS_PER_STEP)
