@@ -170,6 +170,8 @@ pub(crate) struct RangeState {
     /// `retained` has every record in `(complete_above, committed]`.
     pub(crate) complete_above: Version,
     pub(crate) pending_clear: Option<Version>,
+    /// End of its last rollback in the log, of this opening.
+    pub(crate) rolled_back_at: LogPosition,
     pub(crate) cleared: Clears,
     /// Its chain's time; `None`: the store's clock judges expiry.
     pub(crate) chain_time: Option<TimeMs>,
@@ -216,6 +218,7 @@ impl RangeState {
             needed_from: None,
             complete_above: Version::ZERO,
             pending_clear: None,
+            rolled_back_at: LogPosition::default(),
             cleared: Clears::default(),
             chain_time: None,
             marks: Marks::default(),

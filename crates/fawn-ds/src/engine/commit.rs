@@ -209,6 +209,7 @@ impl<D: Device> Engine<D> {
         range.pending_clear = range.pending.iter().rev().find(is_clear).map(|pending| pending.version);
         let last = range.pending.back().map_or(committed, |pending| pending.version);
         let end = self.foreground_end();
+        self.ranges[at].rolled_back_at = end;
         self.sorted.rolled_back(self.ranges[at].number, last);
         self.roll_back_segments(at, (last, after), end);
         let progress = &mut self.ranges[at].progress;

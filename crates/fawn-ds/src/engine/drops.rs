@@ -121,15 +121,19 @@ impl<D: Device> Engine<D> {
 
     /// Whether another segment may have a put that a record of this version hides: one of this version or a lower one.
     ///
-    /// A live put is no older version of a deleted key, unless the delete itself still waits for its verification.
+    /// A live put is no older version of a deleted key, unless the delete itself still waits for its verification, or was a
+    /// clear that is not listed, and the put is in an index that the cleared range inherited. The put may be another one's of the
+    /// family than the delete.
     pub(crate) fn hides_elsewhere(&self, at: usize, sequence: u64, version: Version) -> bool {
-        let may_hide = |at: usize| {
+        let hides_live = self.is_any_of_family(at, |at| {
+            let keeps_inherited = !self.ranges[at].inherited.is_empty() && self.has_unlisted_clear(at);
+            keeps_inherited || self.overlay.unconfirmed(at, 0, None).next().is_some()
+        });
+        self.is_any_of_family(at, |at| {
             let range = &self.ranges[at];
-            let has_unconfirmed = self.overlay.unconfirmed(at, 0, None).next().is_some();
-            let puts = if has_unconfirmed { &range.lowest_puts } else { &range.lowest_dead_puts };
+            let puts = if hides_live { &range.lowest_puts } else { &range.lowest_dead_puts };
             puts.has_elsewhere(sequence, version)
-        };
-        self.is_any_of_family(at, may_hide)
+        })
     }
 
     /// As [`Engine::hides_elsewhere`], with tombstones, for a record of a sorted segment.

@@ -92,9 +92,15 @@ impl<D: Device> Engine<D> {
                 return Err(EngineError::Overloaded);
             }
         }
-        // The open frame may have records that were rolled back: then all that is left is synced.
-        let is_synced = |range: &RangeState| range.progress.synced >= range.progress.appended;
-        if parents.iter().any(|&at| !is_synced(&self.ranges[at]) || self.ranges[at].open_facts.records > 0) {
+        // The open frame may have records that were rolled back: then all that is left is synced. The rollback must be, too: the
+        // manifest is about to say that all records of the parents are committed.
+        let synced = self.streams[StreamKind::Foreground].flush.synced;
+        let is_synced = |range: &RangeState| {
+            range.progress.synced >= range.progress.appended
+                && range.open_facts.records == 0
+                && range.rolled_back_at <= synced
+        };
+        if !parents.iter().all(|&at| is_synced(&self.ranges[at])) {
             self.sync_all()?;
         }
         let listed = self.manifest.state().ancestors().count() + 2;
@@ -103,10 +109,10 @@ impl<D: Device> Engine<D> {
 
     /// Retires ranges and puts their heirs in place, with one commit.
     fn replace_ranges(&mut self, parents: &[usize], edit: ManifestEdit, heirs: &[RangeId]) -> Result<(), EngineError> {
-        let mut edits = self.forgotten_lineage();
-        if matches!(edit, ManifestEdit::MergeRanges { .. }) {
-            edits.extend(self.retire_listed_checkpoints(parents));
-        }
+        let is_merge = matches!(edit, ManifestEdit::MergeRanges { .. });
+        let mut edits = if is_merge { self.retire_listed_checkpoints(parents) } else { Vec::new() };
+        let has_checkpoints = self.manifest.state().checkpoints.len() > edits.len();
+        edits.extend(self.forgotten_lineage(has_checkpoints));
         edits.push(edit);
         let listed = self.manifest.commit(&edits);
         self.retire_dropped_checkpoints(&edits, listed);
@@ -175,20 +181,23 @@ impl<D: Device> Engine<D> {
         self.examine_range(at);
     }
 
-    /// Edits that leave numbers out of lineages that no segment and no run has any more.
-    pub(crate) fn forgotten_lineage(&self) -> Vec<ManifestEdit> {
+    /// Edits that leave numbers out of lineages that no segment, no run and, if some are listed, no checkpoint has any more.
+    pub(crate) fn forgotten_lineage(&self, has_checkpoints: bool) -> Vec<ManifestEdit> {
         if self.manifest.state().ancestors().next().is_none() {
             return Vec::new();
         }
         // Lineages have numbers of retired ranges only, and the open frame has no records of those.
         let of_segments = self.segments.iter().flat_map(|segment| &segment.facts.numbers).map(|facts| facts.number);
-        // A run that is being written has no lower number than its segments and runs, which stay until it is listed.
         let named: BTreeSet<RangeNumber> = of_segments.chain(self.sorted.numbers()).collect();
+        // A checkpoint may have records of a segment under the number of a later range, to which they were filed, and so may a run that is
+        // being written: but none of a lower number than the oldest one, since segments and runs stay until it is listed.
+        let may_have_later = has_checkpoints || self.is_sorting();
         let shorter = |(&range, entry): (&RangeId, &ManifestRange)| {
             let numbers = entry.lineage.iter().map(|ancestor| ancestor.number);
-            let oldest = numbers.filter(|number| named.contains(number)).min();
-            // A checkpoint may have records of the oldest one under the number of a later one, to which they were filed.
-            let is_left = |ancestor: &&Ancestor| oldest.is_some_and(|oldest| ancestor.number >= oldest);
+            let oldest = numbers.filter(|number| named.contains(number)).min().filter(|_| may_have_later);
+            let is_left = |ancestor: &&Ancestor| {
+                named.contains(&ancestor.number) || oldest.is_some_and(|oldest| ancestor.number >= oldest)
+            };
             let ancestors: Vec<Ancestor> = entry.lineage.iter().filter(is_left).copied().collect();
             (ancestors.len() < entry.lineage.len()).then_some(ManifestEdit::Lineage { range, ancestors })
         };

@@ -113,7 +113,7 @@ impl<D: Device> Engine<D> {
         self.manifest.note_clock(self.clock.get(), self.now.mono);
         let mut edits = vec![ManifestEdit::Generation(self.generation)];
         edits.extend(self.begin_unfinished(scanned));
-        edits.extend(self.forgotten_lineage());
+        edits.extend(self.forgotten_lineage(!self.manifest.state().checkpoints.is_empty()));
         edits.extend(self.drop_refused(report));
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
         self.checkpoints.retire(report.checkpoints_refused.iter().map(|(name, _)| name.clone()));

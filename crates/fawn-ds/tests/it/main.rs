@@ -57,6 +57,7 @@ mod pending;
 mod range_drops;
 mod range_harness;
 mod ranges;
+mod ranges_unsettled;
 mod reclaiming;
 mod record_cache;
 mod record_reads;

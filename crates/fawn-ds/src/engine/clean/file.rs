@@ -7,6 +7,7 @@ use super::super::Engine;
 use super::victim::{Victim, VictimPurpose};
 use crate::format::RangeNumber;
 use crate::format::record::{RecordKind, Stored};
+use crate::format::segment::StreamKind;
 use crate::log::segments::{RangeShare, Segment};
 use crate::overlay::ReplacedRecord;
 use crate::range::RangeState;
@@ -41,7 +42,10 @@ impl<D: Device> Engine<D> {
         let now = self.now.mono;
         // While the entries of a segment are removed because it was sorted, none may move to an index that was passed.
         let is_ready = |slot: u32| {
-            let is_ready = |segment: &Segment| !segment.is_filing_failed && (!segment.is_gathered || segment.is_sorted);
+            let is_ready = |segment: &Segment| {
+                let is_free = !segment.is_filing_failed && (!segment.is_gathered || segment.is_sorted);
+                is_free && (segment.stream == StreamKind::Foreground || self.is_written(segment))
+            };
             self.segments.get(slot).is_some_and(is_ready)
         };
         let parts = self.ranges.iter().filter(|range| range.is_retired()).flat_map(|range| &range.segments);
@@ -52,11 +56,20 @@ impl<D: Device> Engine<D> {
             }
             return false;
         };
-        // A retired range's records are synced, so they are in frames that are written whole.
+        // A retired range's records are synced, but for survivors, so they are in frames that are written whole.
         let end = self.segments.expect(slot).end.min(self.written_frames_end(slot));
         self.segments.expect_mut(slot).pins += 1;
         self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::File(Vec::new())));
         true
+    }
+
+    /// Whether the survivors' segment is written up to its last record. Copies of deletes have no index entries that would be
+    /// missed: filing would end without them, and nothing would keep the segment.
+    fn is_written(&self, segment: &Segment) -> bool {
+        let stream = &self.streams[StreamKind::Survivors];
+        let is_active = stream.window.active().is_some_and(|chunk| chunk.slot == segment.slot);
+        let is_open = is_active && stream.flush.open.is_some();
+        !is_open && segment.end <= self.written_frames_end(segment.slot)
     }
 
     /// Makes the segment that is being filed begin again: the ranges have changed.

@@ -1,0 +1,395 @@
+//! Splits, merges and sorts beside what is not settled yet: deletes, clears and rollbacks of which a part is only in memory, and
+//! copies that are being written.
+use crate::range_harness::{RangeHarness, ring_at};
+use crate::support::{SECRET, cached, frames, scanned};
+use fawn_ds::internals::format::manifest;
+use fawn_ds::internals::{Engine, EngineError, Options, RecordKind, RecordLayout, RecordRef};
+use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::{ClientTag, Durability, KeyHash, KeyRange, RangeId, Version};
+
+const PARENT: RangeId = RangeId(1);
+const LOW: RangeId = RangeId(2);
+const HIGH: RangeId = RangeId(3);
+/// A range without keys, whose clears fill the manifest.
+const CLEARED: RangeId = RangeId(9);
+
+fn keys(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|i| format!("key {i}").into_bytes()).collect()
+}
+
+fn whole(options: Options, is_sole: bool) -> RangeHarness {
+    let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), options, is_sole);
+    harness.add(PARENT.0, KeyRange::ALL);
+    harness
+}
+
+fn segments(disk: &SimDisk) -> Vec<String> {
+    disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect()
+}
+
+fn holders(disk: &SimDisk, bytes: &[u8]) -> Vec<String> {
+    let holds = |name: &String| disk.contents(name).unwrap().windows(bytes.len()).any(|found| found == bytes);
+    segments(disk).into_iter().filter(holds).collect()
+}
+
+fn append(harness: &mut RangeHarness, id: RangeId, record: &RecordRef<'_>) {
+    for _ in 0..1_000 {
+        match harness.engine.append(id, KeyHash::of(&SECRET, record.key), record) {
+            Err(EngineError::Overloaded) => harness.turn(),
+            appended => return appended.unwrap(),
+        }
+    }
+    panic!("the engine stays overloaded: {:?}", harness.engine);
+}
+
+/// Appends results, which have no key and are never live, until the log goes on in the next segment. Returns the last seq.
+fn fill_segment(harness: &mut RangeHarness, id: RangeId, mut seq: u64) -> u64 {
+    let epoch = harness.engine.sole_epoch(id).unwrap();
+    let state =
+        |harness: &RangeHarness| (harness.engine.log_report().segments, harness.engine.stats().segments_dropped);
+    let before = state(harness);
+    while state(harness) == before {
+        seq += 1;
+        let version = Version::new(epoch, seq).unwrap();
+        let tag = ClientTag { session: 1, seq };
+        append(
+            harness,
+            id,
+            &RecordRef { tag, result: &[9; 1_500], ..RecordRef::bare(RecordKind::Result, version, b"") },
+        );
+        harness.turn();
+    }
+    seq
+}
+
+/// An heir deletes a key whose put the retired parent's index has, and the read that confirms it hangs. The segment of the
+/// delete has nothing else that counts: it must stay until the delete is confirmed and the put is dead.
+#[test]
+fn the_segment_of_an_unconfirmed_delete_stays_while_the_parent_has_the_put() {
+    let mut harness = whole(scanned(Durability::Sync), true);
+    let keys = keys(400);
+    for key in &keys {
+        harness.write(key, Some(&[1; 600]));
+    }
+    harness.settle();
+    // Nothing is in memory any more.
+    harness.reopen(1, false);
+    harness.settle();
+    // The delete is to be in a segment without a put of the parent.
+    fill_segment(&mut harness, PARENT, 10_000);
+    (0..10).for_each(|_| harness.turn());
+    harness.disk.hang(OpKind::Read);
+    harness.split(PARENT.0, ring_at(0x80), LOW.0, HIGH.0);
+    let deleted = keys.iter().find(|key| harness.range_of(key) == Some(LOW)).unwrap().clone();
+    let epoch = harness.engine.sole_epoch(LOW).unwrap();
+    let version = Version::new(epoch, 1).unwrap();
+    append(&mut harness, LOW, &RecordRef::bare(RecordKind::Tombstone, version, &deleted));
+    (0..5).for_each(|_| harness.turn());
+    assert_eq!(harness.engine.progress(LOW).committed, version, "acknowledged");
+    assert!(harness.engine.log_report().verifications_queued > 0, "not confirmed");
+    harness.models.get_mut(&LOW).unwrap().content.remove(&deleted);
+    let dropped = harness.engine.stats().segments_dropped;
+    let seq = fill_segment(&mut harness, LOW, 1);
+    let version = Version::new(epoch, seq + 1).unwrap();
+    append(&mut harness, LOW, &RecordRef::bare(RecordKind::Result, version, b""));
+    (0..50).for_each(|_| harness.turn());
+    assert!(harness.engine.segments_to_file() > 0, "filing waits for its read");
+    let kept = harness.engine.segments_kept();
+    let has_dropped = harness.engine.stats().segments_dropped > dropped;
+    harness.disk.clear_faults();
+    harness.reopen(2, true);
+    harness.check(&[deleted], &format!("opened again; segments were dropped: {has_dropped}; kept before: {kept:?}"));
+    assert!(!has_dropped);
+}
+
+/// Records are synced, then rolled back; the rollback is only in memory when the range is split. The manifest says durably that
+/// all of the parent is committed: without the rollback, an opening would find the rolled-back records committed.
+#[test]
+fn a_rollback_is_synced_before_a_split_or_merge_relies_on_it() {
+    for merges in [false, true] {
+        let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), scanned(Durability::Sync), false);
+        let half = ring_at(0x80);
+        if merges {
+            harness.add(LOW.0, KeyRange { end: Some(half), ..KeyRange::ALL });
+            harness.add(HIGH.0, KeyRange { start: half, end: None });
+        } else {
+            harness.add(PARENT.0, KeyRange::ALL);
+        }
+        let kept = keys(60);
+        for key in &kept {
+            harness.write(key, Some(&[1; 200]));
+        }
+        harness.settle();
+        let ghosts: Vec<Vec<u8>> = (0..20).map(|i| format!("ghost {i}").into_bytes()).collect();
+        let id = if merges { LOW } else { PARENT };
+        let ghosts: Vec<_> = ghosts.into_iter().filter(|key| harness.range_of(key) == Some(id)).collect();
+        let last = harness.engine.progress(id).committed;
+        for (ghost, version) in ghosts.iter().zip(last.as_u64() + 1..) {
+            let record = RecordRef::put(Version::from_u64(version), ghost, &[7; 200]);
+            harness.engine.append(id, KeyHash::of(&SECRET, ghost), &record).unwrap();
+        }
+        // Written and synced, but not committed: the chain's tail has not got them.
+        for _ in 0..10 {
+            harness.engine.submit(harness.now);
+            harness.engine.wait(harness.now, &mut Vec::new());
+        }
+        let progress = harness.engine.progress(id);
+        assert!(progress.synced == progress.appended && progress.committed == last, "{progress:?}");
+        harness.engine.rollback(id, last).unwrap();
+        let is_done = if merges { harness.try_merge(2, 3, 4) } else { harness.try_split(1, half, 2, 3) };
+        assert!(is_done);
+        harness.reopen(20, true);
+        harness.check(&kept, "opened again");
+        harness.check(&ghosts, "rolled back before");
+    }
+}
+
+/// The device is full, and the manifest has space for a few drops, but none that can be reserved for an edit. As in
+/// `unlisted_clears`.
+fn fill_manifest(harness: &mut RangeHarness) {
+    harness.disk.set_full(true);
+    for len in [8 << 10, 1 << 10, 128, 1] {
+        loop {
+            match harness.engine.put_blob(5, &vec![1; len]) {
+                Ok(ticket) => {
+                    while !harness.engine.is_blob_durable(ticket) {
+                        harness.turn();
+                    }
+                }
+                Err(EngineError::StoreFull) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    let epoch = harness.engine.sole_epoch(CLEARED).unwrap();
+    let mut seq = 0;
+    loop {
+        seq += 1;
+        let version = Version::new(epoch, seq).unwrap();
+        let clear = RecordRef::bare(RecordKind::Clear, version, &[]);
+        harness.engine.append(CLEARED, KeyHash::of(&SECRET, b""), &clear).unwrap();
+        harness.turn();
+        harness.engine.commit(CLEARED, version);
+        (0..3).for_each(|_| harness.turn());
+        let manifest = manifest::decode_all(&harness.disk.contents("manifest").unwrap()).unwrap();
+        if manifest.state.ranges[&CLEARED].cleared < version {
+            break;
+        }
+    }
+}
+
+/// An heir is cleared; all that it had is in the retired parent's index, and live there. The device is full, so the clear is not
+/// listed: its record alone says what it removed.
+#[test]
+fn the_segment_of_an_heirs_clear_stays_until_that_is_listed() {
+    let mut harness = whole(scanned(Durability::Sync), true);
+    harness.add(CLEARED.0, KeyRange::ALL);
+    harness.models.remove(&CLEARED);
+    let keys = keys(400);
+    for key in &keys {
+        harness.write(key, Some(&[1; 600]));
+    }
+    harness.settle();
+    fill_segment(&mut harness, PARENT, 10_000);
+    (0..10).for_each(|_| harness.turn());
+    harness.disk.hang(OpKind::Read);
+    harness.split(PARENT.0, ring_at(0x80), LOW.0, HIGH.0);
+    // Its commits are the test's.
+    let low = harness.models.remove(&LOW).unwrap().content;
+    let epoch = harness.engine.sole_epoch(LOW).unwrap();
+    append(&mut harness, LOW, &RecordRef::bare(RecordKind::Clear, Version::new(epoch, 1).unwrap(), &[]));
+    harness.turn();
+    let is_begun = |name: &String| !frames(&harness.disk.contents(name).unwrap()).is_empty();
+    let before = segments(&harness.disk);
+    // Slots are given out in order, and nothing was dropped so far.
+    let of_clear = before.iter().rfind(|name| is_begun(name)).unwrap().clone();
+    fill_segment(&mut harness, HIGH, 0);
+    // The newest record of a range keeps its segment.
+    append(&mut harness, LOW, &RecordRef::bare(RecordKind::Result, Version::new(epoch, 2).unwrap(), b""));
+    (0..10).for_each(|_| harness.turn());
+    fill_manifest(&mut harness);
+    let end = harness.engine.progress(LOW).synced;
+    harness.engine.commit(LOW, end);
+    for _ in 0..100 {
+        harness.now = harness.now.plus_ms(10);
+        harness.turn();
+    }
+    assert!(harness.engine.segments_to_file() > 0, "filing waits for its read");
+    let is_there = segments(&harness.disk).contains(&of_clear);
+    harness.disk.clear_faults();
+    harness.disk.crash(1);
+    harness.disk.set_full(false);
+    harness.engine = Engine::open(SimDevice::attach(&harness.disk), harness.options.clone(), harness.now).unwrap().0;
+    for key in low.keys() {
+        assert_eq!(harness.get(LOW, key), Ok(None), "the clear's segment was there: {is_there}");
+    }
+    assert!(is_there);
+}
+
+/// A delete's copy is being written when its range is split. If filing passed the survivors' segment up to what is written, the
+/// heirs would get nothing for the copy, and nothing would keep the segment.
+#[test]
+fn filing_waits_for_copies_of_deletes_that_are_being_written() {
+    let options = Options { space_amplification_max_percent: 0, ..cached(Durability::Sync) };
+    let options = Options { checkpoint_log_bytes_min: u64::MAX, ..options };
+    // A sole epoch begins with a sync of all that is appended.
+    let mut harness = whole(options, false);
+    let keys = keys(600);
+    for key in &keys {
+        harness.write(key, Some(&[1; 300]));
+    }
+    harness.settle();
+    harness.check(&keys, "filled");
+    harness.check(&keys, "cached");
+    let deleted = keys[0].clone();
+    let old = holders(&harness.disk, &deleted).pop().unwrap();
+    // Until survivors have a segment to be copied to.
+    let mut i = 0;
+    let mut overwrite = |harness: &mut RangeHarness| {
+        i += 1;
+        harness.write(&keys[300 + i * 7 % 300], Some(&[2; 300]));
+        harness.turn();
+    };
+    while harness.engine.stats().segments_cleaned == 0 {
+        overwrite(&mut harness);
+    }
+    harness.settle();
+    // A segment of deletes and of what is dead.
+    for key in keys.iter().take(40) {
+        harness.write(key, None);
+        harness.write(b"one key", Some(&[3; 1_000]));
+        harness.write(b"one key", Some(&[3; 1_000]));
+    }
+    harness.settle();
+    let mut is_copied = false;
+    for _ in 0..2_000 {
+        harness.settle();
+        let copied = harness.engine.stats().moved_tombstones;
+        // Only one write hangs. If it is the manifest's, this is not the situation.
+        harness.disk.fail_nth(OpKind::Write, 1, DeviceFault::Hang);
+        for _ in 0..20 {
+            harness.now = harness.now.plus_ms(1);
+            harness.engine.wait(harness.now, &mut Vec::new());
+        }
+        harness.disk.clear_faults();
+        let ticket = harness.engine.put_blob(5, b"1").unwrap();
+        (0..10).for_each(|_| harness.engine.wait(harness.now, &mut Vec::new()));
+        let is_of_log = harness.engine.is_blob_durable(ticket);
+        is_copied = harness.engine.stats().moved_tombstones > copied && harness.disk.hung() > 0 && is_of_log;
+        if is_copied {
+            break;
+        }
+        harness.disk.release_hung();
+        harness.write(b"one key", Some(&[3; 1_000]));
+    }
+    assert!(is_copied, "no copy of a delete is being written");
+    harness.split(PARENT.0, ring_at(0x80), LOW.0, HIGH.0);
+    for _ in 0..2_000 {
+        harness.now = harness.now.plus_ms(10);
+        harness.engine.wait(harness.now, &mut Vec::new());
+        if harness.engine.segments_to_file() == 0 {
+            break;
+        }
+    }
+    assert!(harness.engine.segments_to_file() > 0, "copies of the parent are still being written");
+    harness.disk.release_hung();
+    harness.settle();
+    assert!(segments(&harness.disk).contains(&old));
+}
+
+/// A store begins to sort once what was pending then is committed. The records of this range are rolled back instead, and it gets
+/// no others: that must not keep the other ranges from being sorted.
+#[test]
+fn a_rollback_ends_the_wait_for_the_records_that_it_takes_back() {
+    let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), scanned(Durability::Sync), false);
+    let half = ring_at(0x80);
+    harness.add(LOW.0, KeyRange { end: Some(half), ..KeyRange::ALL });
+    harness.add(HIGH.0, KeyRange { start: half, end: None });
+    let keys = keys(600);
+    for key in &keys {
+        harness.write(key, Some(&[1; 300]));
+    }
+    harness.settle();
+    let last = harness.engine.progress(LOW).committed;
+    let pending = RecordRef::put(Version::from_u64(last.as_u64() + 1), b"pending", &[7; 200]);
+    harness.engine.append(LOW, KeyHash::of(&SECRET, b"pending"), &pending).unwrap();
+    for _ in 0..5 {
+        harness.engine.submit(harness.now);
+        harness.engine.wait(harness.now, &mut Vec::new());
+    }
+    harness.disk.kill(1);
+    harness.options = Options { layout: RecordLayout::Sorted, sort_bytes: 64 << 10, ..harness.options.clone() };
+    harness.engine = Engine::open(SimDevice::attach(&harness.disk), harness.options.clone(), harness.now).unwrap().0;
+    harness.models.remove(&LOW);
+    [LOW, HIGH].into_iter().for_each(|id| harness.engine.set_retain_floor(id, Version::from_u64(u64::MAX)));
+    // The first poll asks which deletes have no index entry.
+    (0..5).for_each(|_| harness.turn());
+    let committed = harness.engine.progress(LOW).committed;
+    harness.engine.rollback(LOW, committed).unwrap();
+    for byte in 2..6 {
+        for key in &keys {
+            harness.write(key, Some(&[byte; 300]));
+            harness.turn();
+        }
+    }
+    for _ in 0..500 {
+        harness.now = harness.now.plus_ms(100);
+        harness.turn();
+    }
+    assert!(harness.engine.runs() > 0, "nothing was sorted");
+}
+
+/// The records that it takes back begin in an older segment, which others keep. Their versions are given to other records later:
+/// without the rollback, an opening would find them committed.
+#[test]
+fn the_segment_of_a_rollback_stays_as_long_as_the_records_that_it_takes_back() {
+    let options = Options { space_amplification_max_percent: 1_000_000, ..scanned(Durability::Sync) };
+    let mut harness = whole(options, false);
+    let kept = keys(60);
+    for key in &kept {
+        harness.write(key, Some(&[1; 200]));
+    }
+    harness.settle();
+    let last = harness.engine.progress(PARENT).committed;
+    let ghosts: Vec<Vec<u8>> = (0..50).map(|i| format!("ghost {i}").into_bytes()).collect();
+    for (ghost, version) in ghosts.iter().zip(last.as_u64() + 1..) {
+        append(&mut harness, PARENT, &RecordRef::put(Version::from_u64(version), ghost, &[7; 2_000]));
+        harness.engine.submit(harness.now);
+        harness.engine.wait(harness.now, &mut Vec::new());
+    }
+    assert_eq!(harness.engine.progress(PARENT).committed, last);
+    harness.engine.rollback(PARENT, last).unwrap();
+    let dropped = harness.engine.stats().segments_dropped;
+    for _ in 0..300 {
+        harness.write(b"one key", Some(&[3; 1_000]));
+        harness.turn();
+    }
+    harness.now = harness.now.plus_ms(2_000);
+    harness.settle();
+    assert!(harness.engine.stats().segments_dropped > dropped, "{:?}", harness.engine.segments_kept());
+    harness.reopen(3, true);
+    harness.check(&kept, "opened again");
+    harness.check(&ghosts, "rolled back before");
+}
+
+/// Records that are never written again name the first range's number. If the numbers of all later splits and merges stayed in the
+/// lineage with it, each of these would take longer, and in the end a commit would not hold the lineage.
+#[test]
+fn splits_and_merges_over_cold_records_leave_no_lineage_behind() {
+    let mut harness = whole(scanned(Durability::Sync), true);
+    let keys = keys(300);
+    for key in &keys {
+        harness.write(key, Some(&[1; 300]));
+    }
+    harness.settle();
+    let mut id = 1;
+    for _ in 0..200 {
+        harness.split(id, ring_at(0x80), id + 1, id + 2);
+        harness.settle();
+        harness.merge(id + 1, id + 2, id + 3);
+        harness.settle();
+        id += 3;
+    }
+    assert!(harness.engine.lineage_len() < 40, "{} ancestors", harness.engine.lineage_len());
+}
