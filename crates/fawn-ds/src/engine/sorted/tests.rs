@@ -1,4 +1,5 @@
 //! Unit tests of the sorted tier's jobs: orders of events that other rules make impossible today.
+mod bounds;
 mod rest;
 mod space;
 mod waits;

@@ -1,0 +1,150 @@
+//! Unit tests of the sorted tier's jobs: the space and memory that they count, the runs that they bar, the files that go.
+use super::space::{SEGMENT_BYTES, SmallStore};
+use super::*;
+use crate::sorted::{MergeSource, RunSource, SortBuffer};
+
+/// A merge of these runs.
+fn merge_of(store: &mut SmallStore, merged: Vec<u64>, sources: Vec<MergeSource>) -> SortJob {
+    let inputs = RunInputs { replaced: merged.clone(), sources: merged, part: None };
+    SortJob::of_runs(store.engine.sorted.next_job(), inputs, sources, 9, 4)
+}
+
+/// The ids of all runs, newest first, and sources that read them whole.
+fn all_runs(store: &SmallStore) -> (Vec<u64>, Vec<MergeSource>) {
+    let runs = &store.engine.sorted.runs;
+    let sources = runs.iter().map(|listed| MergeSource::Run(RunSource::all(&listed.run)));
+    (runs.iter().map(|listed| listed.id).collect(), sources.collect())
+}
+
+/// Lets the job fail. Returns for each run, newest first, whether later merges leave it alone.
+fn barred_after(store: &mut SmallStore, job: SortJob) -> Vec<bool> {
+    store.engine.sorted.job = Some(Box::new(job));
+    (0..20).for_each(|_| store.turn());
+    assert!(!store.engine.is_sorting() && store.engine.stats().merges_failed == 1, "{:?}", store.engine.stats());
+    let now = store.engine.now.mono.plus_ms(1 << 40);
+    store.engine.sorted.runs.iter().map(|listed| listed.failures.is_barred(now)).collect()
+}
+
+/// Two keys with one ring key, or records out of order, are no fault of a single run. Without a bar the same merge would begin
+/// again every ten seconds, and fail.
+#[test]
+fn a_merge_that_fails_for_no_single_run_bars_the_newest_of_its_own() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(3);
+    // In the order of another secret: the writer refuses them.
+    let mut buffer = SortBuffer::new(HashSecret([9; 16]), 64 << 10);
+    let (number, version) = (store.engine.ranges[0].number, Version::from_u64(u64::MAX));
+    for at in 0..100 {
+        assert!(buffer.push(&RunRecord::put(number, version, &key(at), b"value")));
+    }
+    buffer.sort();
+    let (ids, _) = all_runs(&store);
+    let job = merge_of(&mut store, ids[1..].to_vec(), vec![MergeSource::Memory(buffer)]);
+    assert_eq!(barred_after(&mut store, job), [false, true, false]);
+}
+
+/// Otherwise the others would stay apart as well, and the merge of the corrupt one would be tried again.
+#[test]
+fn a_merge_bars_the_corrupt_run_and_no_other() {
+    for corrupt in 0..3 {
+        let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+        store.make_runs(3);
+        let (ids, sources) = all_runs(&store);
+        let mut job = merge_of(&mut store, ids, sources);
+        let source = job.merge.as_mut().unwrap().run(corrupt).unwrap();
+        let range = source.next_read(1 << 20).unwrap();
+        // Missing bytes are zeros, which no page has.
+        source.feed(range, Vec::new());
+        let barred = barred_after(&mut store, job);
+        assert_eq!(barred, (0..3).map(|at| at == corrupt).collect::<Vec<_>>(), "run {corrupt}");
+    }
+}
+
+/// A victim may lack nothing but room for its copies. The next search would come up to ten seconds later, and meanwhile a full
+/// store would refuse writes that only have to wait.
+#[test]
+fn the_unlink_of_a_run_makes_a_search_for_a_victim_due() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(1);
+    (0..50).for_each(|_| store.turn());
+    let is_due = |store: &SmallStore| store.engine.upkeep_at() == Some(store.engine.now.mono);
+    assert!(!is_due(&store) && !store.engine.cleaner.is_freeing(), "{:?}", store.engine);
+    let id = store.engine.sorted.runs[0].id;
+    assert!(store.engine.pin_run(id).is_some());
+    store.engine.retire_runs(&[id]);
+    store.engine.unlink_runs();
+    assert!(!store.engine.cleaner.is_freeing(), "a read keeps the file");
+    store.engine.unpin_run(id);
+    store.engine.unlink_runs();
+    assert!(is_due(&store) && store.engine.cleaner.is_freeing(), "{:?}", store.engine);
+}
+
+/// Puts a new key with a value of this length.
+fn put_value(store: &mut SmallStore, len: usize) {
+    store.writes += 1;
+    let version = Version::new(Epoch::new(store.engine.generation()).unwrap(), store.writes).unwrap();
+    let (key, value) = (key(store.writes), vec![7_u8; len]);
+    let hash = KeyHash::of(&SECRET, &key);
+    // The next segment may not be there yet.
+    while let Err(error) = store.engine.append(RANGE, hash, &RecordRef::put(version, &key, &value)) {
+        assert_eq!(error, EngineError::Overloaded);
+        store.turn();
+        assert!(store.now.mono.0 < 1_000_000, "{:?}", store.engine);
+    }
+}
+
+/// The space is taken before anything is written. With records so long that a fifth of each page is unused, a run would
+/// otherwise be longer than that, and leave less to others than they count on.
+#[test]
+fn the_runs_of_a_sort_fit_into_the_space_that_it_takes() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 10 * SEGMENT_BYTES);
+    store.engine.options.run_bytes_max = 8 << 20;
+    let (file_bytes, space_bytes) = loop {
+        // Such a record takes 818 B in a run: a page has four.
+        put_value(&mut store, 792);
+        store.turn();
+        assert!(store.writes < 5_000, "no sort: {:?}", store.engine);
+        let job = store.engine.sorted.job.as_ref().filter(|job| matches!(job.step, SortStep::Listing(_)));
+        if let Some(job) = job {
+            break (job.file_bytes(), job.space_bytes);
+        }
+    };
+    // The space for headers and footers is little beside that.
+    assert!(file_bytes > 10 * SEGMENT_BYTES, "{file_bytes} B");
+    assert!(file_bytes <= space_bytes, "{file_bytes} B in space of {space_bytes} B");
+    // A page ends before a record of at most a quarter of it.
+    let filled = |record_bytes| store.engine.space_of_records(record_bytes);
+    let pages = |pages| store.engine.space_of_pages(pages);
+    assert_eq!((filled(3 << 10), filled((3 << 10) + 1)), (pages(1), pages(2)));
+}
+
+/// The caches get the rest of the budget. Without this count, records and pages of jobs would come on top of it.
+#[test]
+fn records_and_pages_of_jobs_count_as_memory() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 4 * SEGMENT_BYTES);
+    while !store.engine.sorted.is_gathering() {
+        store.put(store.writes);
+        store.turn();
+        assert!(store.writes < 5_000, "no sort: {:?}", store.engine);
+    }
+    let gathered = store.engine.segments.iter().filter(|segment| segment.is_gathered);
+    let live_bytes: u64 = gathered.map(|segment| segment.live_bytes()).sum();
+    let buffer_bytes = store.engine.sorted.buffer_bytes() as u64;
+    assert!(live_bytes > 2 * SEGMENT_BYTES && buffer_bytes >= live_bytes, "{buffer_bytes} B for {live_bytes} B");
+    assert!(store.engine.memory().buffer_bytes >= buffer_bytes);
+
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(2);
+    let pages_bytes: u64 = store.engine.sorted.runs.iter().map(ListedRun::pages_bytes).sum();
+    let (ids, sources) = all_runs(&store);
+    let job = merge_of(&mut store, ids, sources);
+    store.engine.sorted.job = Some(Box::new(job));
+    let mut most = 0;
+    for _ in 0..200 {
+        store.turn();
+        // While the last run is read, all pages of the others are there.
+        most = most.max(store.engine.sorted.buffer_bytes() as u64);
+    }
+    assert!(!store.engine.is_sorting() && store.engine.sorted.buffer_bytes() == 0, "{:?}", store.engine);
+    assert!(most >= pages_bytes, "{most} B for {pages_bytes} B of pages");
+}
