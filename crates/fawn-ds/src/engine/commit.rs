@@ -3,6 +3,7 @@ use super::Engine;
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
 use crate::format::segment::StreamKind;
+use crate::index::Pointer;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::{Device, DeviceError, IoOperation};
@@ -62,17 +63,28 @@ impl<D: Device> Engine<D> {
         entry.take_oldest(&written);
         let base = entry.base;
         if base == OverlayBase::Unknown {
-            let replaced = self.overlay.set_committed(at, name, written);
-            if let Some(old) = replaced.filter(|old| old.is_put) {
-                self.release_old(
-                    at,
-                    ReplacedRecord { pointer: old.pointer, len_bytes: old.len_bytes },
-                    written.version,
-                );
+            match self.overlay.set_committed(at, name, written) {
+                Some(old) if old.is_put => {
+                    let old = ReplacedRecord { pointer: old.pointer, len_bytes: old.len_bytes };
+                    self.release_old(at, old, written.version);
+                }
+                Some(old) => self.replace_delete(at, old.pointer, written.version),
+                None => {}
             }
             return;
         }
         self.move_index(at, name, base, written);
+    }
+
+    /// A delete without an index entry was replaced before its verification. A sort takes the put that it hides, as long as the index
+    /// has that: both the sort and the drop of the delete wait until what replaced it is durable.
+    #[cold]
+    fn replace_delete(&mut self, at: usize, deleted: Pointer, by: Version) {
+        let end = self.foreground_end();
+        let (slot, _) = self.segments.slot_and_offset(deleted);
+        if let Some(segment) = self.segments.get_mut(slot) {
+            segment.replace_delete(at, by, end);
+        }
     }
 
     /// Moves the index from a confirmed base to a committed record, which becomes the key's base.

@@ -88,6 +88,10 @@ impl<D: Device> Engine<D> {
         for &at in parents {
             let range = &self.ranges[at];
             let is_pending = !range.pending.is_empty() || range.copy.is_some() || self.has_unlisted_clear(at);
+            if self.has_unlisted_clear(at) {
+                // In the mode `memory` nothing else would sync it before its segment is full.
+                self.want_durable(at, self.ranges[at].cleared.committed);
+            }
             if is_pending || self.overlay.unconfirmed(at, 0, None).next().is_some() {
                 return Err(EngineError::Overloaded);
             }
@@ -188,7 +192,10 @@ impl<D: Device> Engine<D> {
         }
         // Lineages have numbers of retired ranges only, and the open frame has no records of those.
         let of_segments = self.segments.iter().flat_map(|segment| &segment.facts.numbers).map(|facts| facts.number);
-        let named: BTreeSet<RangeNumber> = of_segments.chain(self.sorted.numbers()).collect();
+        // A later checkpoint has what was filed to a range that is retired now under its number.
+        let unfiled = self.ranges.iter().filter(|range| range.is_retired() && !range.segments.is_empty());
+        let unfiled = unfiled.map(|range| range.number);
+        let named: BTreeSet<RangeNumber> = of_segments.chain(self.sorted.numbers()).chain(unfiled).collect();
         // A checkpoint may have records of a segment under the number of a later range, to which they were filed, and so may a run that is
         // being written: but none of a lower number than the oldest one, since segments and runs stay until it is listed.
         let may_have_later = has_checkpoints || self.is_sorting();

@@ -362,6 +362,14 @@ impl Segment {
         self.count_death(range, bytes, by)
     }
 
+    /// One of its deletes was replaced by the commit of `by`, appended to the foreground before `log_end`.
+    pub(crate) fn replace_delete(&mut self, range: usize, by: Version, log_end: LogPosition) {
+        self.note_death(StreamKind::Foreground, log_end);
+        if let Some(share) = self.shares.iter_mut().find(|share| share.range == range) {
+            share.died_by = share.died_by.max(by);
+        }
+    }
+
     /// One of its records was copied to the survivors' stream before `log_end`. Returns as [`Segment::remove_live`].
     pub(crate) fn move_live(&mut self, range: usize, bytes: u32, log_end: LogPosition) -> bool {
         self.note_death(StreamKind::Survivors, log_end);

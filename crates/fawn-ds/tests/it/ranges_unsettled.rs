@@ -1,10 +1,9 @@
-//! Splits, merges and sorts beside what is not settled yet: deletes, clears and rollbacks of which a part is only in memory, and
-//! copies that are being written.
+//! Splits, merges and sorts beside what is not settled yet: deletes, clears and rollbacks of which a part is only in memory.
 use crate::range_harness::{RangeHarness, ring_at};
-use crate::support::{SECRET, cached, frames, scanned};
+use crate::support::{SECRET, frames, scanned};
 use fawn_ds::internals::format::manifest;
 use fawn_ds::internals::{Engine, EngineError, Options, RecordKind, RecordLayout, RecordRef};
-use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{ClientTag, Durability, KeyHash, KeyRange, RangeId, Version};
 
@@ -227,77 +226,6 @@ fn the_segment_of_an_heirs_clear_stays_until_that_is_listed() {
     assert!(is_there);
 }
 
-/// A delete's copy is being written when its range is split. If filing passed the survivors' segment up to what is written, the
-/// heirs would get nothing for the copy, and nothing would keep the segment.
-#[test]
-fn filing_waits_for_copies_of_deletes_that_are_being_written() {
-    let options = Options { space_amplification_max_percent: 0, ..cached(Durability::Sync) };
-    let options = Options { checkpoint_log_bytes_min: u64::MAX, ..options };
-    // A sole epoch begins with a sync of all that is appended.
-    let mut harness = whole(options, false);
-    let keys = keys(600);
-    for key in &keys {
-        harness.write(key, Some(&[1; 300]));
-    }
-    harness.settle();
-    harness.check(&keys, "filled");
-    harness.check(&keys, "cached");
-    let deleted = keys[0].clone();
-    let old = holders(&harness.disk, &deleted).pop().unwrap();
-    // Until survivors have a segment to be copied to.
-    let mut i = 0;
-    let mut overwrite = |harness: &mut RangeHarness| {
-        i += 1;
-        harness.write(&keys[300 + i * 7 % 300], Some(&[2; 300]));
-        harness.turn();
-    };
-    while harness.engine.stats().segments_cleaned == 0 {
-        overwrite(&mut harness);
-    }
-    harness.settle();
-    // A segment of deletes and of what is dead.
-    for key in keys.iter().take(40) {
-        harness.write(key, None);
-        harness.write(b"one key", Some(&[3; 1_000]));
-        harness.write(b"one key", Some(&[3; 1_000]));
-    }
-    harness.settle();
-    let mut is_copied = false;
-    for _ in 0..2_000 {
-        harness.settle();
-        let copied = harness.engine.stats().moved_tombstones;
-        // Only one write hangs. If it is the manifest's, this is not the situation.
-        harness.disk.fail_nth(OpKind::Write, 1, DeviceFault::Hang);
-        for _ in 0..20 {
-            harness.now = harness.now.plus_ms(1);
-            harness.engine.wait(harness.now, &mut Vec::new());
-        }
-        harness.disk.clear_faults();
-        let ticket = harness.engine.put_blob(5, b"1").unwrap();
-        (0..10).for_each(|_| harness.engine.wait(harness.now, &mut Vec::new()));
-        let is_of_log = harness.engine.is_blob_durable(ticket);
-        is_copied = harness.engine.stats().moved_tombstones > copied && harness.disk.hung() > 0 && is_of_log;
-        if is_copied {
-            break;
-        }
-        harness.disk.release_hung();
-        harness.write(b"one key", Some(&[3; 1_000]));
-    }
-    assert!(is_copied, "no copy of a delete is being written");
-    harness.split(PARENT.0, ring_at(0x80), LOW.0, HIGH.0);
-    for _ in 0..2_000 {
-        harness.now = harness.now.plus_ms(10);
-        harness.engine.wait(harness.now, &mut Vec::new());
-        if harness.engine.segments_to_file() == 0 {
-            break;
-        }
-    }
-    assert!(harness.engine.segments_to_file() > 0, "copies of the parent are still being written");
-    harness.disk.release_hung();
-    harness.settle();
-    assert!(segments(&harness.disk).contains(&old));
-}
-
 /// A store begins to sort once what was pending then is committed. The records of this range are rolled back instead, and it gets
 /// no others: that must not keep the other ranges from being sorted.
 #[test]
@@ -392,4 +320,41 @@ fn splits_and_merges_over_cold_records_leave_no_lineage_behind() {
         id += 3;
     }
     assert!(harness.engine.lineage_len() < 40, "{} ancestors", harness.engine.lineage_len());
+}
+
+/// A checkpoint that is written while a retired range is not filed has its index under its number. No segment names that: it has
+/// what was filed from the range before.
+#[test]
+fn a_checkpoint_with_the_index_of_a_range_that_no_segment_names_is_loaded() {
+    let options = Options { checkpoint_log_bytes_min: 1 << 20, ..scanned(Durability::Sync) };
+    let mut harness = whole(options, true);
+    let keys = keys(400);
+    for key in &keys {
+        harness.write(key, Some(&[1; 600]));
+    }
+    harness.settle();
+    // Nothing is in memory any more, and there is no checkpoint.
+    harness.reopen(1, true);
+    harness.split(PARENT.0, ring_at(0x80), LOW.0, HIGH.0);
+    for _ in 0..1_000 {
+        harness.turn();
+    }
+    assert_eq!(harness.engine.segments_to_file(), 0);
+    for name in holders(&harness.disk, &keys[0]) {
+        harness.disk.make_unreadable(&name, 4096..64 << 10);
+    }
+    harness.split(LOW.0, ring_at(0x40), 4, 5);
+    harness.split(HIGH.0, ring_at(0xc0), 6, 7);
+    let high: Vec<_> = keys.iter().filter(|key| harness.range_of(key) == Some(RangeId(6))).cloned().collect();
+    let mut rounds = 0;
+    while harness.engine.stats().checkpoints == 0 {
+        rounds += 1;
+        high.iter().for_each(|key| harness.write(key, Some(&[2; 1_000])));
+        (0..20).for_each(|_| harness.turn());
+        assert!(rounds < 100, "{:?}", harness.engine);
+    }
+    assert!(harness.engine.segments_to_file() > 0, "filing waits for the unreadable segment");
+    harness.disk.heal();
+    harness.reopen(2, true);
+    harness.check(&keys, "opened from the checkpoint");
 }

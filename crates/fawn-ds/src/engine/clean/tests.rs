@@ -5,7 +5,7 @@ use crate::format::record::RecordRef;
 use crate::options::Options;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_types::{Durability, Epoch, HashSecret, KeyRange, Now, RangeId, Version};
+use fawn_types::{Durability, Epoch, HashSecret, KeyRange, Now, RangeId, RingKey, Version};
 use pace::{STEP_BYTES, STEP_BYTES_MAX};
 
 const RANGE: RangeId = RangeId(1);
@@ -48,19 +48,24 @@ fn commit(engine: &mut Engine<SimDevice>) {
 /// of writes.
 fn store_in_debt(disk: &SimDisk) -> Engine<SimDevice> {
     let mut engine = open(disk);
+    fill(&mut engine);
+    engine
+}
+
+/// Writes twenty segments, in which a tenth of the records is dead.
+fn fill(engine: &mut Engine<SimDevice>) {
     let keys = (20 << 20) / RECORD_BYTES_MAX;
     let puts = (0..keys).chain((0..keys).step_by(10));
     for (key, seq) in puts.zip(1..) {
-        put(&mut engine, key, seq);
+        put(engine, key, seq);
         if seq.is_multiple_of(16) {
             engine.submit(Now::at(1));
             while engine.progress(RANGE).synced < engine.progress(RANGE).appended {
                 engine.wait(Now::at(1), &mut Vec::new());
             }
-            commit(&mut engine);
+            commit(engine);
         }
     }
-    engine
 }
 
 /// Operations that arrive during a poll wait for its end. With all of the credit spent at once, a poll took 1.6 ms.
@@ -117,4 +122,38 @@ fn a_wait_does_not_block_while_cleaning_has_a_step() {
         engine.wait(Now::at(at_ms), &mut Vec::new());
         assert_eq!(engine.completed() > before, is_stopped, "stopped: {is_stopped}");
     }
+}
+
+/// Copies of deletes have no index entries by which filing would miss them: the heirs would get nothing for them, and nothing would
+/// keep their segment.
+#[test]
+fn filing_leaves_survivors_alone_until_they_are_written() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = open(&disk);
+    // A victim would be finished before anything is filed.
+    engine.options.space_amplification_max_percent = 1_000_000;
+    fill(&mut engine);
+    engine.sync_all().unwrap();
+    commit(&mut engine);
+    let newest = engine.segments.iter().max_by_key(|segment| segment.sequence).unwrap().slot;
+    let (end, version) = (engine.survivors_end(), engine.progress(RANGE).synced);
+    engine.copy_tombstone(0, newest, version, &1_u64.to_be_bytes()).unwrap();
+    assert!(engine.survivors_end() > end, "a delete is copied");
+    let mut boundary = RingKey([0; 20]);
+    boundary.0[0] = 0x80;
+    engine.split_range(RANGE, boundary, RangeId(2), RangeId(3)).unwrap();
+    disk.hang(OpKind::Write);
+    // As the end of a victim does.
+    engine.streams[StreamKind::Survivors].flush.wanted = true;
+    let file = |engine: &mut Engine<SimDevice>, from_ms: u64| {
+        for at in 0..5_000 {
+            engine.submit(Now::at(from_ms + 10 * at));
+            engine.poll(Now::at(from_ms + 10 * at), &mut Vec::new());
+        }
+        engine.segments_to_file()
+    };
+    assert_eq!(file(&mut engine, 1_000), 1, "all but the survivors' segment");
+    disk.clear_faults();
+    disk.release_hung();
+    assert_eq!(file(&mut engine, 100_000), 0);
 }

@@ -189,8 +189,8 @@ impl<D: Device> Engine<D> {
         // they hide, and a sort leaves these out: a power loss must not undo the deletes. That the verification ends would be too
         // much to ask: it needs a record that may be unreadable.
         let is_settled = |&mut (number, version): &mut (RangeNumber, Version)| {
-            let at = ranges.iter().position(|range| range.number == number);
-            at.map_or((0..ranges.len()).all(|at| !has_deletes(at)), |at| {
+            // A range that began again or was dropped has none any more.
+            ranges.iter().position(|range| range.number == number).is_none_or(|at| {
                 let is_safe = !has_deletes(at) || ranges[at].durably_committed() >= version;
                 ranges[at].progress.committed >= version && is_safe
             })
