@@ -358,3 +358,19 @@ fn a_checkpoint_with_the_index_of_a_range_that_no_segment_names_is_loaded() {
     harness.reopen(2, true);
     harness.check(&keys, "opened from the checkpoint");
 }
+
+/// In the mode `memory` nothing else syncs the clear before its segment is full, and its edit follows the sync.
+#[test]
+fn a_split_asks_for_the_sync_of_the_clear_that_it_waits_for() {
+    let mut harness = whole(scanned(Durability::Memory), true);
+    for key in &keys(20) {
+        harness.write(key, Some(&[1; 200]));
+    }
+    harness.clear(PARENT.0);
+    let is_split = (0..100).any(|_| {
+        harness.now = harness.now.plus_ms(10);
+        harness.turn();
+        harness.try_split(PARENT.0, ring_at(0x80), LOW.0, HIGH.0)
+    });
+    assert!(is_split, "{:?}", harness.engine);
+}

@@ -79,6 +79,48 @@ fn no_sort_begins_while_an_earlier_delete_waits_for_its_verification() {
     assert!(!has(&mut store.engine, DELETED) && has(&mut store.engine, DELETED + 1));
 }
 
+/// The delete, which has no index entry, is durable, but what replaced it before its verification is not. A sort takes the old put as the
+/// newest one: if it were listed at once, a power loss would bring that back.
+#[test]
+fn a_sort_waits_for_what_replaced_a_delete_without_an_entry() {
+    const DELETED: u64 = 10;
+    let (disk, mut store) = cold_store(Durability::Memory);
+    let version_of =
+        |store: &SmallStore| Version::new(Epoch::new(store.engine.generation()).unwrap(), store.writes).unwrap();
+    let deleted = key(DELETED);
+    store.writes = 1;
+    let version = version_of(&store);
+    disk.fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    let record = RecordRef::bare(RecordKind::Tombstone, version, &deleted);
+    store.engine.append(RANGE, KeyHash::of(&SECRET, &deleted), &record).unwrap();
+    store.turn();
+    assert_eq!((disk.hung(), store.engine.overlay.unconfirmed_deletes(0)), (1, 1));
+    // The last segment that is synced proves commits: that of the delete is to be before it.
+    let segments = store.engine.log_report().segments;
+    while store.engine.log_report().segments < segments + 2 || store.engine.ranges[0].durably_committed() < version {
+        (0..16).for_each(|_| store.put(100_000 + store.writes));
+        store.turn();
+        assert!(store.writes < 5_000, "{:?}", store.engine);
+    }
+    store.put(DELETED);
+    store.turn();
+    let put = version_of(&store);
+    assert_eq!(store.engine.overlay.unconfirmed_deletes(0), 0);
+    store.engine.options.layout = RecordLayout::Sorted;
+    let mut undone = 0;
+    for turn in 0..1_000 {
+        let mut crashed = open_with(&disk.image(Loss::Power, turn), store.engine.options.clone());
+        if crashed.progress(RANGE).appended < put {
+            undone += 1;
+            assert!(!has(&mut crashed, DELETED), "turn {turn}: a delete is undone");
+        }
+        store.now = store.now.plus_ms(200);
+        store.turn();
+    }
+    assert!(undone > 0, "no power loss undoes the put");
+    assert!(store.engine.runs() > 0 && has(&mut store.engine, DELETED), "{:?}", store.engine);
+}
+
 /// Its records cannot go to a run while one of them has to stay. Otherwise it would be read for a sort each second, as long as
 /// the old version of that record cannot be read.
 #[test]
