@@ -121,9 +121,9 @@ impl<D: Device> Engine<D> {
 
     /// Whether another segment may have a put that a record of this version hides: one of this version or a lower one.
     ///
-    /// A live put is no older version of a deleted key, unless the delete itself still waits for its verification, or was a
-    /// clear that is not listed, and the put is in an index that the cleared range inherited. The put may be another one's of the
-    /// family than the delete.
+    /// A live put is no older version of a deleted key, with two exceptions: the delete waits for its verification, or the put is in
+    /// an index that a range inherited which was cleared, and the clear is not listed. In both, one range of the family may have
+    /// the delete, and another one the put.
     pub(crate) fn hides_elsewhere(&self, at: usize, sequence: u64, version: Version) -> bool {
         let hides_live = self.is_any_of_family(at, |at| {
             let keeps_inherited = !self.ranges[at].inherited.is_empty() && self.has_unlisted_clear(at);

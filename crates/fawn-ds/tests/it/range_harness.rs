@@ -69,7 +69,7 @@ impl RangeHarness {
         Version::new(model.epoch, model.seq).unwrap()
     }
 
-    fn append(&mut self, id: RangeId, hash: KeyHash, record: &RecordRef<'_>) {
+    pub(crate) fn append(&mut self, id: RangeId, hash: KeyHash, record: &RecordRef<'_>) {
         for _ in 0..10_000 {
             match self.engine.append(id, hash, record) {
                 Ok(()) => return,

@@ -1,8 +1,8 @@
 //! Splits, merges and sorts beside what is not settled yet: deletes, clears and rollbacks of which a part is only in memory.
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, frames, scanned};
-use fawn_ds::internals::format::manifest;
-use fawn_ds::internals::{Engine, EngineError, Options, RecordKind, RecordLayout, RecordRef};
+use crate::unlisted_clears::{CLEARED, fill_manifest, segments};
+use fawn_ds::internals::{Engine, Options, RecordKind, RecordLayout, RecordRef};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{ClientTag, Durability, KeyHash, KeyRange, RangeId, Version};
@@ -10,8 +10,6 @@ use fawn_types::{ClientTag, Durability, KeyHash, KeyRange, RangeId, Version};
 const PARENT: RangeId = RangeId(1);
 const LOW: RangeId = RangeId(2);
 const HIGH: RangeId = RangeId(3);
-/// A range without keys, whose clears fill the manifest.
-const CLEARED: RangeId = RangeId(9);
 
 fn keys(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|i| format!("key {i}").into_bytes()).collect()
@@ -23,23 +21,13 @@ fn whole(options: Options, is_sole: bool) -> RangeHarness {
     harness
 }
 
-fn segments(disk: &SimDisk) -> Vec<String> {
-    disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect()
-}
-
 fn holders(disk: &SimDisk, bytes: &[u8]) -> Vec<String> {
     let holds = |name: &String| disk.contents(name).unwrap().windows(bytes.len()).any(|found| found == bytes);
     segments(disk).into_iter().filter(holds).collect()
 }
 
 fn append(harness: &mut RangeHarness, id: RangeId, record: &RecordRef<'_>) {
-    for _ in 0..1_000 {
-        match harness.engine.append(id, KeyHash::of(&SECRET, record.key), record) {
-            Err(EngineError::Overloaded) => harness.turn(),
-            appended => return appended.unwrap(),
-        }
-    }
-    panic!("the engine stays overloaded: {:?}", harness.engine);
+    harness.append(id, KeyHash::of(&SECRET, record.key), record);
 }
 
 /// Appends results, which have no key and are never live, until the log goes on in the next segment. Returns the last seq.
@@ -141,40 +129,6 @@ fn a_rollback_is_synced_before_a_split_or_merge_relies_on_it() {
         harness.reopen(20, true);
         harness.check(&kept, "opened again");
         harness.check(&ghosts, "rolled back before");
-    }
-}
-
-/// The device is full, and the manifest has space for a few drops, but none that can be reserved for an edit. As in
-/// `unlisted_clears`.
-fn fill_manifest(harness: &mut RangeHarness) {
-    harness.disk.set_full(true);
-    for len in [8 << 10, 1 << 10, 128, 1] {
-        loop {
-            match harness.engine.put_blob(5, &vec![1; len]) {
-                Ok(ticket) => {
-                    while !harness.engine.is_blob_durable(ticket) {
-                        harness.turn();
-                    }
-                }
-                Err(EngineError::StoreFull) => break,
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-    let epoch = harness.engine.sole_epoch(CLEARED).unwrap();
-    let mut seq = 0;
-    loop {
-        seq += 1;
-        let version = Version::new(epoch, seq).unwrap();
-        let clear = RecordRef::bare(RecordKind::Clear, version, &[]);
-        harness.engine.append(CLEARED, KeyHash::of(&SECRET, b""), &clear).unwrap();
-        harness.turn();
-        harness.engine.commit(CLEARED, version);
-        (0..3).for_each(|_| harness.turn());
-        let manifest = manifest::decode_all(&harness.disk.contents("manifest").unwrap()).unwrap();
-        if manifest.state.ranges[&CLEARED].cleared < version {
-            break;
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, RingKey, Version
 
 const LOW: RangeId = RangeId(1);
 /// A range without keys, whose clears fill the manifest.
-const CLEARED: RangeId = RangeId(3);
+pub(crate) const CLEARED: RangeId = RangeId(9);
 
 /// A store with a range whose commits are the test's, and another one that the harness commits.
 fn two_ranges(options: Options) -> (RangeHarness, Epoch) {
@@ -40,13 +40,13 @@ fn append(harness: &mut RangeHarness, record: &RecordRef<'_>) {
     panic!("the engine stays overloaded: {:?}", harness.engine);
 }
 
-fn segments(disk: &SimDisk) -> Vec<String> {
+pub(crate) fn segments(disk: &SimDisk) -> Vec<String> {
     disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect()
 }
 
 /// The device is full, and the manifest has space for a few drops, but none that can be reserved for an edit: blobs take
 /// what edits may use that free no space, and listed clears the rest.
-fn fill_manifest(harness: &mut RangeHarness) {
+pub(crate) fn fill_manifest(harness: &mut RangeHarness) {
     harness.disk.set_full(true);
     for len in [8 << 10, 1 << 10, 128, 1] {
         loop {
