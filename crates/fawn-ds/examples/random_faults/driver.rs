@@ -78,6 +78,8 @@ fn random_options(rng: &mut SplitMix64) -> Options {
         index: IndexOptions { entries_min: 64, page_entries: 8, ..IndexOptions::default() },
         layout: if rng.chance(1, 3) { RecordLayout::Sorted } else { RecordLayout::Log },
         sort_bytes: 1 << (12 + rng.below(8)),
+        // A half of the stores sorts a segment in up to 32 batches.
+        sort_batch_bytes: if rng.chance(1, 2) { 2 << (10 + rng.below(5)) } else { 0 },
         run_bytes_max: 16 << (10 + rng.below(4)),
         ..Options::default()
     }

@@ -289,11 +289,28 @@ impl SortBuffer {
         if at + len > self.bytes_max {
             return false;
         }
+        if at == 0 {
+            // Doubled lengths would take up to twice as much.
+            self.bytes.reserve_exact(self.bytes_max);
+        }
         self.bytes.resize(at + len, 0);
         record.encode(&mut self.bytes[at..]);
         let ring_key = RingKey::of(&self.secret, record.key);
         self.entries.push(SortEntry { space: record.space(), ring_key, version: record.version, at: at as u32 });
         true
+    }
+
+    /// Takes all of its records out.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let empty = Self::new(self.secret, self.bytes_max);
+        core::mem::replace(self, empty)
+    }
+
+    /// Length of the records, bytes.
+    #[must_use]
+    pub const fn len_bytes(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Memory of the records and of their order, bytes.

@@ -80,6 +80,7 @@ mod scrub;
 mod scrub_runs;
 mod seals;
 mod segment_image;
+mod sorted_batches;
 mod sorted_dropped;
 mod sorted_files;
 mod sorted_holds;

@@ -428,8 +428,9 @@ fn options(map: &ClusterMap, scenario: &Scenario) -> Options {
     Options {
         segment_bytes,
         layout,
-        // Each segment is sorted alone, and merges with the oldest runs take several parts.
+        // Each segment is sorted alone and in batches, and merges with the oldest runs take several parts.
         sort_bytes: 1,
+        sort_batch_bytes: 48 << 10,
         run_bytes_max: 16 << 10,
         memory_bytes: 4 << 20,
         durability: map.durability,

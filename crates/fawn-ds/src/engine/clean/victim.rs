@@ -122,6 +122,8 @@ pub(super) enum Pause {
     StepEnded,
     /// The survivors' stream has no room for a record of this length.
     NoRoom(usize),
+    /// Records for the job are being written: it takes no more until then.
+    Unsorted,
     /// Copies are not flushed, so their index entries have not moved.
     Unmoved,
     /// A crash could undo removals of the victim's records.
@@ -153,7 +155,7 @@ impl<D: Device> Engine<D> {
             Pause::NoRoom(len) if self.has_no_room_for_copy(len) => return self.give_up_victim(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
             Pause::NoRoom(_) => victim.wait_for_room(self.now.mono),
-            Pause::OutOfCredit | Pause::StepEnded | Pause::Unmoved | Pause::Undurable => {}
+            Pause::OutOfCredit | Pause::StepEnded | Pause::Unsorted | Pause::Unmoved | Pause::Undurable => {}
         }
         self.cleaner.victim = Some(victim);
     }
@@ -183,6 +185,11 @@ impl<D: Device> Engine<D> {
             // Without bytes the next read begins in any case.
             if !self.cleaner.pace.has_step() && !bytes.is_empty() {
                 break Pause::StepEnded;
+            }
+            if let VictimPurpose::Sort(id) = victim.purpose
+                && !self.gathers_on(id)
+            {
+                break Pause::Unsorted;
             }
             let step = if victim.at == victim.frame_end {
                 self.enter_frame(victim, bytes)

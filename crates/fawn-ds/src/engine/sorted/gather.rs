@@ -32,6 +32,10 @@ const SORTS_PER_CAPACITY: u64 = 64;
 
 /// Records that are sorted at a time at most, bytes.
 const SORT_BYTES_MAX: u64 = 256 << 20;
+/// Share of the memory, one in so many, that they take at most.
+pub(super) const SORTS_PER_MEMORY: u64 = 16;
+/// Shortest batch of a sort, bytes: each has runs of its own.
+const BATCH_BYTES_MIN: u64 = 256 << 10;
 /// Sorts whose records may be unsorted before puts wait for the next one.
 const SORTS_AHEAD: u64 = 2;
 /// Share of the memory that the index may take before puts wait for the sorts, percent.
@@ -97,12 +101,36 @@ impl<D: Device> Engine<D> {
     /// Records that are sorted at a time, bytes.
     pub(super) fn sort_bytes(&self) -> u64 {
         let bytes = match self.options.sort_bytes {
-            0 => (self.options.memory_bytes / 16).min(self.capacity_bytes() / SORTS_PER_CAPACITY),
+            0 => (self.options.memory_bytes / SORTS_PER_MEMORY).min(self.capacity_bytes() / SORTS_PER_CAPACITY),
             bytes => bytes,
         };
         let bytes = bytes.min(SORT_BYTES_MAX);
         // A run of them must fit into the reserve of a full store.
         if self.full { bytes.min(2 * u64::from(self.options.segment_bytes)) } else { bytes }
+    }
+
+    /// Batches of a sort of so many bytes of records, and their length, bytes. Only a segment that is longer than what a sort may
+    /// hold in memory is sorted in several: it is read once, and has as many runs as shorter segments would have.
+    fn batches_of_sort(&self, bytes: u64) -> (u64, u64) {
+        let batch_bytes = match self.options.sort_batch_bytes {
+            0 => self.sort_bytes().max(BATCH_BYTES_MIN),
+            bytes => bytes,
+        };
+        let batches = bytes.div_ceil(batch_bytes).max(1);
+        (batches, bytes.div_ceil(batches))
+    }
+
+    /// Space that the runs of a sort of so many bytes of live records take at most, bytes.
+    fn space_of_sort(&self, bytes: u64) -> u64 {
+        let (batches, batch_bytes) = self.batches_of_sort(bytes);
+        batches * self.space_of_records(batch_bytes)
+    }
+
+    /// Whether the job takes records at present, or will not take any more: not while a batch is written.
+    pub(in crate::engine) fn gathers_on(&mut self, id: SortJobId) -> bool {
+        let Some(job) = self.sorted.job.as_mut().filter(|job| job.id == id) else { return true };
+        job.end_full_batch();
+        job.step != SortStep::WriteBatch
     }
 
     /// Whether all segments are sorted, the oldest ones first.
@@ -231,14 +259,14 @@ impl<D: Device> Engine<D> {
         let (mut bytes, mut slots) = (0, Vec::new());
         for segment in &sortable {
             let together = bytes + segment.live_bytes();
-            if (bytes > 0 && together > bytes_max) || self.space_of_records(together) > room_bytes {
+            if (bytes > 0 && together > bytes_max) || self.space_of_sort(together) > room_bytes {
                 break;
             }
             bytes = together;
             slots.push(segment.slot);
         }
         // A run for every segment would make many small ones. A full store makes space with them, and so do deletes.
-        let space_bytes = self.space_of_records(bytes);
+        let space_bytes = self.space_of_sort(bytes);
         let is_paid_by_rest = space_bytes <= self.sorted.rest.bytes_max();
         let is_due = self.full || reason == SortReason::Deletes;
         let is_any_enough = is_due || is_paid_by_rest;
@@ -262,7 +290,7 @@ impl<D: Device> Engine<D> {
         }
         slots.reverse();
         let id = self.sorted.next_job();
-        let mut job = SortJob::of_segments(id, slots, age, self.secret, bytes as usize);
+        let mut job = SortJob::of_segments(id, slots, age, self.secret, self.batches_of_sort(bytes));
         job.space_bytes = space_bytes;
         job.paid_bytes = if is_only_for_rest { self.sorted.rest.pay(space_bytes) } else { 0 };
         self.sorted.job = Some(Box::new(job));

@@ -1,8 +1,9 @@
 //! The job of the sorted tier: one at a time, from segments to a run, or from runs to others.
 use super::pace::MergePace;
 use super::sweep::SweepPart;
-use crate::format::manifest::ManifestEdit;
+use crate::format::manifest::{ManifestEdit, RunEntry};
 use crate::format::run::RunRecord;
+use crate::format::run::record::RECORD_BYTES_MAX;
 use crate::format::segment::PerStream;
 use crate::format::{RangeNumber, SegmentUuid};
 use crate::log::LogPosition;
@@ -30,6 +31,8 @@ pub(super) const LATER_FILTER_BITS: u8 = 10;
 pub(super) enum SortStep {
     /// Segments are read.
     Gather,
+    /// As many records were read as memory may hold: their run is written before the rest is read.
+    WriteBatch,
     /// Runs are written.
     Write,
     /// The commit that lists the runs is in flight.
@@ -80,8 +83,11 @@ pub(crate) struct SortJob {
     /// Segments that were gathered whole; pinned.
     pub(super) slots: Vec<Gathered>,
     buffer: Option<SortBuffer>,
-    buffer_bytes: usize,
+    /// Batches of a sort, and the length of the records of one, bytes.
+    pub(super) batches: u64,
+    batch_bytes: usize,
     pub(super) inputs: RunInputs,
+    /// Age of the runs that are being written. Each batch of a sort has its own: their keys overlap.
     pub(super) age: u64,
     /// Bits per key of the new runs' filters.
     pub(super) filter_bits: u8,
@@ -100,15 +106,38 @@ pub(crate) struct SortJob {
     /// Sources with a read in flight.
     pub(super) is_waiting: Vec<usize>,
     pub(super) read_bytes: usize,
-    /// Complete runs, with the lengths of their files.
-    pub(super) done: Vec<(Run, FileId, u64)>,
+    pub(super) done: Vec<DoneRun>,
+}
+
+/// A complete run of a job.
+#[derive(Debug)]
+pub(super) struct DoneRun {
+    pub(super) run: Run,
+    pub(super) file: FileId,
+    pub(super) file_bytes: u64,
+    pub(super) age: u64,
+}
+
+impl DoneRun {
+    /// Its entry in the list of runs.
+    pub(super) const fn entry(&self) -> RunEntry {
+        RunEntry { uuid: self.run.header().uuid, file_bytes: self.file_bytes, age: self.age }
+    }
 }
 
 impl SortJob {
-    /// A sort of these segments, which are pinned, with so many bytes of live records.
-    pub(super) fn of_segments(id: SortJobId, todo: Vec<u32>, age: u64, secret: HashSecret, bytes: usize) -> Self {
-        let buffer = Some(SortBuffer::new(secret, bytes));
-        Self { todo, buffer, buffer_bytes: bytes, ..Self::empty(id, SortStep::Gather, age, LATER_FILTER_BITS) }
+    /// A sort of these segments, which are pinned, in so many batches of so many bytes of records.
+    pub(super) fn of_segments(
+        id: SortJobId,
+        todo: Vec<u32>,
+        age: u64,
+        secret: HashSecret,
+        (batches, batch_bytes): (u64, u64),
+    ) -> Self {
+        let batch_bytes = batch_bytes as usize;
+        // A batch is full once it is longer.
+        let buffer = Some(SortBuffer::new(secret, batch_bytes + RECORD_BYTES_MAX));
+        Self { todo, buffer, batches, batch_bytes, ..Self::empty(id, SortStep::Gather, age, LATER_FILTER_BITS) }
     }
 
     /// A merge of these runs.
@@ -130,7 +159,8 @@ impl SortJob {
             todo: Vec::new(),
             slots: Vec::new(),
             buffer: None,
-            buffer_bytes: 0,
+            batches: 1,
+            batch_bytes: 0,
             inputs: RunInputs::default(),
             age,
             filter_bits,
@@ -167,12 +197,34 @@ impl SortJob {
         self.buffer.as_mut().is_some_and(|buffer| buffer.push(record))
     }
 
+    /// Ends the batch that is being gathered if it is full.
+    pub(super) fn end_full_batch(&mut self) {
+        let is_full = self.buffer.as_ref().is_some_and(|buffer| buffer.len_bytes() > self.batch_bytes);
+        if self.step == SortStep::Gather && is_full {
+            self.step = SortStep::WriteBatch;
+            self.sort_gathered();
+        }
+    }
+
+    /// The batch's run is complete: segments are read on.
+    pub(super) const fn begin_next_batch(&mut self) {
+        self.step = SortStep::Gather;
+        self.is_read = false;
+        self.age += 1;
+    }
+
     /// All segments were read: what was taken of them is sorted and written.
     pub(super) fn end_gathering(&mut self) {
         self.step = SortStep::Write;
-        if let Some(mut buffer) = self.buffer.take() {
-            buffer.sort();
-            self.merge = Some(RunMerge::new(vec![MergeSource::Memory(buffer)]));
+        self.sort_gathered();
+        self.buffer = None;
+    }
+
+    fn sort_gathered(&mut self) {
+        if let Some(buffer) = &mut self.buffer {
+            let mut records = buffer.take();
+            records.sort();
+            self.merge = Some(RunMerge::new(vec![MergeSource::Memory(records)]));
         }
     }
 
@@ -189,7 +241,7 @@ impl SortJob {
     /// Length of the files that it has written so far, bytes.
     pub(super) fn file_bytes(&self) -> u64 {
         let of_writer = self.writer.as_ref().map_or(0, RunWriter::file_bytes);
-        self.done.iter().map(|(.., file_bytes)| file_bytes).sum::<u64>() + of_writer
+        self.done.iter().map(|done| done.file_bytes).sum::<u64>() + of_writer
     }
 
     /// Space that is taken for its files, bytes: none once its runs are listed and entered.
@@ -208,7 +260,8 @@ impl SortJob {
     /// Memory of its records and reads, bytes.
     pub(super) fn resident_bytes(&self) -> usize {
         // A sort fills its buffer soon: it counts from the start.
-        let gathered = self.buffer.as_ref().map_or(0, |buffer| buffer.resident_bytes().max(self.buffer_bytes));
+        let least = if self.step == SortStep::Gather { self.batch_bytes } else { 0 };
+        let gathered = self.buffer.as_ref().map_or(0, |buffer| buffer.resident_bytes().max(least));
         gathered + self.merge.as_ref().map_or(0, RunMerge::resident_bytes) + self.read_bytes
     }
 }

@@ -1,4 +1,5 @@
 //! Unit tests of the sorted tier's jobs: orders of events that other rules make impossible today.
+mod batches;
 mod bounds;
 mod rest;
 mod space;
@@ -109,7 +110,7 @@ fn a_segment_read_for_a_job_that_was_given_up_is_not_of_the_next_one() {
     assert_eq!(engine.segments.iter().filter(|segment| segment.is_gathered).count(), 1, "the victim");
     // Without the number only the rule that nothing is chosen while there is a victim keeps the two apart.
     let id = engine.sorted.next_job();
-    engine.sorted.job = Some(Box::new(SortJob::of_segments(id, Vec::new(), 1, SECRET, 2 << 20)));
+    engine.sorted.job = Some(Box::new(SortJob::of_segments(id, Vec::new(), 1, SECRET, (1, 2 << 20))));
     while engine.sorted.has_work() {
         turn(&mut engine);
     }

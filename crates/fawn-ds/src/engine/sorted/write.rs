@@ -1,13 +1,15 @@
 //! Writing runs: steps of the job between gathering and the removal of index entries.
 use super::super::{Engine, InFlight};
-use super::job::{Gathered, SortJob, SortStep};
+use super::gather::SORTS_PER_MEMORY;
+use super::job::{DoneRun, Gathered, SortJob, SortStep};
 use super::sweep::SweepPart;
 use super::{ListedRun, RunError};
-use crate::format::manifest::{ManifestEdit, RunEntry};
+use crate::format::manifest::ManifestEdit;
 use crate::format::run::{self, RunHeader, RunRecord, Space};
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, SegmentUuid};
 use crate::sorted::{MergeError, MergeRules, Merged, ReadRange, RunMerge, RunWriter, RunWriterOptions, WriterState};
+use core::ops::RangeInclusive;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
 use fawn_types::{RingKey, TimeMs, Version};
@@ -17,8 +19,8 @@ use smallvec::SmallVec;
 const RECORDS_PER_STEP: usize = 1024;
 /// Bytes of a run that a step writes.
 const BYTES_PER_STEP: usize = 1 << 20;
-/// Length of a read of a run that is merged, bytes.
-const READ_BYTES: usize = 256 << 10;
+/// Length of a read of a run that is merged, bytes: all of a merge's reads together take as much memory as a sort at most.
+const READ_BYTES: RangeInclusive<u64> = 16 << 10..=256 << 10;
 /// Length of a write of a run, bytes.
 const WRITE_BYTES: usize = 256 << 10;
 /// Time after a failure before the next job.
@@ -60,13 +62,17 @@ impl<D: Device> Engine<D> {
             return;
         }
         if self.sorted.is_held {
-            // Gathering does not change the list of runs.
-            let _ = self.sorted.job.is_some() || self.begin_due_sort();
+            // Gathering does not change the list of runs, and neither does the run of a batch: it is listed with the last one.
+            match self.sorted.job.as_ref().map(|job| job.step) {
+                None => _ = self.begin_due_sort(),
+                Some(SortStep::WriteBatch) => self.write_runs(),
+                Some(_) => {}
+            }
             return;
         }
         match self.sorted.job.as_ref().map(|job| job.step) {
             None | Some(SortStep::Gather) => {}
-            Some(SortStep::Write) => self.write_runs(),
+            Some(SortStep::WriteBatch | SortStep::Write) => self.write_runs(),
             Some(SortStep::Listing(end)) => {
                 if self.manifest.is_durable(end) {
                     self.enter_runs();
@@ -96,10 +102,15 @@ impl<D: Device> Engine<D> {
     fn write_runs(&mut self) {
         let Some(mut job) = self.sorted.job.take() else { return };
         let paused = self.continue_runs(&mut job);
-        self.sorted.job = Some(job);
+        let is_batch = job.step == SortStep::WriteBatch;
+        let job = self.sorted.job.insert(job);
         match paused {
             Ok(SortPause::Step) => self.sorted.has_next_step = true,
             Ok(SortPause::Device) => {}
+            Ok(SortPause::Complete) if is_batch => {
+                job.begin_next_batch();
+                self.sorted.has_next_step = true;
+            }
             Ok(SortPause::Complete) => self.list_runs(),
             Err(failure) => self.sort_failed(&failure),
         }
@@ -126,7 +137,7 @@ impl<D: Device> Engine<D> {
                 } else {
                     let file_bytes = writer.file_bytes();
                     let (run, file) = writer.into_run();
-                    job.done.push((run, file, file_bytes));
+                    job.done.push(DoneRun { run, file, file_bytes, age: job.age });
                 }
                 if !job.is_read {
                     return Ok(SortPause::Step);
@@ -204,8 +215,9 @@ impl<D: Device> Engine<D> {
             },
             may_hide: &|record: &RunRecord<'_>, ring_key: &RingKey| {
                 let space = Space::of_type_byte(record.type_byte);
-                let mut older = self.sorted.runs.iter().filter(|listed| listed.age < oldest);
-                older.any(|listed| listed.run.may_contain(space, ring_key))
+                let listed = self.sorted.runs.iter().filter(|listed| listed.age < oldest).map(|listed| &listed.run);
+                let of_batches = job.done.iter().filter(|done| done.age < job.age).map(|done| &done.run);
+                listed.chain(of_batches).any(|run| run.may_contain(space, ring_key))
             },
             is_kept: &|record: &RunRecord<'_>| {
                 let owner = self.owner_of(record.number, record.key);
@@ -221,7 +233,7 @@ impl<D: Device> Engine<D> {
         let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, (1 << 63) + self.sorted.begun);
         let header = RunHeader { uuid, store: self.store };
         let pages_max = (self.run_bytes_max() / PAGE_BYTES as u64) as u32;
-        let cuts = if job.is_part() { Vec::new() } else { self.cuts(job.space_bytes) };
+        let cuts = if job.is_part() { Vec::new() } else { self.cuts(job.space_bytes / job.batches) };
         let usual = RunWriterOptions::new(header, self.secret, job.filter_bits);
         RunWriter::create(&mut self.device, RunWriterOptions { write_bytes: WRITE_BYTES, pages_max, cuts, ..usual })
     }
@@ -229,7 +241,9 @@ impl<D: Device> Engine<D> {
     /// Reads the next pages of a run that is merged.
     fn read_source(&mut self, job: &mut SortJob, merge: &mut RunMerge, index: usize) {
         let file = job.inputs.sources.get(index).and_then(|&id| self.sorted.find(id)).map(|listed| listed.file);
-        let range = merge.run(index).and_then(|source| source.next_read(READ_BYTES));
+        let share = self.options.memory_bytes / SORTS_PER_MEMORY / job.inputs.sources.len().max(1) as u64;
+        let read_bytes = share.clamp(*READ_BYTES.start(), *READ_BYTES.end()) as usize;
+        let range = merge.run(index).and_then(|source| source.next_read(read_bytes));
         let (Some(file), Some(range)) = (file, range) else { unreachable!("a source that waits has pages left") };
         let is_oldest = |part: &SweepPart| part.oldest.contains(&job.inputs.sources[index]);
         let of_sweep = self.sorted.sweep.as_mut().filter(|_| job.inputs.part.as_ref().is_some_and(is_oldest));
@@ -319,7 +333,7 @@ impl<D: Device> Engine<D> {
     pub(in crate::engine) fn give_up_sort(&mut self) {
         self.sorted.retry_at = self.now.mono.plus_ms(RETRY_MS);
         if let Some(job) = &mut self.sorted.job
-            && matches!(job.step, SortStep::Gather | SortStep::Write)
+            && matches!(job.step, SortStep::Gather | SortStep::WriteBatch | SortStep::Write)
         {
             job.step = SortStep::GivenUp;
         }
@@ -337,7 +351,7 @@ impl<D: Device> Engine<D> {
         if let Some(writer) = job.writer.take() {
             unlinked.push(writer.abandon(&mut self.device));
         }
-        for (run, file, _) in job.done.drain(..) {
+        for DoneRun { run, file, .. } in job.done.drain(..) {
             self.device.close(file);
             unlinked.push(self.device.unlink(&run::file_name(run.header().uuid)));
         }
@@ -362,9 +376,7 @@ impl<D: Device> Engine<D> {
         }
         let Some(job) = &self.sorted.job else { return };
         let mut edits = self.drop_edits(&job.inputs.replaced);
-        edits.extend(job.done.iter().map(|(run, _, file_bytes)| {
-            ManifestEdit::AddRun(RunEntry { uuid: run.header().uuid, file_bytes: *file_bytes, age: job.age })
-        }));
+        edits.extend(job.done.iter().map(|done| ManifestEdit::AddRun(done.entry())));
         edits.extend(job.slots.iter().map(|gathered| gathered.edit()));
         if edits.is_empty() {
             // Nothing of the segments could be sorted, or all runs of the sweep were void and are dropped.
@@ -421,9 +433,10 @@ impl<D: Device> Engine<D> {
             self.stats.sweep_parts += 1;
         }
         self.retire_runs(&inputs.replaced);
-        for (run, file, file_bytes) in job.done.drain(..) {
-            self.sorted.enter(RunEntry { uuid: run.header().uuid, file_bytes, age: job.age }, run, file);
-            self.scrub_entered(self.sorted.last_id, file_bytes);
+        for done in job.done.drain(..) {
+            let entry = done.entry();
+            self.sorted.enter(entry, done.run, done.file);
+            self.scrub_entered(self.sorted.last_id, entry.file_bytes);
         }
         self.stats.runs_listed += 1;
         if job.slots.is_empty() {

@@ -148,3 +148,24 @@ fn records_and_pages_of_jobs_count_as_memory() {
     assert!(!store.engine.is_sorting() && store.engine.sorted.buffer_bytes() == 0, "{:?}", store.engine);
     assert!(most >= pages_bytes, "{most} B for {pages_bytes} B of pages");
 }
+
+/// A merge reads many runs at a time: the more of them, the less of each, so that all together are no more than a sort has.
+#[test]
+fn a_merge_of_many_runs_reads_less_of_each() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(3);
+    let (ids, sources) = all_runs(&store);
+    let (runs, pages_bytes) =
+        (ids.len() as u64, store.engine.sorted.runs.iter().map(ListedRun::pages_bytes).sum::<u64>());
+    store.engine.options.memory_bytes = 16 * (16 << 10) * runs;
+    let job = merge_of(&mut store, ids, sources);
+    store.engine.sorted.job = Some(Box::new(job));
+    let mut most = 0;
+    for _ in 0..200 {
+        store.turn();
+        most = most.max(store.engine.sorted.buffer_bytes() as u64);
+    }
+    assert!(!store.engine.is_sorting() && store.engine.stats().merges_failed == 0, "{:?}", store.engine.stats());
+    assert!(most >= 16 << 10 && most <= (16 << 10) * runs, "{most} B of {runs} runs");
+    assert!(pages_bytes >= 2 * (16 << 10) * runs, "{pages_bytes} B of {runs} runs");
+}

@@ -429,7 +429,7 @@ fn a_sort_that_took_nothing_is_not_repeated_at_once() {
     (0..1_100).for_each(|_| store.turn());
     let before = store.engine.stats().sort_searches;
     let id = store.engine.sorted.next_job();
-    store.engine.sorted.job = Some(Box::new(SortJob::of_segments(id, Vec::new(), 1, SECRET, 0)));
+    store.engine.sorted.job = Some(Box::new(SortJob::of_segments(id, Vec::new(), 1, SECRET, (1, 0))));
     (0..1_000).for_each(|_| store.turn());
     assert!(!store.engine.is_sorting());
     assert_eq!(store.engine.stats().sort_searches - before, 1, "for runs");
