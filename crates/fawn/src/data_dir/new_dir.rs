@@ -38,7 +38,11 @@ fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     // Missing directories will be created, so `..` behind one of them leads out of it again.
     for component in whole.strip_prefix(above).unwrap_or(&whole).components() {
         match component {
-            Component::Normal(name) => resolved.push(name),
+            Component::Normal(name) => {
+                resolved.push(name);
+                // Behind `..` a name may be there again, and be a link.
+                resolved = resolved.canonicalize().unwrap_or(resolved);
+            }
             Component::ParentDir => {
                 resolved.pop();
             }
@@ -188,6 +192,7 @@ mod tests {
             data.join("shard-0/../new"),
             dir.path().join("link/new"),
             dir.path().join("missing/../data/new"),
+            dir.path().join("missing/../link/new"),
             dir.path().join("link/shard-0/missing/.."),
         ] {
             let refused = choose(&data, &inside).err().unwrap_or_default();
