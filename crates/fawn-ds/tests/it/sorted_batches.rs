@@ -88,7 +88,7 @@ fn every_image_around_batches_has_all_that_was_acked() {
         classes.add(run_workload(run, seed, Loss::Power, 200, (true, false)));
     }
     println!("{classes:?}");
-    assert!(classes.images >= 1000 && classes.sorted >= 20, "{classes:?}");
+    assert!(classes.images >= 1000 && classes.sorted >= 12, "{classes:?}");
 }
 
 #[test]

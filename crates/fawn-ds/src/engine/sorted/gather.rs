@@ -113,7 +113,7 @@ impl<D: Device> Engine<D> {
     /// hold in memory is sorted in several: it is read once, and has as many runs as shorter segments would have.
     fn batches_of_sort(&self, bytes: u64) -> (u64, u64) {
         let batch_bytes = match self.options.sort_batch_bytes {
-            0 => self.sort_bytes().max(BATCH_BYTES_MIN),
+            0 => (self.options.memory_bytes / SORTS_PER_MEMORY).clamp(BATCH_BYTES_MIN, SORT_BYTES_MAX),
             bytes => bytes,
         };
         let batches = bytes.div_ceil(batch_bytes).max(1);
@@ -121,7 +121,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Space that the runs of a sort of so many bytes of live records take at most, bytes.
-    fn space_of_sort(&self, bytes: u64) -> u64 {
+    pub(super) fn space_of_sort(&self, bytes: u64) -> u64 {
         let (batches, batch_bytes) = self.batches_of_sort(bytes);
         batches * self.space_of_records(batch_bytes)
     }
@@ -156,12 +156,14 @@ impl<D: Device> Engine<D> {
     /// The rate of puts that are ahead of the sorts, or while the index exceeds its share of the memory: three quarters of what is
     /// sorted meanwhile, since a store that begins to sort late has much to sort for long.
     pub(super) fn rate_of_sorts(&self) -> Option<PutRate> {
+        // A sort takes a whole segment at least.
+        let bytes = self.sort_bytes().max(u64::from(self.options.segment_bytes));
         let is_behind = match self.options.layout {
             RecordLayout::Log => false,
-            RecordLayout::Sorted => self.unsorted_bytes() > SORTS_AHEAD * self.sort_bytes(),
+            RecordLayout::Sorted => self.unsorted_bytes() > SORTS_AHEAD * bytes,
             RecordLayout::Auto => self.index_bytes() * 100 > self.options.memory_bytes * INDEX_PERCENT_MAX,
         };
-        let (bytes, part_bytes) = (self.sort_bytes(), self.sorted.sweep.as_ref().map_or(0, |sweep| sweep.part_bytes));
+        let part_bytes = self.sorted.sweep.as_ref().map_or(0, |sweep| sweep.part_bytes);
         // Both are read and written; a part of a sweep comes between two sorts.
         is_behind.then_some(PutRate { puts_bytes: bytes / 4 * 3, work_bytes: 2 * (bytes + part_bytes) })
     }

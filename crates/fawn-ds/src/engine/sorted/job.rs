@@ -257,11 +257,12 @@ impl SortJob {
         if matches!(self.step, SortStep::Unindex { .. }) { self.slots.len() } else { 0 }
     }
 
-    /// Memory of its records and reads, bytes.
+    /// Memory of its records, reads and complete runs, bytes.
     pub(super) fn resident_bytes(&self) -> usize {
         // A sort fills its buffer soon: it counts from the start.
         let least = if self.step == SortStep::Gather { self.batch_bytes } else { 0 };
         let gathered = self.buffer.as_ref().map_or(0, |buffer| buffer.resident_bytes().max(least));
-        gathered + self.merge.as_ref().map_or(0, RunMerge::resident_bytes) + self.read_bytes
+        let fences: usize = self.done.iter().map(|done| done.run.memory_bytes()).sum();
+        gathered + fences + self.merge.as_ref().map_or(0, RunMerge::resident_bytes) + self.read_bytes
     }
 }

@@ -129,7 +129,8 @@ fn ages(runs: &[MergeCandidate]) -> impl Iterator<Item = &[MergeCandidate]> {
 }
 
 /// The shortest of the consecutive ages, if there are too many: so a record is rewritten once for each time that the runs
-/// have grown to several times their length.
+/// have grown to several times their length. A sort in batches makes many ages at a time, of which one merge leaves no more than
+/// the most.
 fn choose_later(runs: &[MergeCandidate], later: Range<usize>) -> Option<Range<usize>> {
     let mut parts: Vec<(usize, usize, u64)> = Vec::new();
     for part in ages(&runs[later.clone()]) {
@@ -139,8 +140,8 @@ fn choose_later(runs: &[MergeCandidate], later: Range<usize>) -> Option<Range<us
     if parts.len() <= LATER_AGES_MAX {
         return None;
     }
-    let shortest =
-        parts.windows(MERGED_AGES).min_by_key(|parts| parts.iter().map(|&(.., bytes)| bytes).sum::<u64>())?;
+    let merged = MERGED_AGES.max(parts.len() - LATER_AGES_MAX + 1);
+    let shortest = parts.windows(merged).min_by_key(|parts| parts.iter().map(|&(.., bytes)| bytes).sum::<u64>())?;
     Some(shortest.first()?.0..shortest.last()?.1)
 }
 
@@ -218,6 +219,9 @@ mod tests {
         assert_eq!(choose(&runs, &[]), Some(Later(4..12)), "all runs of an age");
         assert_eq!(choose_newer(&candidates(&ages_of(2..=17), &[])), None);
         assert_eq!(choose_newer(&candidates(&ages_of(2..=18), &[])), Some(0..8));
+        // One merge leaves sixteen of any number.
+        assert_eq!(choose_newer(&candidates(&ages_of(2..=25), &[])), Some(0..9));
+        assert_eq!(choose_newer(&candidates(&ages_of(2..=80), &[])), Some(0..64));
     }
 
     #[test]

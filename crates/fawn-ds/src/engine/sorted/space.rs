@@ -153,7 +153,7 @@ impl<D: Device> Engine<D> {
         if !(self.full && is_swept && is_short) || self.taken_segments() > self.capacity_segments() {
             return room;
         }
-        room.max(self.space_of_records(u64::from(self.options.segment_bytes)).min(SHORT_PART_BYTES))
+        room.max(self.space_of_sort(u64::from(self.options.segment_bytes)).min(SHORT_PART_BYTES))
     }
 
     /// Space that runs of so many pages take at most, bytes.

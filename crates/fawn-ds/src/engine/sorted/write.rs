@@ -20,7 +20,7 @@ const RECORDS_PER_STEP: usize = 1024;
 /// Bytes of a run that a step writes.
 const BYTES_PER_STEP: usize = 1 << 20;
 /// Length of a read of a run that is merged, bytes: all of a merge's reads together take as much memory as a sort at most.
-const READ_BYTES: RangeInclusive<u64> = 16 << 10..=256 << 10;
+const READ_BYTES: RangeInclusive<u64> = PAGE_BYTES as u64..=256 << 10;
 /// Length of a write of a run, bytes.
 const WRITE_BYTES: usize = 256 << 10;
 /// Time after a failure before the next job.

@@ -64,11 +64,20 @@ fn a_held_list_of_runs_does_not_hold_batches() {
     let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
     begin_batches(&mut store);
     store.engine.hold_runs(true);
+    let mut next_steps = 0;
     for _ in 0..2_000 {
+        let job = store.engine.sorted.job.as_ref().unwrap();
+        let is_next = store.engine.sorted.has_next_step && job.step != SortStep::Write;
+        assert!(!is_next || store.engine.sort_at().is_some(), "a host without clients polls for it");
+        next_steps += u32::from(is_next);
         store.turn();
     }
     let job = store.engine.sorted.job.as_ref().unwrap();
     assert!(job.step == SortStep::Write && job.done.len() >= 4 && job.slots.len() == 1, "{job:?}");
+    assert!(next_steps >= 4, "{next_steps}");
+    let fences_bytes: usize = job.done.iter().map(|done| done.run.memory_bytes()).sum();
+    let records_bytes = job.merge.as_ref().map_or(0, |merge| merge.resident_bytes());
+    assert_eq!((fences_bytes > 0, job.resident_bytes()), (true, fences_bytes + records_bytes));
     // The space is taken before anything is written.
     assert!(job.file_bytes() > 4 * (12 << 10) && job.file_bytes() <= job.space_bytes, "{job:?}");
     assert!(!store.engine.cleaner.has_work() && store.engine.runs() == 0);
@@ -99,4 +108,20 @@ fn a_batch_without_space_ends_the_job_with_all_of_its_runs() {
     assert_eq!((files(&disk), store.engine.runs(), store.engine.is_sorting()), (0, 0, false));
     assert!(store.engine.segments.iter().all(|segment| !segment.is_gathered && !segment.is_sorted));
     assert!((0..store.writes).all(|number| has(&mut store.engine, number)));
+}
+
+/// A full store with a short log sorts one segment although that exceeds the capacity, also in batches, which have more ends of
+/// pages and more footers.
+#[test]
+fn a_full_store_has_room_for_the_batches_of_a_segment() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(1);
+    store.engine.options.sort_batch_bytes = 4 << 10;
+    store.engine.options.capacity_bytes = Some(store.engine.taken_segments() * super::space::SEGMENT_BYTES);
+    store.engine.full = true;
+    assert_eq!((store.engine.runs(), store.engine.room_for_runs(0)), (1, 0));
+    let needed = store.engine.space_of_sort(super::space::SEGMENT_BYTES);
+    assert!(
+        store.engine.room_for_sort() >= needed && needed > store.engine.space_of_records(super::space::SEGMENT_BYTES)
+    );
 }

@@ -565,24 +565,31 @@ fn a_sweep_has_read_what_it_has_read_of_the_oldest_runs() {
 #[test]
 fn puts_wait_for_the_next_sort() {
     for (layout, unsorted_bytes, memory_percent, waits) in [
-        (RecordLayout::Sorted, 2_001, 0, true),
-        (RecordLayout::Sorted, 2_000, 0, false),
+        (RecordLayout::Sorted, 200_001, 0, true),
+        (RecordLayout::Sorted, 200_000, 0, false),
         (RecordLayout::Auto, 0, 160, true),
-        (RecordLayout::Auto, 9_000, 170, false),
-        (RecordLayout::Log, 9_000, 100, false),
+        (RecordLayout::Auto, 900_000, 170, false),
+        (RecordLayout::Log, 900_000, 100, false),
     ] {
-        let mut store = SmallStore::open(layout, Durability::Sync, 1_000);
+        let mut store = SmallStore::open(layout, Durability::Sync, 100_000);
         store.engine.options.memory_bytes = store.engine.memory().index_bytes * memory_percent / 100;
         store.engine.sorted.sorted_at_bytes = store.engine.stats.record_bytes;
         store.engine.sorted.unsorted_bytes = unsorted_bytes;
-        let rate = |work_bytes| waits.then_some(PutRate { puts_bytes: 750, work_bytes });
-        assert_eq!(store.engine.rate_of_sorts(), rate(2_000), "{layout:?} {unsorted_bytes} {memory_percent}");
-        store.engine.sorted.sweep = Some(RunSweep { part_bytes: 500, ..sweep_of(MergePace::default()) });
-        assert_eq!(store.engine.rate_of_sorts(), rate(3_000), "a part is between two sorts");
+        let rate = |work_bytes| waits.then_some(PutRate { puts_bytes: 75_000, work_bytes });
+        assert_eq!(store.engine.rate_of_sorts(), rate(200_000), "{layout:?} {unsorted_bytes} {memory_percent}");
+        store.engine.sorted.sweep = Some(RunSweep { part_bytes: 50_000, ..sweep_of(MergePace::default()) });
+        assert_eq!(store.engine.rate_of_sorts(), rate(300_000), "a part is between two sorts");
         // Nothing is left of the sweep but its space.
         store.engine.sorted.job = Some(Box::new(job_of(0)));
         assert_eq!(store.holds_puts(1), waits, "{layout:?} {unsorted_bytes} {memory_percent}");
     }
+    // A sort takes a whole segment at least: with less for its unit, puts would wait for each sweep all the time.
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.engine.sorted.unsorted_bytes = 2 * SEGMENT_BYTES;
+    assert_eq!(store.engine.rate_of_sorts(), None);
+    store.engine.sorted.unsorted_bytes += 1;
+    let (puts_bytes, work_bytes) = (SEGMENT_BYTES / 4 * 3, 2 * SEGMENT_BYTES);
+    assert_eq!(store.engine.rate_of_sorts(), Some(PutRate { puts_bytes, work_bytes }));
 }
 
 /// Runs of sorts are short, and end at the same ring keys, so that a sweep gives back most of the later ones before its end.
