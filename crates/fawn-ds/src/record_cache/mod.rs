@@ -15,7 +15,7 @@ use fawn_flash::CacheStats;
 use fawn_flash::cache::{GHOST_BYTES, Ghosts};
 use fawn_types::{EntryRef, KeyHash};
 pub(crate) use slabs::{CachedRecord, RecordPosition};
-use slabs::{PACKED_BYTES_MAX, RecordQueue, RecordSlabs, SLAB_BYTES, SLAB_COST_BYTES};
+use slabs::{PACKED_BYTES_MAX, RecordQueue, RecordSlabs, SLAB_BYTES, SLAB_COST_BYTES, SLABS_MAX};
 pub use split::CacheSplit;
 use table::{EntryPlace, RecordTable};
 
@@ -29,6 +29,8 @@ const EVICTIONS_MAX: usize = 256;
 const USUAL_BYTES: usize = 256;
 /// Below this budget the cache is off: its spare slabs and tables would take most of it.
 const BUDGET_BYTES_MIN: usize = 256 << 10;
+/// Longest budget that is used, bytes: that many slabs have places.
+const BUDGET_BYTES_MAX: usize = SLABS_MAX * SLAB_COST_BYTES;
 
 /// A cache of records by range and key.
 pub struct RecordCache {
@@ -205,6 +207,7 @@ impl RecordCache {
 
     /// Changes the budget. Shrinking evicts records and returns memory before it returns.
     pub fn set_budget_bytes(&mut self, budget_bytes: usize) {
+        let budget_bytes = budget_bytes.min(BUDGET_BYTES_MAX);
         self.budget_bytes = budget_bytes;
         let records = if budget_bytes < BUDGET_BYTES_MIN { 0 } else { self.records_within(budget_bytes) };
         // New ghosts begin empty, so they must not alternate between two sizes while the mean length varies.

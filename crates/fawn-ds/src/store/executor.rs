@@ -21,7 +21,16 @@ const SCAN_KEYS: usize = 16;
 #[derive(Debug)]
 enum Waiting {
     Op(Op),
-    Scan(Box<Scan>, Stretch),
+    Scan(Box<ScanInProgress>),
+}
+
+/// A step of a scan.
+#[derive(Debug)]
+struct ScanInProgress {
+    scan: Scan,
+    stretch: Stretch,
+    /// Newest committed write when the step began: the step may have passed the keys of later ones.
+    seen: Version,
 }
 
 /// A response that is sent once everything through `after` is as durable as the mode promises.
@@ -161,7 +170,7 @@ impl OpExecutor {
             // Looked up again: an earlier read may have brought the page into the cache.
             let progress = match waiting {
                 Waiting::Op(op) => self.execute(op, None),
-                Waiting::Scan(scan, stretch) => self.scan(scan, stretch),
+                Waiting::Scan(scan) => self.scan(scan),
             };
             self.note(id, progress);
         }
@@ -208,9 +217,9 @@ impl OpExecutor {
     fn resume(&mut self, waiting: Waiting, plan: LookupPlan) -> Result<Progress> {
         match waiting {
             Waiting::Op(op) => self.execute(op, Some(plan)),
-            Waiting::Scan(mut scan, stretch) => {
-                self.engine.absorb_scan(&mut scan, plan)?;
-                self.scan(scan, stretch)
+            Waiting::Scan(mut waiting) => {
+                self.engine.absorb_scan(&mut waiting.scan, plan)?;
+                self.scan(waiting)
             }
         }
     }
@@ -238,7 +247,8 @@ impl OpExecutor {
                     Some(bytes_max) => scan.with_values(bytes_max),
                     None => scan,
                 };
-                self.scan(Box::new(scan), stretch)
+                let seen = self.engine.progress(RANGE).committed;
+                self.scan(Box::new(ScanInProgress { scan, stretch, seen }))
             }
             Op::Stats => Ok(Progress::Done(Response::Stats(Box::new(Stats::of(&self.engine))))),
             Op::Sync => Ok(Progress::Syncing(self.engine.progress(RANGE).appended)),
@@ -298,15 +308,29 @@ impl OpExecutor {
         Progress::Decided { after, written: None }
     }
 
-    fn next_version(&self, ahead: u64) -> Result<Version> {
-        Version::new(self.epoch, self.seq + ahead).ok_or_else(versions_used_up)
+    fn next_version(&mut self, ahead: u64) -> Result<Version> {
+        if let Some(version) = Version::new(self.epoch, self.seq + ahead) {
+            return Ok(version);
+        }
+        // Once in 2^36 writes. An epoch begins when all of the last one is committed.
+        self.engine.sync_all()?;
+        self.acknowledge();
+        let epoch = self.engine.next_sole_epoch(RANGE).ok_or_else(versions_used_up)?;
+        self.engine.begin_sole_epoch(RANGE, epoch, None)?;
+        (self.epoch, self.seq) = (epoch, 0);
+        Version::new(epoch, ahead).ok_or_else(versions_used_up)
+    }
+
+    /// Time from which a time to live counts: the expiry clock soon jumps by its lead, unless the wall clock falls back before.
+    fn lives_from_ms(&self) -> u64 {
+        self.now.wall.plus_ms(self.engine.clock_lead_ms()).0
     }
 
     fn write(&mut self, op: Op) -> Result<Progress> {
         let version = self.next_version(1)?;
         let record = match &op {
             Op::Put { key, value, options } => {
-                record_of(key, Some(value), options.expiry.at_ms(self.now.wall.0), version)
+                record_of(key, Some(value), options.expiry.at_ms(self.lives_from_ms()), version)
             }
             Op::Delete { key, .. } => record_of(key, None, 0, version),
             _ => unreachable!("not a write of one key"),
@@ -321,7 +345,7 @@ impl OpExecutor {
         let mut records = Vec::with_capacity(writes.len());
         for (i, KeyWrite { key, value, expiry }) in writes.iter().enumerate() {
             let version = self.next_version(i as u64 + 1)?;
-            let record = record_of(key, value.as_deref(), expiry.at_ms(self.now.wall.0), version);
+            let record = record_of(key, value.as_deref(), expiry.at_ms(self.lives_from_ms()), version);
             records.push((KeyHash::of(self.engine.secret(), key), record));
         }
         let appended = self.engine.append_batch(RANGE, &records);
@@ -340,14 +364,14 @@ impl OpExecutor {
         }
     }
 
-    fn scan(&mut self, mut scan: Box<Scan>, stretch: Stretch) -> Result<Progress> {
-        Ok(match self.engine.scan_step(&mut scan, self.now.wall)? {
-            ScanStep::Done => Progress::Done(self.scanned(*scan, stretch)),
-            ScanStep::Read(plan) => Progress::Read(plan, Waiting::Scan(scan, stretch)),
+    fn scan(&mut self, mut step: Box<ScanInProgress>) -> Result<Progress> {
+        Ok(match self.engine.scan_step(&mut step.scan, self.now.wall)? {
+            ScanStep::Done => Progress::Done(self.scanned(*step)),
+            ScanStep::Read(plan) => Progress::Read(plan, Waiting::Scan(step)),
         })
     }
 
-    fn scanned(&self, scan: Scan, stretch: Stretch) -> Response {
+    fn scanned(&self, ScanInProgress { scan, stretch, seen }: ScanInProgress) -> Response {
         let is_before_end = |hash: u64| stretch.to.is_none_or(|to| hash < to);
         // The engine scans whole cells; a stretch may begin or end within one.
         let is_inside = |key: &[u8]| {
@@ -358,7 +382,6 @@ impl OpExecutor {
         let is_of_runs = stretch.since.is_some();
         let items = items.into_iter().filter(|item| is_of_runs || is_inside(&item.key)).collect();
         let next = (cursor != 0 && is_before_end(cursor)).then_some(cursor);
-        let seen = self.engine.progress(RANGE).committed;
         Response::Scanned { items, next, corrupt, seen }
     }
 }

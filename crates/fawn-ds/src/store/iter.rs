@@ -132,7 +132,8 @@ impl Scanning {
         for (stretch, response) in stretches.into_iter().zip(responses) {
             match response {
                 Ok(Response::Scanned { items, next, corrupt, seen }) => {
-                    self.since.get_or_insert(seen);
+                    let since = self.since.get_or_insert(seen);
+                    *since = seen.min(*since);
                     self.ready.extend(items.into_iter().map(Ok));
                     let is_at_end = stretch.from.is_multiple_of(STRETCH_LENGTH) || next.is_none();
                     corrupt.into_iter().for_each(|record| self.report(record, is_at_end));

@@ -74,6 +74,9 @@ impl EngineQueue {
 
     pub(super) fn call(&self, op: Op) -> Result<Response> {
         let mut inbox = self.inbox();
+        if inbox.has_failed {
+            return Err(Error::panicked());
+        }
         let id = self.push(&mut inbox, op);
         self.answer(inbox, id)
     }
@@ -83,6 +86,9 @@ impl EngineQueue {
         // The iterator is the caller's own code: it may use the store itself, so no lock is held while it runs.
         let ops: Vec<Op> = ops.collect();
         let mut inbox = self.inbox();
+        if inbox.has_failed {
+            return ops.iter().map(|_| Err(Error::panicked())).collect();
+        }
         let ids: Vec<u64> = ops.into_iter().map(|op| self.push(&mut inbox, op)).collect();
         drop(inbox);
         // All are taken, those after a failure too: a response that no caller takes would stay for ever.

@@ -183,7 +183,8 @@ impl Store {
     /// Every key and value, in no particular order, while writes continue.
     ///
     /// A key that is there throughout is returned exactly once, with a value that it had at some time during the
-    /// iteration. A key that is written or deleted during the iteration is returned once or not at all.
+    /// iteration. A key that is written or deleted during the iteration is returned once or not at all. In a store with sorted
+    /// runs ([`Builder::layout`]) a key that is overwritten or sorted meanwhile may be returned twice.
     pub fn iter(&self) -> Iter {
         Iter::new(self.clone())
     }

@@ -165,3 +165,25 @@ fn an_iteration_passes_damaged_records_and_returns_each_as_an_error_once() {
     iterate_over_damage(100, 2500);
     iterate_over_damage(2500, 60);
 }
+
+/// The log's part has passed a key of a run before it is overwritten, and the runs' part finds it in the log.
+#[test]
+fn an_iteration_of_a_store_with_runs_meets_keys_that_are_overwritten_meanwhile() {
+    let disk = SimDisk::new(SimOptions::default());
+    let layout = fawn_ds::RecordLayout::Sorted;
+    let store = builder(Durability::Memory).layout(layout).open_on(SimDevice::attach(&disk)).unwrap();
+    let put = |i: u32| _ = store.put(i.to_be_bytes(), [7; 200]).unwrap();
+    let mut keys = 0;
+    while keys < 20_000 || !disk.names().iter().any(|name| name.starts_with("run-")) {
+        put(keys);
+        keys += 1;
+    }
+    let mut met = std::collections::BTreeSet::new();
+    for (nth, key) in store.keys().enumerate() {
+        if nth == 0 {
+            (0..keys).for_each(put);
+        }
+        met.insert(key.unwrap().into_vec());
+    }
+    assert_eq!(met.len(), keys as usize);
+}

@@ -239,3 +239,49 @@ fn keys_and_values_act_as_bytes() {
     assert!(keys.contains(&b"key"[..]));
     assert_eq!((Vec::from(key), value.into_vec()), (b"key".to_vec(), b"v\n".to_vec()));
 }
+
+/// The machine was off for hours, or the right time came late: the expiry clock follows after a minute.
+#[test]
+fn a_ttl_lasts_as_long_as_it_says_after_a_step_of_the_wall_clock() {
+    let hour = Duration::from_secs(3600);
+    let disk = SimDisk::new(SimOptions::default());
+    let clock = ManualClock::new();
+    let store = builder(Durability::Sync).clock(clock.clone()).open_on(SimDevice::attach(&disk)).unwrap();
+    store.put("before", "v").unwrap();
+    clock.set_wall(SystemTime::now() + 2 * hour);
+    store.put_with("session", "v", PutOptions::new().ttl(hour)).unwrap();
+    let mut batch = store.batch();
+    batch.put_with("of a batch", "v", PutOptions::new().ttl(hour));
+    batch.commit().unwrap();
+    let is_there = || ["session", "of a batch"].map(|key| store.get(key).unwrap().is_some());
+    clock.advance(Duration::from_secs(61));
+    assert_eq!(is_there(), [true; 2], "a TTL of an hour ended after a minute");
+    clock.advance(hour - Duration::from_secs(62));
+    assert_eq!(is_there(), [true; 2]);
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(is_there(), [false; 2], "it counts from the right time");
+}
+
+/// The same over a reboot: the monotonic clock begins again, and the wall clock is right all the time.
+#[test]
+fn a_ttl_lasts_as_long_as_it_says_after_a_reboot() {
+    let hour = Duration::from_secs(3600);
+    let disk = SimDisk::new(SimOptions::default());
+    let clock = ManualClock::new();
+    clock.advance(hour);
+    builder(Durability::Sync).clock(clock).open_on(SimDevice::attach(&disk)).unwrap().close().unwrap();
+    let clock = ManualClock::new();
+    clock.set_wall(SystemTime::now() + 3 * hour);
+    let store = builder(Durability::Sync).clock(clock.clone()).open_on(SimDevice::attach(&disk)).unwrap();
+    store.put_with("session", "v", PutOptions::new().ttl(hour)).unwrap();
+    clock.advance(Duration::from_secs(61));
+    assert!(store.get("session").unwrap().is_some(), "a TTL of an hour ended after a minute");
+}
+
+#[test]
+fn a_budget_that_no_machine_has_takes_no_memory_at_once() {
+    let disk = SimDisk::new(SimOptions::default());
+    let store = builder(Durability::Sync).memory(u64::MAX).open_on(SimDevice::attach(&disk)).unwrap();
+    store.put("key", "value").unwrap();
+    assert!(store.get("key").unwrap().is_some());
+}

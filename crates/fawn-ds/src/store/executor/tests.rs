@@ -240,21 +240,107 @@ fn tick_for(executor: &mut OpExecutor, ms: u64) -> (u64, bool) {
     (ticks, false)
 }
 
+/// A week of writes at the highest rates uses up an epoch.
+#[test]
+fn a_store_goes_on_when_the_versions_of_its_epoch_are_used_up() {
+    for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
+        let disk = SimDisk::new(SimOptions::default());
+        let mut executor = open(&disk, durability);
+        executor.start(1, put(1, PutOptions::new()));
+        run(&mut executor, 1);
+        executor.seq = (1 << 36) - 3;
+        (2..6).for_each(|key| executor.start(u64::from(key), put(key, PutOptions::new())));
+        assert_eq!(written(&run(&mut executor, 4)), [true; 4], "{durability:?}");
+        let writes = (6..9_u8).map(|key| KeyWrite { key: vec![key], value: Some(vec![key]), expiry: PutExpiry::Never });
+        executor.seq = (1 << 36) - 2;
+        executor.start(6, Op::Batch(writes.collect()));
+        assert_eq!(written(&run(&mut executor, 1)), [true], "{durability:?}: none of a batch has the former epoch");
+        executor.start(7, delete(1));
+        assert_eq!(written(&run(&mut executor, 1)), [true], "{durability:?}");
+        executor.close(&mut Vec::new()).unwrap();
+        let mut executor = open(&disk, durability);
+        let mut keys: Vec<Vec<u8>> = (2..6_u32).map(|key| key.to_be_bytes().to_vec()).collect();
+        keys.extend((6..9).map(|key| vec![key]));
+        let mut found = scanned_from(&mut executor, Some(0), None);
+        found.sort_by_key(|key| key.iter().copied().max());
+        assert_eq!(found, keys, "{durability:?}");
+    }
+}
+
+fn open_sorted(disk: &SimDisk, layout: RecordLayout, durability: Durability) -> OpExecutor {
+    let options = Options {
+        segment_bytes: 1 << 20,
+        memory_bytes: 8 << 20,
+        durability,
+        secret_if_new: Some(HashSecret(*b"a secret of test")),
+        layout,
+        sort_bytes: 1 << 20,
+        ..Options::default()
+    };
+    let engine = open_engine(Box::new(SimDevice::attach(disk)), options, Now::at(1)).unwrap();
+    let mut executor = OpExecutor::new(engine);
+    executor.set_time(Now::at(1));
+    executor
+}
+
+fn part_of_scan(from: u64, since: Option<Version>) -> Op {
+    Op::Scan(Stretch { from, to: None, since, value_bytes_max: None })
+}
+
+/// The keys that a part of an iteration returns from here on.
+fn scanned_from(executor: &mut OpExecutor, from: Option<u64>, since: Option<Version>) -> Vec<Vec<u8>> {
+    let (mut next, mut keys) = (from, Vec::new());
+    while let Some(from) = next {
+        executor.start(1, part_of_scan(from, since));
+        let Some((_, Response::Scanned { items, next: later, .. })) = run(executor, 1).pop() else { panic!("a scan") };
+        keys.extend(items.into_iter().map(|item| item.key));
+        next = later;
+    }
+    keys
+}
+
+/// A key of a run is overwritten while the first step of an iteration waits for a read, behind the key's place. The log's part has
+/// passed it, so the runs' part must return it: what the log's part has seen is what was committed when it began.
+#[test]
+fn an_iteration_meets_a_sorted_key_that_is_overwritten_during_its_first_step() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut executor = open_sorted(&disk, RecordLayout::Sorted, Durability::Memory);
+    for id in 0..40_000_u64 {
+        executor.start(id, Op::Put { key: id.to_be_bytes().to_vec(), value: vec![7; 400], options: PutOptions::new() });
+        executor.turn();
+    }
+    executor.take_done(&mut Vec::new());
+    tick_for(&mut executor, 60_000);
+    assert!(executor.engine.runs() > 0);
+    executor.close(&mut Vec::new()).unwrap();
+    // Nothing is sorted from here on.
+    let mut executor = open_sorted(&disk, RecordLayout::Log, Durability::Memory);
+    let secret = *executor.engine.secret();
+    let in_log: std::collections::BTreeSet<_> = scanned_from(&mut executor, Some(0), None).into_iter().collect();
+    executor.close(&mut Vec::new()).unwrap();
+    let hash_of = |key: &Vec<u8>| KeyHash::of(&secret, key).0;
+    let keys = (0..40_000_u64).map(|id| id.to_be_bytes().to_vec());
+    let key = keys.filter(|key| !in_log.contains(key)).min_by_key(hash_of).unwrap();
+    assert!(in_log.iter().all(|other| hash_of(other) > hash_of(&key)) && !in_log.is_empty());
+    let mut executor = open_sorted(&disk, RecordLayout::Log, Durability::Memory);
+    executor.start(1, part_of_scan(0, None));
+    let mut done = Vec::new();
+    executor.take_done(&mut done);
+    assert!(done.is_empty() && executor.engine.in_flight() > 0, "it waits for the log's first key");
+    executor.start(2, Op::Put { key: key.clone(), value: b"new".to_vec(), options: PutOptions::new() });
+    executor.acknowledge();
+    let (_, Response::Scanned { items, next, seen, .. }) = run(&mut executor, 2).remove(0) else { panic!("a scan") };
+    let mut met: Vec<Vec<u8>> = items.into_iter().map(|item| item.key).collect();
+    met.extend(scanned_from(&mut executor, next, None));
+    met.extend(scanned_from(&mut executor, Some(0), Some(seen)));
+    assert!(met.contains(&key), "a key that was there throughout");
+}
+
 /// Its hosts have nothing else that would take in a completion.
 #[test]
 fn a_store_whose_read_hangs_is_ticked_seldom_and_goes_on() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let options = Options {
-        segment_bytes: 1 << 20,
-        memory_bytes: 8 << 20,
-        secret_if_new: Some(HashSecret(*b"a secret of test")),
-        layout: RecordLayout::Sorted,
-        sort_bytes: 1 << 20,
-        ..Options::default()
-    };
-    let engine = open_engine(Box::new(SimDevice::attach(&disk)), options, Now::at(1)).unwrap();
-    let mut executor = OpExecutor::new(engine);
-    executor.set_time(Now::at(1));
+    let mut executor = open_sorted(&disk, RecordLayout::Sorted, Durability::Sync);
     disk.hang(OpKind::Read);
     for id in 0..8_000_u64 {
         executor.start(id, Op::Put { key: id.to_be_bytes().to_vec(), value: vec![7; 400], options: PutOptions::new() });

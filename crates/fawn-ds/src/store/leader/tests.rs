@@ -60,3 +60,15 @@ fn a_write_and_a_close_wake_the_ticker() {
     shared.close().unwrap();
     assert_eq!(ticker.recv_timeout(Duration::from_secs(20)), Ok(None), "the close");
 }
+
+/// Nothing takes operations of a failed store any more: a thousand refused values would stay in memory.
+#[test]
+fn a_failed_store_takes_no_operations() {
+    let shared = open(&SimDisk::new(SimOptions::default()));
+    shared.inbox().has_failed = true;
+    let get = || Op::Get { key: b"key".to_vec() };
+    assert!(shared.call(get()).is_err());
+    let refused = shared.call_many([get(), get()].into_iter());
+    assert!(refused.len() == 2 && refused.iter().all(Result::is_err));
+    assert_eq!(shared.inbox().queue.len(), 0);
+}
