@@ -28,11 +28,6 @@ impl<D: Device> Engine<D> {
         self.ranges[at].chain_time.map_or(self.clock.get(), |time| TimeMs(time.0.saturating_sub(margin_ms)))
     }
 
-    /// Time by which the expiry clock is expected to jump, ms: the lead of the wall clock so far, if there is one.
-    pub fn clock_lead_ms(&self) -> u64 {
-        self.clock.lead_ms()
-    }
-
     /// Expiry time at the last [`Engine::advance_clock`].
     pub fn expiry_time(&self) -> TimeMs {
         self.clock.get()

@@ -16,6 +16,8 @@ pub(crate) const DEFERRED_BYTES: usize = size_of::<DeferredRecord>() + (size_of:
 /// Part of the memory budget that the filter of survivors takes.
 const FILTER_SHARE: usize = 64;
 const FILTER_WORDS_MIN: usize = 1 << 10;
+/// Most words: a bit for each of a billion survivors.
+const FILTER_WORDS_MAX: usize = 1 << 24;
 
 /// The deferred records by key.
 #[derive(Debug)]
@@ -42,7 +44,8 @@ impl DeferredRecords {
     pub(super) fn new(options: &Options) -> Self {
         // A read-only engine may be read at once and without a poll.
         let keys_max = if options.read_only { 0 } else { options.deferred_keys_max() };
-        let filter_words = (options.memory_bytes as usize / FILTER_SHARE / size_of::<u64>()).max(FILTER_WORDS_MIN);
+        let filter_words = options.memory_bytes as usize / FILTER_SHARE / size_of::<u64>();
+        let filter_words = filter_words.clamp(FILTER_WORDS_MIN, FILTER_WORDS_MAX);
         let (survivors, survivors_highest) = (Vec::new(), Version::ZERO);
         let (records, table) = (Vec::new(), HashTable::new());
         Self { records, table, keys_max, since: u64::MAX, survivors, survivors_highest, filter_words }

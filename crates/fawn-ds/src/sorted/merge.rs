@@ -171,6 +171,12 @@ impl RunMerge {
         }
     }
 
+    /// Sources whose next read should begin now.
+    pub fn sources_to_read(&self) -> impl Iterator<Item = usize> + '_ {
+        let wants_read = |source: &MergeSource| matches!(source, MergeSource::Run(run) if run.wants_read());
+        self.sources.iter().enumerate().filter(move |(_, source)| wants_read(source)).map(|(index, _)| index)
+    }
+
     /// Memory of the sources' records, bytes.
     #[must_use]
     pub fn resident_bytes(&self) -> usize {

@@ -115,6 +115,11 @@ impl RunSource {
         (pages > 0).then_some(range)
     }
 
+    /// Whether the next read should begin now, so that its bytes are there when those before them are passed.
+    pub(super) fn wants_read(&self) -> bool {
+        self.unfed == 0 && self.chunks.len() <= 1 && !self.pages.is_empty()
+    }
+
     /// The bytes of a read. Missing ones are zeros, which no page has.
     pub fn feed(&mut self, range: ReadRange, mut bytes: Vec<u8>) {
         self.unfed -= 1;

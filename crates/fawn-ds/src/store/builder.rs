@@ -13,6 +13,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Largest memory budget, bytes.
+const MEMORY_BYTES_MAX: u64 = 1 << 48;
+
 /// Settings of a store, all with sensible defaults. [`Store::builder`] makes one.
 ///
 /// ```
@@ -45,7 +48,8 @@ impl Builder {
     /// Memory for index, cache and buffers together, bytes; 256 MiB by default. The index takes 7 bytes a key, and what
     /// the others leave is the cache's. With more keys than that the index grows past the budget.
     pub const fn memory(mut self, bytes: u64) -> Self {
-        self.options.memory_bytes = bytes;
+        // No machine has more, and sums of shares must not overflow.
+        self.options.memory_bytes = if bytes < MEMORY_BYTES_MAX { bytes } else { MEMORY_BYTES_MAX };
         self
     }
 

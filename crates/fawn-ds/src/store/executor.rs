@@ -7,7 +7,7 @@ use super::{BoxedDevice, Error, RANGE, Result, Stats, Value};
 use crate::engine::{Engine, Event, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Scan, ScanStep, View};
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
-use fawn_types::{ClientTag, Condition, EntryRef, Epoch, KeyHash, Now, Version};
+use fawn_types::{ClientTag, Condition, EntryRef, Epoch, KeyHash, Now, TimeMs, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -59,7 +59,10 @@ enum Progress {
 /// The engine and the operations in flight on it.
 pub(super) struct OpExecutor {
     engine: Engine<BoxedDevice>,
+    /// The time of the operations: its wall clock is the expiry time.
     now: Now,
+    /// The wall clock itself.
+    wall: TimeMs,
     epoch: Epoch,
     seq: u64,
     /// Operations whose device read is in flight: at most [`READS_IN_FLIGHT_MAX`].
@@ -80,6 +83,7 @@ impl OpExecutor {
         Self {
             engine,
             now: Now::default(),
+            wall: TimeMs(0),
             epoch,
             seq: 0,
             waiting: HashMap::default(),
@@ -109,6 +113,7 @@ impl OpExecutor {
     /// The time of everything until the next call. Values expire by the engine's expiry time, which follows the wall
     /// clock but no wrong one at once.
     pub(super) fn set_time(&mut self, now: Now) {
+        self.wall = now.wall;
         self.now = Now { mono: now.mono, wall: self.engine.advance_clock(now) };
     }
 
@@ -321,9 +326,9 @@ impl OpExecutor {
         Version::new(epoch, ahead).ok_or_else(versions_used_up)
     }
 
-    /// Time from which a time to live counts: the expiry clock soon jumps by its lead, unless the wall clock falls back before.
+    /// Time from which a time to live counts: the expiry clock soon jumps to the wall clock, unless that steps back before.
     fn lives_from_ms(&self) -> u64 {
-        self.now.wall.plus_ms(self.engine.clock_lead_ms()).0
+        self.now.wall.max(self.wall).0
     }
 
     fn write(&mut self, op: Op) -> Result<Progress> {

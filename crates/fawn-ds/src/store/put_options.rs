@@ -24,8 +24,8 @@ impl PutOptions {
         Self { expiry: PutExpiry::Never, condition: Condition::Always }
     }
 
-    /// The value ceases to exist after this time, rounded up to a millisecond. After a step of the wall clock by less than a minute
-    /// ago, which may still prove wrong, the value lives longer by that step if it does.
+    /// The value ceases to exist after this time, rounded up to a millisecond. If the wall clock stepped forward less than a minute
+    /// ago, and steps back, the value lives longer by that step.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.expiry = PutExpiry::After(ttl);
         self

@@ -112,7 +112,8 @@ fn a_corrupt_run_is_merged_once_and_those_around_it_all_the_time() {
     assert_eq!(node.engine.poisoned(), None);
     assert!(runs(&disk).contains(&corrupt));
     assert!(node.engine.stats().runs_listed > 60, "sorts continue: {:?}", node.engine.stats());
-    assert!(node.engine.runs() <= 20, "{} runs: later ones are merged", node.engine.runs());
+    // Sixteen ages at most on its later side, of which merged ones have several runs.
+    assert!(node.engine.runs() <= 30, "{} runs: later ones are merged", node.engine.runs());
     assert_eq!(node.engine.stats().merges_failed, 1);
     assert!((before..number).all(|number| has(&mut node, number)));
     // Nothing is tried again while nothing changes.

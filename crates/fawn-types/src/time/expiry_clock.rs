@@ -96,12 +96,6 @@ impl ExpiryClock {
         self.steady.get()
     }
 
-    /// Lead of the wall clock that the time follows once it has lasted, ms; zero without one.
-    #[must_use]
-    pub fn lead_ms(&self) -> u64 {
-        self.lead.map_or(0, |lead| lead.least_ms)
-    }
-
     /// Advances to `now`.
     pub fn advance(&mut self, now: Now) -> TimeMs {
         let time = self.steady.advance(now);

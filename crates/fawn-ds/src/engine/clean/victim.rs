@@ -187,7 +187,7 @@ impl<D: Device> Engine<D> {
                 break Pause::StepEnded;
             }
             if let VictimPurpose::Sort(id) = victim.purpose
-                && !self.gathers_on(id)
+                && !self.may_gather(id)
             {
                 break Pause::Unsorted;
             }

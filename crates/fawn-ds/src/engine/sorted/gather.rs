@@ -127,7 +127,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether the job takes records at present, or will not take any more: not while a batch is written.
-    pub(in crate::engine) fn gathers_on(&mut self, id: SortJobId) -> bool {
+    pub(in crate::engine) fn may_gather(&mut self, id: SortJobId) -> bool {
         let Some(job) = self.sorted.job.as_mut().filter(|job| job.id == id) else { return true };
         job.end_full_batch();
         job.step != SortStep::WriteBatch
@@ -164,8 +164,10 @@ impl<D: Device> Engine<D> {
             RecordLayout::Auto => self.index_bytes() * 100 > self.options.memory_bytes * INDEX_PERCENT_MAX,
         };
         let part_bytes = self.sorted.sweep.as_ref().map_or(0, |sweep| sweep.part_bytes);
-        // Both are read and written; a part of a sweep comes between two sorts.
-        is_behind.then_some(PutRate { puts_bytes: bytes / 4 * 3, work_bytes: 2 * (bytes + part_bytes) })
+        // Each is read and written; a part of a sweep comes between two sorts, and a merge of the last one's batches.
+        let merged_bytes = if self.batches_of_sort(bytes).0 > 1 { bytes } else { 0 };
+        let work_bytes = 2 * (bytes + part_bytes + merged_bytes);
+        is_behind.then_some(PutRate { puts_bytes: bytes / 4 * 3, work_bytes })
     }
 
     fn index_bytes(&self) -> u64 {

@@ -73,6 +73,8 @@ pub(crate) struct SortedTier {
     may_be_void: bool,
     /// The last job was a merge.
     was_merge: bool,
+    /// The last merge beside a sweep was one of newer runs than the sweep's.
+    was_newer: bool,
     /// The merge with the oldest runs that is under way.
     sweep: Option<RunSweep>,
     /// Space that the last sweep took until its end, for new keys, in percent of the later runs.

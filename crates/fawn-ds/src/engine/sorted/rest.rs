@@ -91,8 +91,8 @@ impl<D: Device> Engine<D> {
         if let Some(job) = job {
             let is_removed = job.step == SortStep::GivenUp && job.is_idle();
             // Batches are gathered and written while the list of runs is held.
-            let goes_on = !is_held || matches!(job.step, SortStep::Gather | SortStep::WriteBatch);
-            return ((*has_next_step || is_removed) && goes_on).then_some(self.now.mono);
+            let continues = !is_held || matches!(job.step, SortStep::Gather | SortStep::WriteBatch);
+            return ((*has_next_step || is_removed) && continues).then_some(self.now.mono);
         }
         let now = self.now.mono;
         let repeats = [run_search.repeat_at(), segment_search.repeat_at()].into_iter().flatten();

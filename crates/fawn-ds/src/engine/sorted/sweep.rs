@@ -108,7 +108,7 @@ impl<D: Device> Engine<D> {
         if self.drop_void_runs() {
             return true;
         }
-        let space = self.space_left();
+        let (space, later_max) = (self.space_left(), self.room_for_later());
         let SortedTier { runs, run_search, sweep, rest, .. } = &mut self.sorted;
         run_search.begin();
         runs.iter().filter_map(|listed| listed.failures.barred_until).filter(|until| now < *until).for_each(|until| {
@@ -122,11 +122,17 @@ impl<D: Device> Engine<D> {
             rest.credit(sweep.unused_bytes());
         }
         if sweep.is_some() {
-            // Without space for a merge of newer ones, the next part gives some back.
-            return choose_newer(&candidates[..newer]).is_some_and(|places| self.merge_later(places))
-                || self.begin_part();
+            // Merges of newer ones and parts take turns: a sort may leave many ages, and the next one before their merge has ended.
+            // Without space for such a merge, the next part gives some back.
+            let part_is_first = core::mem::take(&mut self.sorted.was_newer);
+            if part_is_first && self.begin_part() {
+                return true;
+            }
+            let places = choose_newer(&candidates[..newer], later_max);
+            self.sorted.was_newer = places.is_some_and(|places| self.merge_later(places));
+            return self.sorted.was_newer || (!part_is_first && self.begin_part());
         }
-        if let Some(chosen) = choose_merge(&candidates, space) {
+        if let Some(chosen) = choose_merge(&candidates, space, later_max) {
             return self.begin_chosen(chosen);
         }
         let chosen = choose_at_rest(&candidates, self.sorted.rest.bytes_max());
@@ -168,15 +174,18 @@ impl<D: Device> Engine<D> {
             Some(RunSweep { later, age, oldest_age, from, later_bytes, part_bytes, paid_bytes, failed_bytes, pace });
     }
 
+    /// Space that a merge of later runs may take, bytes: it frees hardly anything. Lookups are slower until there is space.
+    fn room_for_later(&self) -> u64 {
+        self.room_for_runs(self.reserved_segments()) / 2
+    }
+
     fn merge_later(&mut self, places: Range<usize>) -> bool {
         let runs = &self.sorted.runs[places];
         let age = runs.first().map_or(0, |listed| listed.age);
         let sources = runs.iter().map(|listed| MergeSource::Run(RunSource::all(&listed.run))).collect();
         let ids: Vec<u64> = runs.iter().map(|listed| listed.id).collect();
         let space_bytes = self.space_of_pages(runs.iter().map(|listed| u64::from(listed.run.footer().pages)).sum());
-        let room_bytes = self.room_for_runs(self.reserved_segments());
-        if space_bytes > room_bytes / 2 {
-            // It frees hardly anything. Lookups are slower until there is space.
+        if space_bytes > self.room_for_later() {
             return false;
         }
         let to_read_bytes = runs.iter().map(ListedRun::pages_bytes).sum();

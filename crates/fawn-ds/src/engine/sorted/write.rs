@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 const RECORDS_PER_STEP: usize = 1024;
 /// Bytes of a run that a step writes.
 const BYTES_PER_STEP: usize = 1 << 20;
-/// Length of a read of a run that is merged, bytes: all of a merge's reads together take as much memory as a sort at most.
+/// Length of a read of a run that is merged, bytes: two for each run of a merge take as much memory as a sort at most.
 const READ_BYTES: RangeInclusive<u64> = PAGE_BYTES as u64..=256 << 10;
 /// Length of a write of a run, bytes.
 const WRITE_BYTES: usize = 256 << 10;
@@ -46,6 +46,11 @@ impl From<DeviceError> for SortFailure {
     fn from(error: DeviceError) -> Self {
         Self::Device(error)
     }
+}
+
+/// The pause of a job with all its runs: a read that was ahead of need may still be in flight.
+fn paused_at_end(job: &SortJob) -> SortPause {
+    if job.is_waiting.is_empty() { SortPause::Complete } else { SortPause::Device }
 }
 
 impl<D: Device> Engine<D> {
@@ -117,7 +122,7 @@ impl<D: Device> Engine<D> {
     }
 
     fn continue_runs(&mut self, job: &mut SortJob) -> Result<SortPause, SortFailure> {
-        let Some(mut merge) = job.merge.take() else { return Ok(SortPause::Complete) };
+        let Some(mut merge) = job.merge.take() else { return Ok(paused_at_end(job)) };
         let mut writer = match job.writer.take() {
             Some(writer) => writer,
             None => self.begin_run(job)?,
@@ -144,7 +149,7 @@ impl<D: Device> Engine<D> {
                 }
                 // The job may wait for syncs now. Its records are not needed, and each poll would begin a run of none.
                 job.merge = None;
-                Ok(SortPause::Complete)
+                Ok(paused_at_end(job))
             }
             Err(failure) => {
                 job.writer = Some(writer);
@@ -165,12 +170,7 @@ impl<D: Device> Engine<D> {
             match self.merge_step(job, merge, writer).map_err(SortFailure::Merge)? {
                 Merged::More => {}
                 Merged::Writer => waits = true,
-                Merged::Source(index) => {
-                    waits = true;
-                    if !job.is_waiting.contains(&index) {
-                        self.read_source(job, merge, index);
-                    }
-                }
+                Merged::Source(_) => waits = true,
                 Merged::RunFull => {
                     writer.finish();
                     job.is_finishing = true;
@@ -183,6 +183,12 @@ impl<D: Device> Engine<D> {
                     writer.finish();
                     job.is_finishing = true;
                 }
+            }
+        }
+        if !job.is_read {
+            // Ahead of need: one read after the other would take the time of each.
+            for index in merge.sources_to_read().collect::<SmallVec<[usize; 8]>>() {
+                self.read_source(job, merge, index);
             }
         }
         let mut token = || {
@@ -241,8 +247,9 @@ impl<D: Device> Engine<D> {
     /// Reads the next pages of a run that is merged.
     fn read_source(&mut self, job: &mut SortJob, merge: &mut RunMerge, index: usize) {
         let file = job.inputs.sources.get(index).and_then(|&id| self.sorted.find(id)).map(|listed| listed.file);
-        let share = self.options.memory_bytes / SORTS_PER_MEMORY / job.inputs.sources.len().max(1) as u64;
-        let read_bytes = share.clamp(*READ_BYTES.start(), *READ_BYTES.end()) as usize;
+        let reads = 2 * job.inputs.sources.len().max(1) as u64;
+        let read_bytes = (self.options.memory_bytes / SORTS_PER_MEMORY / reads)
+            .clamp(*READ_BYTES.start(), *READ_BYTES.end()) as usize;
         let range = merge.run(index).and_then(|source| source.next_read(read_bytes));
         let (Some(file), Some(range)) = (file, range) else { unreachable!("a source that waits has pages left") };
         let is_oldest = |part: &SweepPart| part.oldest.contains(&job.inputs.sources[index]);
