@@ -25,7 +25,7 @@ impl PutOptions {
     }
 
     /// The value ceases to exist after this time, rounded up to a millisecond. If the wall clock stepped forward less than a minute
-    /// ago, and steps back, the value lives longer by that step.
+    /// ago, and steps back, the value lives longer by that step; if it does not, by up to two minutes.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.expiry = PutExpiry::After(ttl);
         self

@@ -36,18 +36,23 @@ impl SpaceLeft {
     }
 }
 
+/// Whether there is space for a merge of later runs with so many pages.
+pub(super) type Fits<'f> = &'f dyn Fn(u64) -> bool;
+
 /// Facts of a listed run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MergeCandidate {
     age: u64,
     file_bytes: u64,
+    pages: u64,
     /// A merge with it would fail.
     is_barred: bool,
 }
 
 impl MergeCandidate {
     pub(super) fn of(listed: &ListedRun, now: MonoMs) -> Self {
-        Self { age: listed.age, file_bytes: listed.file_bytes, is_barred: listed.failures.is_barred(now) }
+        let (age, file_bytes, pages) = (listed.age, listed.file_bytes, u64::from(listed.run.footer().pages));
+        Self { age, file_bytes, pages, is_barred: listed.failures.is_barred(now) }
     }
 }
 
@@ -60,11 +65,11 @@ pub(super) enum ChosenMerge {
     Sweep(Range<usize>),
 }
 
-/// Chooses among all runs, newest first. A merge of later ones takes at most so many bytes.
+/// Chooses among all runs, newest first. A merge of later ones fits.
 ///
 /// The new run takes its place among the ages of those that it replaces, and lookups stop at the newest record. So a merge
 /// has all runs of consecutive ages: those on both sides of a barred run stay apart.
-pub(super) fn choose_merge(runs: &[MergeCandidate], space: SpaceLeft, bytes_max: u64) -> Option<ChosenMerge> {
+pub(super) fn choose_merge(runs: &[MergeCandidate], space: SpaceLeft, fits: Fits<'_>) -> Option<ChosenMerge> {
     let oldest = runs.last()?.age;
     groups(runs).find_map(|group| {
         let (later, oldest) = split_off_oldest(runs, &group, oldest);
@@ -74,7 +79,7 @@ pub(super) fn choose_merge(runs: &[MergeCandidate], space: SpaceLeft, bytes_max:
         if !oldest.is_empty() && is_worthwhile && ages(&runs[later.clone()]).count() >= ages_min {
             return Some(ChosenMerge::Sweep(later));
         }
-        choose_later(runs, later, bytes_max).map(ChosenMerge::Later)
+        choose_later(runs, later, fits).map(ChosenMerge::Later)
     })
 }
 
@@ -99,8 +104,8 @@ pub(super) fn choose_at_rest(runs: &[MergeCandidate], bytes_max: u64) -> Option<
 }
 
 /// Chooses among runs newer than those that are being merged with the oldest ones.
-pub(super) fn choose_newer(runs: &[MergeCandidate], bytes_max: u64) -> Option<Range<usize>> {
-    groups(runs).find_map(|group| choose_later(runs, group, bytes_max))
+pub(super) fn choose_newer(runs: &[MergeCandidate], fits: Fits<'_>) -> Option<Range<usize>> {
+    groups(runs).find_map(|group| choose_later(runs, group, fits))
 }
 
 /// Runs of consecutive ages none of which has a barred run.
@@ -134,27 +139,27 @@ fn ages(runs: &[MergeCandidate]) -> impl Iterator<Item = &[MergeCandidate]> {
 ///
 /// Simulated with 32, 128 and 400 sorts of one age, without sweeps, a byte is rewritten 0.5, 1.0 and 4.1 times. With the shortest
 /// eight each time it was 0.8, 2.8 and 9.0, and with sorts of 64 ages 2.8, 4.8 and 11 instead of 1.5, 2.0 and 5.1.
-fn choose_later(runs: &[MergeCandidate], later: Range<usize>, bytes_max: u64) -> Option<Range<usize>> {
+fn choose_later(runs: &[MergeCandidate], later: Range<usize>, fits: Fits<'_>) -> Option<Range<usize>> {
     let mut parts: Vec<(usize, usize, u64)> = Vec::new();
     for part in ages(&runs[later.clone()]) {
         let start = parts.last().map_or(later.start, |&(_, end, _)| end);
-        parts.push((start, start + part.len(), part.iter().map(|run| run.file_bytes).sum()));
+        parts.push((start, start + part.len(), part.iter().map(|run| run.pages).sum()));
     }
     if parts.len() <= LATER_AGES_MAX {
         return None;
     }
     let mut best: Option<((u128, u128), Range<usize>)> = None;
     for first in 0..parts.len() {
-        let mut bytes = 0;
-        for (nth, &(_, end, part_bytes)) in parts[first..].iter().enumerate() {
-            bytes += part_bytes;
-            if bytes > bytes_max {
+        let mut pages = 0;
+        for (nth, &(_, end, of_part)) in parts[first..].iter().enumerate() {
+            pages += of_part;
+            if !fits(pages) {
                 break;
             }
             if nth + 1 < MERGED_AGES_MIN {
                 continue;
             }
-            let (cost, fewer) = (u128::from(bytes), nth as u128);
+            let (cost, fewer) = (u128::from(pages), nth as u128);
             if best.as_ref().is_none_or(|&((least, of), _)| cost * of < least * fewer) {
                 best = Some(((cost, fewer), parts[first].0..end));
             }
@@ -170,12 +175,17 @@ mod tests {
 
     /// Runs of these ages and lengths; those in the list are barred.
     fn candidates(runs: &[(u64, u64)], barred: &[usize]) -> Vec<MergeCandidate> {
-        let facts = |(at, &(age, file_bytes))| MergeCandidate { age, file_bytes, is_barred: barred.contains(&at) };
+        let facts = |(at, &(age, file_bytes))| MergeCandidate {
+            age,
+            file_bytes,
+            pages: file_bytes,
+            is_barred: barred.contains(&at),
+        };
         runs.iter().enumerate().map(facts).collect()
     }
 
     fn choose(runs: &[(u64, u64)], barred: &[usize]) -> Option<ChosenMerge> {
-        choose_merge(&candidates(runs, barred), SpaceLeft::Ample, u64::MAX)
+        choose_merge(&candidates(runs, barred), SpaceLeft::Ample, &|_| true)
     }
 
     fn ages_of(ages: core::ops::RangeInclusive<u64>) -> Vec<(u64, u64)> {
@@ -196,11 +206,11 @@ mod tests {
     #[test]
     fn a_store_with_little_space_merges_with_the_oldest_earlier() {
         let runs = |oldest| candidates(&[(2, 1), (1, oldest)], &[]);
-        assert_eq!(choose_merge(&runs(1), SpaceLeft::Ample, u64::MAX), None);
-        assert_eq!(choose_merge(&runs(10), SpaceLeft::Little, u64::MAX), Some(Sweep(0..1)));
-        assert_eq!(choose_merge(&runs(11), SpaceLeft::Little, u64::MAX), None);
-        assert_eq!(choose_merge(&runs(1 << 40), SpaceLeft::None, u64::MAX), Some(Sweep(0..1)));
-        assert_eq!(choose_merge(&candidates(&[(1, 1)], &[]), SpaceLeft::None, u64::MAX), None, "nothing is newer");
+        assert_eq!(choose_merge(&runs(1), SpaceLeft::Ample, &|_| true), None);
+        assert_eq!(choose_merge(&runs(10), SpaceLeft::Little, &|_| true), Some(Sweep(0..1)));
+        assert_eq!(choose_merge(&runs(11), SpaceLeft::Little, &|_| true), None);
+        assert_eq!(choose_merge(&runs(1 << 40), SpaceLeft::None, &|_| true), Some(Sweep(0..1)));
+        assert_eq!(choose_merge(&candidates(&[(1, 1)], &[]), SpaceLeft::None, &|_| true), None, "nothing is newer");
     }
 
     #[test]
@@ -235,11 +245,15 @@ mod tests {
         assert_eq!(choose(&runs, &[]), Some(Later(2..17)));
         runs.insert(3, (16, 1));
         assert_eq!(choose(&runs, &[]), Some(Later(4..18)), "all runs of an age");
-        assert_eq!(choose_newer(&candidates(&ages_of(2..=17), &[]), u64::MAX), None);
-        assert_eq!(choose_newer(&candidates(&ages_of(2..=18), &[]), u64::MAX), Some(0..17));
-        assert_eq!(choose_newer(&candidates(&ages_of(2..=80), &[]), u64::MAX), Some(0..79));
-        assert_eq!(choose_newer(&candidates(&ages_of(2..=80), &[]), 20), Some(0..20), "in the space that there is");
-        assert_eq!(choose_newer(&candidates(&ages_of(2..=80), &[]), 7), None);
+        assert_eq!(choose_newer(&candidates(&ages_of(2..=17), &[]), &|_| true), None);
+        assert_eq!(choose_newer(&candidates(&ages_of(2..=18), &[]), &|_| true), Some(0..17));
+        assert_eq!(choose_newer(&candidates(&ages_of(2..=80), &[]), &|_| true), Some(0..79));
+        assert_eq!(
+            choose_newer(&candidates(&ages_of(2..=80), &[]), &|pages| pages <= 20),
+            Some(0..20),
+            "in the space that there is"
+        );
+        assert_eq!(choose_newer(&candidates(&ages_of(2..=80), &[]), &|pages| pages <= 7), None);
     }
 
     /// Sorts of 64 batches each. Were the last merge's result in the next one, each would be longer than all before.
@@ -249,7 +263,7 @@ mod tests {
         for sort in 1..=400 {
             let newest = runs.first().map_or(1, |&(age, _)| age);
             runs.splice(0..0, (1..=64).rev().map(|batch| (newest + batch, 1)));
-            while let Some(places) = choose_newer(&candidates(&runs, &[]), u64::MAX) {
+            while let Some(places) = choose_newer(&candidates(&runs, &[]), &|_| true) {
                 let bytes: u64 = runs[places.clone()].iter().map(|(_, bytes)| bytes).sum();
                 let age = runs[places.start].0;
                 runs.splice(places, [(age, bytes)]);

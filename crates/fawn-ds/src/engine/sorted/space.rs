@@ -34,6 +34,17 @@ const PAGE_FILLED_BYTES: u64 = PAGE_BYTES as u64 * 3 / 4;
 /// Filters and fences of a page, bytes: 10.5 bits for each of 195 records of 21 B.
 const PAGE_OVERHEAD_BYTES: u64 = 256;
 
+fn later_runs(bytes: u64, run_bytes_max: u64) -> u64 {
+    let least = LATER_RUN_BYTES_MIN.min(run_bytes_max);
+    (bytes / least).clamp(1, LATER_RUNS_PER_JOB).next_power_of_two()
+}
+
+/// Space that runs of so many pages take at most if the longest one has so many bytes, bytes.
+pub(super) fn space_of_pages(pages: u64, run_bytes_max: u64) -> u64 {
+    let bytes = pages * (PAGE_BYTES as u64 + PAGE_OVERHEAD_BYTES);
+    bytes + (bytes / run_bytes_max + 2 * later_runs(bytes, run_bytes_max)) * RUN_OVERHEAD_BYTES
+}
+
 impl<D: Device> Engine<D> {
     /// Whether puts have little space left besides what jobs need.
     pub(in crate::engine) fn has_little_space(&self) -> bool {
@@ -87,8 +98,7 @@ impl<D: Device> Engine<D> {
 
     /// Number of such runs, and at most twice as many if the store has several ranges. Powers of two have cuts in common.
     fn later_runs(&self, bytes: u64) -> u64 {
-        let least = LATER_RUN_BYTES_MIN.min(self.run_bytes_max());
-        (bytes / least).clamp(1, LATER_RUNS_PER_JOB).next_power_of_two()
+        later_runs(bytes, self.run_bytes_max())
     }
 
     pub(super) fn capacity_bytes(&self) -> u64 {
@@ -158,8 +168,7 @@ impl<D: Device> Engine<D> {
 
     /// Space that runs of so many pages take at most, bytes.
     pub(super) fn space_of_pages(&self, pages: u64) -> u64 {
-        let bytes = pages * (PAGE_BYTES as u64 + PAGE_OVERHEAD_BYTES);
-        bytes + (bytes / self.run_bytes_max() + 2 * self.later_runs(bytes)) * RUN_OVERHEAD_BYTES
+        space_of_pages(pages, self.run_bytes_max())
     }
 
     /// Space that runs of so many bytes of live records take at most, bytes.

@@ -8,6 +8,7 @@ use super::super::Engine;
 use super::job::{LATER_FILTER_BITS, RunInputs, SortJob};
 use super::merge_choice::{ChosenMerge, MergeCandidate, choose_at_rest, choose_merge, choose_newer};
 use super::pace::MergePace;
+use super::space::space_of_pages;
 use super::{ListedRun, SortedTier};
 use crate::format::run::{KeyBounds, Space};
 use crate::sorted::{MergeSource, RunSource};
@@ -108,7 +109,9 @@ impl<D: Device> Engine<D> {
         if self.drop_void_runs() {
             return true;
         }
-        let (space, later_max) = (self.space_left(), self.room_for_later());
+        let (space, room_bytes) = (self.space_left(), self.room_for_later());
+        let run_bytes_max = self.run_bytes_max();
+        let fits = |pages| space_of_pages(pages, run_bytes_max) <= room_bytes;
         let SortedTier { runs, run_search, sweep, rest, .. } = &mut self.sorted;
         run_search.begin();
         runs.iter().filter_map(|listed| listed.failures.barred_until).filter(|until| now < *until).for_each(|until| {
@@ -128,11 +131,11 @@ impl<D: Device> Engine<D> {
             if part_is_first && self.begin_part() {
                 return true;
             }
-            let places = choose_newer(&candidates[..newer], later_max);
+            let places = choose_newer(&candidates[..newer], &fits);
             self.sorted.was_newer = places.is_some_and(|places| self.merge_later(places));
             return self.sorted.was_newer || (!part_is_first && self.begin_part());
         }
-        if let Some(chosen) = choose_merge(&candidates, space, later_max) {
+        if let Some(chosen) = choose_merge(&candidates, space, &fits) {
             return self.begin_chosen(chosen);
         }
         let chosen = choose_at_rest(&candidates, self.sorted.rest.bytes_max());

@@ -19,7 +19,10 @@ use smallvec::SmallVec;
 const RECORDS_PER_STEP: usize = 1024;
 /// Bytes of a run that a step writes.
 const BYTES_PER_STEP: usize = 1 << 20;
-/// Length of a read of a run that is merged, bytes: two for each run of a merge take as much memory as a sort at most.
+/// Reads of a merge in flight: each keeps a file open, and reads of clients wait for it on some devices.
+const READS_MAX: usize = 8;
+/// Length of a read of a run that is merged, bytes: two for each run of a merge take as much memory as a sort, unless they would be
+/// shorter than a page.
 const READ_BYTES: RangeInclusive<u64> = PAGE_BYTES as u64..=256 << 10;
 /// Length of a write of a run, bytes.
 const WRITE_BYTES: usize = 256 << 10;
@@ -165,12 +168,12 @@ impl<D: Device> Engine<D> {
         merge: &mut RunMerge,
         writer: &mut RunWriter,
     ) -> Result<Option<SortPause>, SortFailure> {
-        let mut waits = false;
+        let (mut waits, mut needed) = (false, None);
         if !job.is_finishing {
             match self.merge_step(job, merge, writer).map_err(SortFailure::Merge)? {
                 Merged::More => {}
                 Merged::Writer => waits = true,
-                Merged::Source(_) => waits = true,
+                Merged::Source(index) => (waits, needed) = (true, Some(index)),
                 Merged::RunFull => {
                     writer.finish();
                     job.is_finishing = true;
@@ -186,10 +189,7 @@ impl<D: Device> Engine<D> {
             }
         }
         if !job.is_read {
-            // Ahead of need: one read after the other would take the time of each.
-            for index in merge.sources_to_read().collect::<SmallVec<[usize; 8]>>() {
-                self.read_source(job, merge, index);
-            }
+            self.read_ahead(job, merge, needed);
         }
         let mut token = || {
             let token = Token(self.in_flight.insert(InFlight::SortWrite) as u64);
@@ -244,6 +244,17 @@ impl<D: Device> Engine<D> {
         RunWriter::create(&mut self.device, RunWriterOptions { write_bytes: WRITE_BYTES, pages_max, cuts, ..usual })
     }
 
+    /// Reads the next pages of runs, those of `needed` first: one read after the other would take the time of each.
+    fn read_ahead(&mut self, job: &mut SortJob, merge: &mut RunMerge, needed: Option<usize>) {
+        let mut wanted: SmallVec<[usize; 8]> = merge.sources_to_read().collect();
+        if let Some(at) = wanted.iter().position(|&index| Some(index) == needed) {
+            wanted.swap(0, at);
+        }
+        for index in wanted.into_iter().take(READS_MAX.saturating_sub(job.is_waiting.len())) {
+            self.read_source(job, merge, index);
+        }
+    }
+
     /// Reads the next pages of a run that is merged.
     fn read_source(&mut self, job: &mut SortJob, merge: &mut RunMerge, index: usize) {
         let file = job.inputs.sources.get(index).and_then(|&id| self.sorted.find(id)).map(|listed| listed.file);
@@ -285,9 +296,14 @@ impl<D: Device> Engine<D> {
             }
             (Ok(_), None) => unreachable!("a read brings its buffer back"),
             (Err(error), _) => {
-                tracing::warn!(%error, "runs are not merged now");
-                self.stats.merges_failed += 1;
-                if let Some(listed) = job.inputs.sources.get(source).copied().and_then(|id| self.sorted.find_mut(id)) {
+                // Of several reads that fail, the first one ends the merge.
+                if job.step != SortStep::GivenUp {
+                    tracing::warn!(%error, "runs are not merged now");
+                    self.stats.merges_failed += 1;
+                }
+                // A lack of descriptors is no fault of the run.
+                let id = job.inputs.sources.get(source).copied().filter(|_| !error.is_retryable());
+                if let Some(listed) = id.and_then(|id| self.sorted.find_mut(id)) {
                     listed.failures.note_unreadable(self.now.mono);
                 }
                 self.give_up_sort();

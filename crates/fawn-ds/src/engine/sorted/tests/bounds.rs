@@ -213,3 +213,24 @@ fn a_merge_reads_its_runs_ahead() {
     (0..200).for_each(|_| store.turn());
     assert!(!store.engine.is_sorting() && store.engine.stats().merges_failed == 0, "{:?}", store.engine.stats());
 }
+
+#[test]
+fn reads_of_a_merge_are_bounded() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(1);
+    let run = &store.engine.sorted.runs[0];
+    let sources = (0..20).map(|_| MergeSource::Run(RunSource::all(&run.run))).collect();
+    let ids = vec![run.id; 20];
+    let disk = store.engine.device.disk().clone();
+    let job = merge_of(&mut store, ids, sources);
+    store.engine.sorted.job = Some(Box::new(job));
+    disk.hang(OpKind::Read);
+    (0..10).for_each(|_| store.turn());
+    assert_eq!(disk.hung(), 8);
+    // All of them fail: one merge has failed, and a run whose file cannot be opened for now is not to blame.
+    disk.release_hung();
+    disk.fail_every(OpKind::Read, DeviceFault::Exhausted);
+    (0..50).for_each(|_| store.turn());
+    assert!(!store.engine.is_sorting() && store.engine.stats().merges_failed == 1, "{:?}", store.engine.stats());
+    assert!(!store.engine.sorted.runs[0].failures.is_barred(store.engine.now.mono));
+}

@@ -280,6 +280,26 @@ fn a_merge_of_later_runs_leaves_half_of_the_space_to_puts() {
     assert!((taken_bytes..taken_bytes + 2 * SEGMENT_BYTES).contains(&left_bytes), "{left_bytes} B");
 }
 
+/// The choice and the merge count alike. Otherwise a choice that just fits is refused, each time again.
+#[test]
+fn a_merge_of_later_runs_that_is_chosen_begins() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(1);
+    store.engine.sorted.runs[0].failures.note_corrupt();
+    enter_later(&mut store.engine.sorted, 30);
+    let taken = store.engine.taken_segments();
+    let mut begun = 0;
+    for segments in taken..taken + 150 {
+        store.engine.options.capacity_bytes = Some(segments * SEGMENT_BYTES);
+        store.engine.sorted.note_space();
+        let has_begun = store.engine.begin_merge();
+        assert!(has_begun || begun == 0, "{begun} with less space");
+        begun += u64::from(has_begun);
+        store.engine.sorted.job = None;
+    }
+    assert!(begun >= 110, "{begun}: eight of them fit long before all do");
+}
+
 /// While hardly anything is cleaned, the survivors' active segment would stay open for ever, and sorted segments with it that
 /// hide old records in it.
 #[test]
