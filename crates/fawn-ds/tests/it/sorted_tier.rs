@@ -220,7 +220,7 @@ fn every_image_around_sorts_and_merges_has_all_that_was_acked() {
         classes.add(run_workload(run, seed, Loss::Power, 1200, (true, false)));
     }
     println!("{classes:?}");
-    assert!(classes.images >= 4000 && classes.sorted >= 80, "{classes:?}");
+    assert!(classes.images >= 4000 && classes.sorted >= 60, "{classes:?}");
 }
 
 #[test]
