@@ -122,7 +122,7 @@ pub(super) enum Pause {
     StepEnded,
     /// The survivors' stream has no room for a record of this length.
     NoRoom(usize),
-    /// Records for the job are being written: it takes no more until then.
+    /// The job writes a batch of records, and takes no more until that is done.
     Unsorted,
     /// Copies are not flushed, so their index entries have not moved.
     Unmoved,

@@ -126,7 +126,8 @@ impl<D: Device> Engine<D> {
         batches * self.space_of_records(batch_bytes)
     }
 
-    /// Whether the job takes records at present, or will not take any more: not while a batch is written.
+    /// Whether the segment's reader continues: not while a batch of the job is written. A job that was given up takes no records,
+    /// and the reader leaves the rest where it is.
     pub(in crate::engine) fn may_gather(&mut self, id: SortJobId) -> bool {
         let Some(job) = self.sorted.job.as_mut().filter(|job| job.id == id) else { return true };
         job.end_full_batch();

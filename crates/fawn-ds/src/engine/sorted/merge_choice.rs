@@ -65,7 +65,7 @@ pub(super) enum ChosenMerge {
     Sweep(Range<usize>),
 }
 
-/// Chooses among all runs, newest first. A merge of later ones fits.
+/// Chooses among all runs, newest first. For a merge of later ones there is space.
 ///
 /// The new run takes its place among the ages of those that it replaces, and lookups stop at the newest record. So a merge
 /// has all runs of consecutive ages: those on both sides of a barred run stay apart.

@@ -70,7 +70,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         if self.sorted.is_held {
-            // Gathering does not change the list of runs, and neither does the run of a batch: it is listed with the last one.
+            // Gathering does not change the list of runs, and neither does a batch: its run is listed with that of the last one.
             match self.sorted.job.as_ref().map(|job| job.step) {
                 None => _ = self.begin_due_sort(),
                 Some(SortStep::WriteBatch) => self.write_runs(),

@@ -16,6 +16,16 @@ fn all_runs(store: &SmallStore) -> (Vec<u64>, Vec<MergeSource>) {
     (runs.iter().map(|listed| listed.id).collect(), sources.collect())
 }
 
+/// Does the job. Returns the most memory that it takes, bytes.
+fn most_memory_of(store: &mut SmallStore, job: SortJob) -> u64 {
+    store.engine.sorted.job = Some(Box::new(job));
+    let turns = (0..200).map(|_| {
+        store.turn();
+        store.engine.sorted.buffer_bytes() as u64
+    });
+    turns.max().unwrap_or(0)
+}
+
 /// Lets the job fail. Returns for each run, newest first, whether later merges leave it alone.
 fn barred_after(store: &mut SmallStore, job: SortJob) -> Vec<bool> {
     store.engine.sorted.job = Some(Box::new(job));
@@ -138,13 +148,8 @@ fn records_and_pages_of_jobs_count_as_memory() {
     let pages_bytes: u64 = store.engine.sorted.runs.iter().map(ListedRun::pages_bytes).sum();
     let (ids, sources) = all_runs(&store);
     let job = merge_of(&mut store, ids, sources);
-    store.engine.sorted.job = Some(Box::new(job));
-    let mut most = 0;
-    for _ in 0..200 {
-        store.turn();
-        // While the last run is read, all pages of the others are there.
-        most = most.max(store.engine.sorted.buffer_bytes() as u64);
-    }
+    // While the last run is read, all pages of the others are there.
+    let most = most_memory_of(&mut store, job);
     assert!(!store.engine.is_sorting() && store.engine.sorted.buffer_bytes() == 0, "{:?}", store.engine);
     assert!(most >= pages_bytes, "{most} B for {pages_bytes} B of pages");
 }
@@ -159,12 +164,7 @@ fn a_merge_of_many_runs_reads_less_of_each() {
         (ids.len() as u64, store.engine.sorted.runs.iter().map(ListedRun::pages_bytes).sum::<u64>());
     store.engine.options.memory_bytes = 16 * 2 * (8 << 10) * runs;
     let job = merge_of(&mut store, ids, sources);
-    store.engine.sorted.job = Some(Box::new(job));
-    let mut most = 0;
-    for _ in 0..200 {
-        store.turn();
-        most = most.max(store.engine.sorted.buffer_bytes() as u64);
-    }
+    let most = most_memory_of(&mut store, job);
     assert!(!store.engine.is_sorting() && store.engine.stats().merges_failed == 0, "{:?}", store.engine.stats());
     // Fences and filters of the new run come with its pages.
     assert!(most >= 16 << 10 && most <= (16 << 10) * runs + 2048, "{most} B of {runs} runs");
