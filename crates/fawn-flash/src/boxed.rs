@@ -2,6 +2,7 @@
 use crate::{Completion, Device, DeviceError, FileId, IoRequest, IoStats};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 impl<D: Device + ?Sized> Device for Box<D> {
     fn list(&mut self) -> Result<Vec<String>, DeviceError> {
@@ -80,8 +81,8 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).reap(out);
     }
 
-    fn wait(&mut self, out: &mut VecDeque<Completion>) {
-        (**self).wait(out);
+    fn wait_at_most(&mut self, limit: Option<Duration>, out: &mut VecDeque<Completion>) {
+        (**self).wait_at_most(limit, out);
     }
 
     fn in_flight(&self) -> usize {

@@ -7,6 +7,7 @@
 //! completion. Metadata operations are rare and block.
 use crate::{AlignedBuf, IoRequest};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// An open file of one device; the ID is never reused while the device exists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -341,8 +342,14 @@ pub trait Device {
     /// Appends the operations that have completed to `out`; never blocks.
     fn reap(&mut self, out: &mut VecDeque<Completion>);
 
-    /// As [`Device::reap`], but first kicks, and waits for at least one completion if any operation is in flight.
-    fn wait(&mut self, out: &mut VecDeque<Completion>);
+    /// As [`Device::wait_at_most`], without a limit.
+    fn wait(&mut self, out: &mut VecDeque<Completion>) {
+        self.wait_at_most(None, out);
+    }
+
+    /// As [`Device::reap`], but first kicks, and waits for at least one completion if any operation is in flight. With a
+    /// limit it ends after that time, or earlier, although none has completed. Linux before 5.11 has no limit with io_uring.
+    fn wait_at_most(&mut self, limit: Option<Duration>, out: &mut VecDeque<Completion>);
 
     /// Data operations submitted but not reaped. The caller must bound them: real devices panic beyond 65,536.
     fn in_flight(&self) -> usize;

@@ -10,19 +10,26 @@ use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
+use std::time::Duration;
 
 /// Default number of open descriptors: below the usual soft limit of 1,024, even for two devices.
-const DESCRIPTORS_MIN: u64 = 384;
+const DESCRIPTORS_MIN: usize = 384;
 /// With a higher limit: one in so many of it, because connections and other stores need some, too.
-const DESCRIPTORS_SHARE: u64 = 64;
+const DESCRIPTORS_SHARE: usize = 64;
 /// As many as a store has segments at most.
-const DESCRIPTORS_MAX: u64 = 1 << 14;
+const DESCRIPTORS_MAX: usize = 1 << 14;
+
+/// Descriptors that the process may have; `None`: any number.
+#[must_use]
+pub fn descriptors_limit() -> Option<usize> {
+    getrlimit(Resource::Nofile).current.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
 
 /// Default number of open descriptors if the process may have `limit`; `None`: any number. Opening a file again takes longer than a
 /// read from it, so a large store should keep all its segments open.
-fn descriptors_of(limit: Option<u64>) -> usize {
+fn descriptors_of(limit: Option<usize>) -> usize {
     let share = limit.map_or(DESCRIPTORS_MAX, |limit| limit / DESCRIPTORS_SHARE);
-    share.clamp(DESCRIPTORS_MIN, DESCRIPTORS_MAX) as usize
+    share.clamp(DESCRIPTORS_MIN, DESCRIPTORS_MAX)
 }
 
 /// The requested kind of device.
@@ -56,7 +63,7 @@ pub struct DeviceOptions {
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        let descriptors_max = descriptors_of(getrlimit(Resource::Nofile).current);
+        let descriptors_max = descriptors_of(descriptors_limit());
         Self { kind: DeviceKind::Auto, queue_depth: 256, threads: 8, direct: true, descriptors_max }
     }
 }
@@ -151,8 +158,8 @@ impl IoQueue for AnyQueue {
     fn reap(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>) {
         either!(self, queue => queue.reap(data_dir, out));
     }
-    fn wait(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>) {
-        either!(self, queue => queue.wait(data_dir, out));
+    fn wait_at_most(&mut self, data_dir: &mut DataDir, limit: Option<Duration>, out: &mut VecDeque<Completion>) {
+        either!(self, queue => queue.wait_at_most(data_dir, limit, out));
     }
     fn in_flight(&self) -> usize {
         either!(self, queue => queue.in_flight())

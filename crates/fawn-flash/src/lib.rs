@@ -30,7 +30,7 @@ pub use buffer::AlignedBuf;
 pub use cache::{CacheStats, PageCache};
 pub use data_dir::{create_dirs, hard_link};
 pub use device::{Completion, Device, DeviceError, FileId, IoClass, IoOperation, Token};
-pub use file_device::{DeviceKind, DeviceOptions, FileDevice};
+pub use file_device::{DeviceKind, DeviceOptions, FileDevice, descriptors_limit};
 pub use lock::DirLock;
 pub use portable::PortableDevice;
 pub use prefetch::prefetch;

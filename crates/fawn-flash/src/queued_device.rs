@@ -9,6 +9,7 @@ use crate::{Completion, Device, DeviceError, FileId, IoStats};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 /// Operations in flight in one device; exceeding it means that the caller does not bound them.
 const IN_FLIGHT_MAX: usize = 1 << 16;
@@ -26,7 +27,7 @@ pub trait IoQueue {
     /// Appends completed operations to `out`.
     fn reap(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>);
     /// Submits the queued operations, and waits for at least one completion if any operation is in flight.
-    fn wait(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>);
+    fn wait_at_most(&mut self, data_dir: &mut DataDir, limit: Option<Duration>, out: &mut VecDeque<Completion>);
     /// Operations submitted but not reaped.
     fn in_flight(&self) -> usize;
     /// A descriptor that becomes readable when an idle loop should reap.
@@ -200,9 +201,9 @@ impl<Q: IoQueue> Device for QueuedDevice<Q> {
         self.queue.reap(&mut self.data_dir, out);
     }
 
-    fn wait(&mut self, out: &mut VecDeque<Completion>) {
+    fn wait_at_most(&mut self, limit: Option<Duration>, out: &mut VecDeque<Completion>) {
         if self.refused.is_empty() {
-            self.queue.wait(&mut self.data_dir, out);
+            self.queue.wait_at_most(&mut self.data_dir, limit, out);
         } else {
             self.kick();
             self.reap(out);

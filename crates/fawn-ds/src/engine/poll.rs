@@ -4,6 +4,7 @@ use super::{Engine, Event, InFlight};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId};
 use fawn_types::Now;
+use std::time::Duration;
 
 /// Polls between two computations of the page cache's budget.
 const BALANCE_POLLS: u32 = 64;
@@ -21,11 +22,16 @@ impl<D: Device> Engine<D> {
     /// As [`Engine::poll`], but first blocks for a completion if any I/O is in flight. It does not block if there is something to
     /// report, or if cleaning or sorting has a step that is due.
     pub fn wait(&mut self, now: Now, events: &mut Vec<Event>) {
+        self.wait_at_most(now, None, events);
+    }
+
+    /// As [`Engine::wait`], but no longer than `limit`, if there is one.
+    pub fn wait_at_most(&mut self, now: Now, limit: Option<Duration>, events: &mut Vec<Event>) {
         self.now = now;
         let mut reaped = core::mem::take(&mut self.completions);
         let is_due = self.progressed || self.sorted.has_next_step() || self.has_cleaning_step();
         if self.stale.is_empty() && self.held_events.is_empty() && !is_due {
-            self.device.wait(&mut reaped);
+            self.device.wait_at_most(limit, &mut reaped);
         } else {
             self.device.reap(&mut reaped);
         }

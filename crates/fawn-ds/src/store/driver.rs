@@ -64,7 +64,7 @@ impl Driver {
         }
     }
 
-    /// Waits for a completion if anything is in flight, then acknowledges.
+    /// Waits a moment for a completion if anything is in flight, then acknowledges.
     pub(super) fn wait(&mut self) {
         if let DriverState::Open(executor) = &mut self.state {
             executor.wait();

@@ -11,9 +11,13 @@ use fawn_types::{ClientTag, Condition, EntryRef, Epoch, KeyHash, Now, TimeMs, Ve
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Device reads in flight at most; further lookups are queued, however many callers ask for at once.
 const READS_IN_FLIGHT_MAX: usize = 256;
+/// Longest wait for the device at a time. Other callers' operations begin after that, so one that needs no device is not held by a
+/// slow or hanging read, write or sync.
+const WAIT_MAX: Duration = Duration::from_millis(1);
 /// Keys that one step of a scan brings at least.
 const SCAN_KEYS: usize = 16;
 
@@ -132,7 +136,7 @@ impl OpExecutor {
 
     pub(super) fn wait(&mut self) {
         let mut events = Vec::new();
-        self.engine.wait(self.now, &mut events);
+        self.engine.wait_at_most(self.now, Some(WAIT_MAX), &mut events);
         self.follow(events);
     }
 

@@ -3,6 +3,7 @@ use fawn_flash::{Completion, Device, DeviceError, FileId, IoRequest, IoStats, Si
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 pub(crate) struct PanickingDevice {
     pub(crate) inner: SimDevice,
@@ -68,9 +69,9 @@ impl Device for PanickingDevice {
         assert!(!self.panics.load(Ordering::SeqCst), "the test ordered this panic");
         self.inner.reap(out);
     }
-    fn wait(&mut self, out: &mut VecDeque<Completion>) {
+    fn wait_at_most(&mut self, limit: Option<Duration>, out: &mut VecDeque<Completion>) {
         assert!(!self.panics.load(Ordering::SeqCst), "panic requested by the test");
-        self.inner.wait(out);
+        self.inner.wait_at_most(limit, out);
     }
     fn in_flight(&self) -> usize {
         self.inner.in_flight()

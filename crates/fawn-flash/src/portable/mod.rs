@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A device that makes blocking calls on a thread pool.
 pub type PortableDevice = QueuedDevice<PoolQueue>;
@@ -74,9 +75,9 @@ impl IoQueue for PoolQueue {
         self.collect(data_dir, done, out);
     }
 
-    fn wait(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>) {
+    fn wait_at_most(&mut self, data_dir: &mut DataDir, limit: Option<Duration>, out: &mut VecDeque<Completion>) {
         self.kick(data_dir);
-        let done = if self.in_flight > 0 { self.pool.wait() } else { self.pool.take() };
+        let done = if self.in_flight > 0 { self.pool.wait_at_most(limit) } else { self.pool.take() };
         self.collect(data_dir, done, out);
     }
 

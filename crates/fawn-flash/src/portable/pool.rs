@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// An operation; the thread that executes it owns the buffer.
 pub(super) struct PoolJob {
@@ -81,11 +82,15 @@ impl Pool {
         empty(&mut outbox, &self.wake_rx)
     }
 
-    /// Waits for completions and returns them, at least one.
-    pub(super) fn wait(&mut self) -> VecDeque<PoolCompletion> {
-        let outbox = locked(&self.shared.outbox);
-        let waited = self.shared.ended.wait_while(outbox, |outbox| outbox.is_empty());
-        empty(&mut waited.unwrap_or_else(PoisonError::into_inner), &self.wake_rx)
+    /// Waits for completions and returns them: at least one, unless the limit has passed.
+    pub(super) fn wait_at_most(&mut self, limit: Option<Duration>) -> VecDeque<PoolCompletion> {
+        let (outbox, ended) = (locked(&self.shared.outbox), &self.shared.ended);
+        let is_empty = |outbox: &mut VecDeque<PoolCompletion>| outbox.is_empty();
+        let mut waited = match limit {
+            Some(limit) => ended.wait_timeout_while(outbox, limit, is_empty).unwrap_or_else(PoisonError::into_inner).0,
+            None => ended.wait_while(outbox, is_empty).unwrap_or_else(PoisonError::into_inner),
+        };
+        empty(&mut waited, &self.wake_rx)
     }
 
     pub(super) fn wake_fd(&self) -> RawFd {

@@ -9,6 +9,7 @@ use crate::request::{IoRequest, Work};
 use crate::{Completion, Device, DeviceError, FileId, IoClass, IoOperation, IoStats};
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 struct OpenFileState {
@@ -107,6 +108,15 @@ impl SimDevice {
             self.poison.get_or_insert_with(|| error.clone());
         }
         result
+    }
+
+    /// Blocks until an operation of this device can complete.
+    fn block(&self, limit: Option<Duration>) {
+        let start = Instant::now();
+        let hangs = || self.in_flight > 0 && self.alive().is_ok_and(|state| state.next_due(Some(self.id)).is_none());
+        while hangs() && limit.is_none_or(|limit| start.elapsed() < limit) {
+            std::thread::yield_now();
+        }
     }
 
     fn deliver(&mut self, out: &mut VecDeque<Completion>) {
@@ -331,8 +341,11 @@ impl Device for SimDevice {
         self.deliver(out);
     }
 
-    fn wait(&mut self, out: &mut VecDeque<Completion>) {
+    fn wait_at_most(&mut self, limit: Option<Duration>, out: &mut VecDeque<Completion>) {
         self.kick();
+        if self.disk.state().options.blocking_waits {
+            self.block(limit);
+        }
         let mut state = self.disk.state();
         if let Some(due) = state.next_due(Some(self.id)) {
             state.tick = state.tick.max(due);

@@ -92,7 +92,7 @@ impl SimDisk {
 
     /// Every operation of `kind` (a read, write or sync) submitted from now on stays in flight until
     /// [`SimDisk::release_hung`]. A device's `wait` with nothing else in flight returns without a completion, as after
-    /// a signal, so a caller that loops until a completion never returns. On a crash, a hanging write or sync is like
+    /// a signal, unless [`SimOptions::blocking_waits`], so a caller that loops until a completion never returns. On a crash, a hanging write or sync is like
     /// any other in flight: it takes effect in part or not at all.
     pub fn hang(&self, kind: OpKind) {
         self.fail_every(kind, DeviceFault::Hang);

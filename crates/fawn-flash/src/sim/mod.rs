@@ -42,11 +42,13 @@ pub struct SimOptions {
     pub latency_ticks: RangeInclusive<u64>,
     /// Ticks added by each reap; 0 leaves the time to [`SimDisk::advance_to`]. A wait always makes progress.
     pub ticks_per_reap: u64,
+    /// Whether a wait blocks its thread while everything in flight hangs, as it does with a real disk. Otherwise it returns.
+    pub blocking_waits: bool,
 }
 
 impl Default for SimOptions {
     fn default() -> Self {
-        Self { seed: 0, shuffle: true, latency_ticks: 0..=3, ticks_per_reap: 1 }
+        Self { seed: 0, shuffle: true, latency_ticks: 0..=3, ticks_per_reap: 1, blocking_waits: false }
     }
 }
 
@@ -54,7 +56,7 @@ impl SimOptions {
     /// Options by which every operation completes at the first reap after its kick, in order.
     #[must_use]
     pub const fn instant(seed: u64) -> Self {
-        Self { seed, shuffle: false, latency_ticks: 0..=0, ticks_per_reap: 1 }
+        Self { seed, shuffle: false, latency_ticks: 0..=0, ticks_per_reap: 1, blocking_waits: false }
     }
 }
 

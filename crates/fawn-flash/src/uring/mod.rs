@@ -21,6 +21,7 @@ use slots::{Slots, UringSlot};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
+use std::time::Duration;
 
 /// Minimum number of waiting entries to submit ahead of the kick; fewer are not worth a system call.
 const AHEAD_MIN: usize = 4;
@@ -77,7 +78,7 @@ impl UringQueue {
     fn hand_over_ahead(&mut self, data_dir: &mut DataDir) {
         let waiting = self.ring.unsubmitted();
         if waiting >= AHEAD_MIN && 2 * waiting >= self.ring.in_ring() {
-            self.enter(data_dir, 0);
+            self.enter(data_dir, 0, None);
         }
     }
 
@@ -97,9 +98,9 @@ impl UringQueue {
         }
     }
 
-    fn enter(&mut self, data_dir: &mut DataDir, want: usize) {
+    fn enter(&mut self, data_dir: &mut DataDir, want: usize, limit: Option<Duration>) {
         data_dir.stats.system_calls += 1;
-        self.ring.enter(want);
+        self.ring.enter(want, limit);
         self.overdue = !self.backlog.is_empty() || self.ring.unsubmitted() > 0;
     }
 
@@ -107,7 +108,7 @@ impl UringQueue {
     fn kick_unless_waiting(&mut self, data_dir: &mut DataDir) {
         self.refill(data_dir);
         if self.ring.unsubmitted() > 0 && self.ring.is_ready() {
-            self.enter(data_dir, 0);
+            self.enter(data_dir, 0, None);
         }
     }
 
@@ -179,14 +180,14 @@ impl IoQueue for UringQueue {
     fn kick(&mut self, data_dir: &mut DataDir) {
         self.refill(data_dir);
         if self.ring.unsubmitted() > 0 {
-            self.enter(data_dir, 0);
+            self.enter(data_dir, 0, None);
         }
     }
 
     fn reap(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>) {
         if self.drain(data_dir, out) == 0 && self.ring.has_pending_work() {
             // The kernel delivers these completions only on a system call.
-            self.enter(data_dir, 0);
+            self.enter(data_dir, 0, None);
             self.drain(data_dir, out);
         }
         if self.overdue {
@@ -194,12 +195,16 @@ impl IoQueue for UringQueue {
         }
     }
 
-    fn wait(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>) {
+    fn wait_at_most(&mut self, data_dir: &mut DataDir, limit: Option<Duration>, out: &mut VecDeque<Completion>) {
         self.kick_unless_waiting(data_dir);
         // Ready completions come first. Only if there are none, the system call that submits also waits.
         while self.drain(data_dir, out) == 0 && self.ring.in_ring() > 0 {
             self.refill(data_dir);
-            self.enter(data_dir, 1);
+            self.enter(data_dir, 1, limit);
+            if limit.is_some() {
+                self.drain(data_dir, out);
+                break;
+            }
         }
         if self.overdue {
             self.kick(data_dir);

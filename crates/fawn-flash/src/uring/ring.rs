@@ -5,6 +5,7 @@ use crate::request::Work;
 use crate::{AlignedBuf, FileId};
 use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// Registered files, which save the kernel a look-up per operation; further files are passed by descriptor.
 const FIXED_FILES: u32 = 512;
@@ -152,10 +153,16 @@ impl UringRing {
         !self.ring.completion().is_empty()
     }
 
-    /// Submits all entries and waits for `want` completions. On an error (interrupted, busy) the entries stay in the
-    /// ring for the next call, so callers check `unsubmitted`.
-    pub(super) fn enter(&mut self, want: usize) -> bool {
-        self.ring.submit_and_wait(want).is_ok()
+    /// Submits all entries and waits for `want` completions, or for `limit` if the kernel knows limits. On an error
+    /// (interrupted, busy) the entries stay in the ring for the next call, so callers check `unsubmitted`.
+    pub(super) fn enter(&mut self, want: usize, limit: Option<Duration>) -> bool {
+        match limit {
+            Some(limit) if self.ring.params().is_feature_ext_arg() => {
+                let limit = types::Timespec::from(limit);
+                self.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&limit)).is_ok()
+            }
+            _ => self.ring.submit_and_wait(want).is_ok(),
+        }
     }
 
     /// The next completion: the operation's number and the kernel's result.
@@ -171,7 +178,7 @@ impl Drop for UringRing {
         // The kernel may still write to buffers that are freed after this, so wait for all operations.
         while self.in_ring > 0 {
             while self.pop().is_some() {}
-            if self.in_ring > 0 && !self.enter(1) && self.unsubmitted() > 0 {
+            if self.in_ring > 0 && !self.enter(1, None) && self.unsubmitted() > 0 {
                 // The kernel accepts no more entries, and unsubmitted ones never complete. Wait for the submitted ones
                 // only.
                 let unseen = self.ring.submission().len();

@@ -8,6 +8,7 @@ use fawn_flash::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 fn options(kind: DeviceKind) -> DeviceOptions {
     DeviceOptions { kind, ..DeviceOptions::default() }
@@ -66,6 +67,28 @@ fn a_loop_is_woken() {
             }
             assert_eq!(out.len(), 1);
         }
+    }
+}
+
+/// Waits that end too early take in no completion twice, and lose none.
+#[test]
+fn a_wait_ends_at_its_limit() {
+    for kind in [DeviceKind::Auto, DeviceKind::Portable] {
+        let dir = test_dir();
+        let mut device = FileDevice::open(dir.path(), &options(kind)).unwrap();
+        let file = device.create("f").unwrap();
+        write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
+        let (mut out, mut ended_without) = (VecDeque::new(), 0);
+        for round in 0..50 {
+            device.submit_read(file, 0, AlignedBuf::zeroed(BLOCK), IoClass::Foreground, Token(round));
+            while device.in_flight() > 0 {
+                let before = out.len();
+                device.wait_at_most(Some(Duration::from_nanos(1)), &mut out);
+                ended_without += usize::from(out.len() == before);
+            }
+        }
+        assert_eq!(out.iter().map(|read| read.token).collect::<Vec<_>>(), (0..50).map(Token).collect::<Vec<_>>());
+        assert!(ended_without > 0, "{kind:?}: no wait ended before its read, so nothing was tested");
     }
 }
 

@@ -184,6 +184,7 @@ impl World {
                 shuffle: true,
                 latency_ticks: latency_ticks.clone(),
                 ticks_per_reap: 0,
+                blocking_waits: false,
             };
             let ids = scenario.members_of(index);
             let disks = ids.zip((0..).map(disk)).collect();

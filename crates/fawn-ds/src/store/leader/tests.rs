@@ -18,7 +18,7 @@ fn open(disk: &SimDisk) -> Arc<EngineQueue> {
 /// The leader's own operation takes longer than another caller's: that caller does not wait for both.
 #[test]
 fn a_caller_returns_while_the_leader_still_waits() {
-    let disk = SimDisk::new(SimOptions::default());
+    let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
     let shared = open(&disk);
     let caller = |op: Op| {
         let (shared, (send, receive)) = (Arc::clone(&shared), mpsc::channel());
