@@ -1,6 +1,6 @@
 //! Copies between directories, with links where the file system has them.
 use super::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
-use fawn_flash::{DeviceKind, DeviceOptions, FileDevice, hard_link};
+use fawn_flash::{DeviceKind, DeviceOptions, FileDevice, descriptors_limit, hard_link};
 use fawn_types::random::SplitMix64;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -9,8 +9,10 @@ use std::path::Path;
 const SKIPPED_GENERATIONS: u32 = 1 << 16;
 /// Length of one read, bytes.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Files of the source that are kept open, so that they cannot vanish before they are copied.
+/// Files of the source that are kept open, so that they cannot vanish before they are copied: at most so many.
 const DESCRIPTORS_MAX: usize = 1 << 17;
+/// One in so many of the descriptors that the process may have. The target and the process need some, too.
+const DESCRIPTORS_SHARE: usize = 2;
 
 /// Whether a copy may share complete files with its source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +40,9 @@ pub fn copy_dir(
         return Err(CopyError::NoStore { dir: from.display().to_string() });
     }
     let portable = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
-    let mut source = FileDevice::open(from, &DeviceOptions { descriptors_max: DESCRIPTORS_MAX, ..portable.clone() })?;
+    let descriptors_max =
+        descriptors_limit().map_or(DESCRIPTORS_MAX, |limit| limit / DESCRIPTORS_SHARE).min(DESCRIPTORS_MAX);
+    let mut source = FileDevice::open(from, &DeviceOptions { descriptors_max, ..portable.clone() })?;
     let mut target = FileDevice::open(to, &portable)?;
     let mut link = |name: &str| match sharing {
         Sharing::Nothing => Linked::Refused,

@@ -6,7 +6,8 @@
 //!    later segments before earlier ones.
 //! 3. Sealed segments are copied, if they could not be linked. The copy gets the manifest of step 1.
 //!
-//! The content is thus newer than the manifest, never older: what is dropped meanwhile is held. A frame proves that
+//! The content is thus newer than the manifest, never older: what is dropped meanwhile is held. If a file without a descriptor
+//! is dropped before it is copied, another attempt follows. A frame proves that
 //! those before it were synced, so it is copied before them. A copied survivor was moved out of a held segment: to be
 //! cleaned, a segment must be sealed, and then the manifest lists its successor. So the attempt counts only if at
 //! most one segment was added to the foreground before the survivors were copied.
@@ -117,6 +118,8 @@ type Attempt<T> = Result<Result<T, Obstacle>, CopyError>;
 
 enum Held {
     Linked,
+    /// Copied whole: so many bytes.
+    Copied(u64),
     Open(FileId),
     /// Of a segment that was not sealed: the file, and its copy so far.
     Begun(FileId, BegunCopy),
@@ -152,7 +155,6 @@ pub fn copy_store<S: Device, T: Device>(
     let (held, tail, report) = (BTreeMap::new(), TailFrames::default(), CopyReport::default());
     let mut copier = Copier { source, target, options, held, tail, report, planned_bytes: 0 };
     let mut state = copier.settle()?;
-    copier.copy_complete(&state)?;
     let generation = state.generation.checked_add(copier.options.skip_generations).ok_or(CopyError::UsedUp)?;
     if generation > state.generation {
         Epoch::new(generation).ok_or(CopyError::UsedUp)?;
@@ -198,14 +200,16 @@ fn added_foreground(before: &ManifestState, after: &ManifestState) -> usize {
 }
 
 impl<S: Device, T: Device> Copier<'_, '_, S, T> {
-    /// Holds all files of one manifest, and copies those that are not complete. Returns the manifest's state, with the
-    /// ends of what was copied.
+    /// Copies all files of one manifest. Returns the manifest's state, with the ends of what was copied.
     fn settle(&mut self) -> Result<ManifestState, CopyError> {
         let mut last = None;
         for attempt in 1..=ATTEMPTS_MAX {
             self.report.attempts = attempt;
             let obstacle = match self.attempt()? {
-                Ok(state) => return Ok(state),
+                Ok(state) => match self.copy_complete(&state)? {
+                    Ok(()) => return Ok(state),
+                    Err(obstacle) => obstacle,
+                },
                 Err(obstacle) => obstacle,
             };
             if let Obstacle::Damage { file, detail } = &obstacle
@@ -218,6 +222,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         Err(CopyError::Unsettled { attempts: ATTEMPTS_MAX })
     }
 
+    /// Holds all files of one manifest, and copies those that are not complete.
     fn attempt(&mut self) -> Attempt<ManifestState> {
         let mut state = match self.read_state()? {
             Ok(state) => state,
@@ -291,7 +296,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
                     self.target.close(to);
                     self.target.unlink(&name)?;
                 }
-                Some(Held::Linked) => self.target.unlink(&name)?,
+                Some(Held::Linked | Held::Copied(_)) => self.target.unlink(&name)?,
                 None => {}
             }
         }
@@ -323,10 +328,13 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
                 Ok(begun) => (from, begun),
                 Err(obstacle) => return Ok(Err(obstacle)),
             },
-            Some(Held::Linked) | None => unreachable!("it is held, and not complete"),
+            Some(Held::Linked | Held::Copied(_)) | None => unreachable!("it is held, and not complete"),
         };
         let to = begun.to;
-        let scanned = self.scan_into(from, begun, self.tail.of(entry.uuid).as_deref())?;
+        let scanned = match self.scan_into(from, begun, self.tail.of(entry.uuid).as_deref()) {
+            Ok(scanned) => scanned,
+            Err(error) => return self.lost(&name, from, Some(to), error),
+        };
         let end = Watermark { sequence: entry.sequence, offset: scanned.valid_len };
         // The evidence of this segment itself. A later one has more, but is copied before it.
         let listed = Some(state.ends_of_log[entry.stream]).filter(|listed| listed.sequence == end.sequence);
@@ -345,7 +353,10 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
 
     /// Copies a segment's header.
     fn begin_copy(&mut self, name: &str, from: FileId, slot: u32, entry: &SegmentEntry) -> Attempt<BegunCopy> {
-        let header = Io::new(self.source).read(from, 0, HEADER_BYTES, CLASS)?;
+        let header = match Io::new(self.source).read(from, 0, HEADER_BYTES, CLASS) {
+            Ok(header) => header,
+            Err(error) => return self.lost(name, from, None, error),
+        };
         let is_listed = |header: &SegmentHeader| {
             let SegmentHeader { slot: found, uuid, sequence, stream, .. } = *header;
             (found, uuid, sequence, stream) == (slot, entry.uuid, entry.sequence, entry.stream)
@@ -396,8 +407,22 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         io.finish(token).map(drop)
     }
 
+    /// Ends the copy of a file that could not be read. Without a descriptor of its own it may have been dropped meanwhile: the next
+    /// attempt's manifest does not list it then.
+    fn lost<V>(&mut self, name: &str, from: FileId, to: Option<FileId>, error: DeviceError) -> Attempt<V> {
+        if !matches!(error, DeviceError::NotFound { .. }) {
+            return Err(error.into());
+        }
+        self.source.close(from);
+        if let Some(to) = to {
+            self.target.close(to);
+            self.target.unlink(name)?;
+        }
+        Ok(Err(missing(name)))
+    }
+
     /// Copies the complete files that are not linked, and ends the copies of the others.
-    fn copy_complete(&mut self, state: &ManifestState) -> Result<(), CopyError> {
+    fn copy_complete(&mut self, state: &ManifestState) -> Attempt<()> {
         let segments = state
             .segments
             .iter()
@@ -408,42 +433,56 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let is_open = |(name, _): &&(String, u64)| !matches!(self.held.get(name), Some(Held::Linked));
         let begun_bytes = self.report.copied_bytes;
         self.planned_bytes = begun_bytes + files.iter().filter(is_open).map(|(_, len_bytes)| len_bytes).sum::<u64>();
+        self.report.linked_files = 0;
         for (name, len_bytes) in files {
-            match self.held.remove(&name) {
+            let held = match self.held.remove(&name) {
                 Some(Held::Open(from)) => self.copy_file(&name, from, len_bytes)?,
                 // It was not complete in an earlier attempt.
                 Some(Held::Begun(from, BegunCopy { to, .. })) => {
                     self.target.close(to);
                     self.target.unlink(&name)?;
-                    self.copy_file(&name, from, len_bytes)?;
+                    self.copy_file(&name, from, len_bytes)?
                 }
-                Some(Held::Linked) => self.report.linked_files += 1,
+                Some(held) => Ok(held),
                 None => unreachable!("every listed file is held"),
+            };
+            let held = match held {
+                Ok(held) => held,
+                Err(obstacle) => return Ok(Err(obstacle)),
+            };
+            match held {
+                Held::Linked => self.report.linked_files += 1,
+                Held::Copied(bytes) => self.report.copied_bytes += bytes,
+                Held::Open(_) | Held::Begun(..) => unreachable!("it was copied"),
             }
+            (self.options.progress)(self.report.copied_bytes, self.planned_bytes);
+            self.held.insert(name, held);
         }
         for (_, held) in core::mem::take(&mut self.held) {
-            let Held::Begun(from, BegunCopy { to, scanned }) = held else {
-                unreachable!("files that are not complete are copied as they grow")
-            };
+            let Held::Begun(from, BegunCopy { to, scanned }) = held else { continue };
             // The bytes behind the valid frames were being written.
             self.target.truncate(to, u64::from(scanned.valid_len))?;
             Io::new(self.target).sync(to, CLASS)?;
             self.target.close(to);
             self.source.close(from);
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Copies a complete file; the next piece is read while one is written.
-    fn copy_file(&mut self, name: &str, from: FileId, len_bytes: u64) -> Result<(), DeviceError> {
+    fn copy_file(&mut self, name: &str, from: FileId, len_bytes: u64) -> Attempt<Held> {
         let (to, piece_bytes) = (self.target.create(name)?, self.options.piece_bytes);
         let mut source = Io::new(self.source);
         let piece_at = |at: u64| (len_bytes - at).min(piece_bytes).next_multiple_of(PAGE_BYTES as u64) as usize;
-        let (mut at, mut reading) = (0, None);
+        let (mut at, mut reading, mut copied_bytes) = (0, None, 0);
         while at < len_bytes {
             let len = piece_at(at);
             let token = reading.take().unwrap_or_else(|| source.start_read(from, at, len, CLASS));
-            let Some(piece) = source.finish(token)? else { unreachable!("a read brings its buffer back") };
+            let piece = match source.finish(token) {
+                Ok(Some(piece)) => piece,
+                Ok(None) => unreachable!("a read brings its buffer back"),
+                Err(error) => return self.lost(name, from, Some(to), error),
+            };
             let next = at + len as u64;
             if next < len_bytes {
                 reading = Some(source.start_read(from, next, piece_at(next), CLASS));
@@ -453,14 +492,14 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             let token = target.token();
             target.device.submit_write(to, at, piece, len, CLASS, token);
             target.finish(token)?;
-            self.report.copied_bytes += len as u64;
-            (self.options.progress)(self.report.copied_bytes, self.planned_bytes);
+            copied_bytes += len as u64;
+            (self.options.progress)(self.report.copied_bytes + copied_bytes, self.planned_bytes);
             at = next;
         }
         Io::new(self.target).sync(to, CLASS)?;
         self.target.close(to);
         self.source.close(from);
-        Ok(())
+        Ok(Ok(Held::Copied(copied_bytes)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A system without free file descriptors or memory: nothing was written, so writes are rejected for a while and the
 //! engine is not poisoned.
 use crate::support::{TestNode, TestWrite, small};
+use fawn_ds::internals::backup::{Sharing, copy_dir};
 use fawn_ds::internals::{EngineError, Event, View};
 use fawn_ds::{Builder, Store};
 use fawn_flash::sim::{DeviceFault, OpKind};
@@ -167,5 +168,12 @@ fn a_store_has_more_segments_than_the_process_has_descriptors() {
         let key = (key * 997) % KEYS;
         assert!(store.contains_key(key.to_be_bytes()).unwrap(), "key {key}");
     }
+    store.close().unwrap();
+    let copy = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    // As to another file system.
+    let report = copy_dir(dir.path(), copy.path(), Sharing::Nothing, 1, &mut |_, _| {}).unwrap();
+    assert!(report.segments > 150 && report.linked_files == 0, "{report:?}");
+    let store = Store::builder(copy.path()).memory(4 << 20).open().unwrap();
+    assert!((0..KEYS).all(|key| store.contains_key(key.to_be_bytes()).unwrap()));
     store.close().unwrap();
 }
