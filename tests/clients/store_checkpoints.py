@@ -23,6 +23,7 @@ from store_files import (
 from store_pieces import Content, read_pieces
 
 STEPS = 64  # of record lengths
+EXPIRY_STEPS = 8
 
 Entry = namedtuple("Entry", "first depth fragment pointer")
 RangeEnd = namedtuple("RangeEnd", "number committed cleared complete_above kept")
@@ -30,7 +31,7 @@ Kept = namedtuple("Kept", "version pointer length sequence")
 Share = namedtuple(
     "Share", "number has_rollback puts entries entry_bytes newest died_by lowest_put hides_below clears"
 )
-Part = namedtuple("Part", "slot sequence tombstone_bytes record_bytes lengths shares voids")
+Part = namedtuple("Part", "slot sequence tombstone_bytes record_bytes lengths expiry_base expiries shares voids")
 
 
 def checkpoint_name(uuid):
@@ -48,8 +49,8 @@ class Checkpoint:
         except OSError as error:
             raise Damage(self.file, 0, f"listed, but not readable: {error}") from error
         check_header(self.file, data, b"FAWN-CKP", [(60, 64), (76, 504), (512, FRAMES_AT)])
-        if u32(data, 12) != 1:
-            raise Damage(self.file, 12, f"cells of layout {u32(data, 12)}")
+        if u32(data, 12) != 2:
+            raise Damage(self.file, 12, f"content of layout {u32(data, 12)}")
         if data[16:32] != uuid or data[32:48] != state.store or len(data) != length:
             raise Damage(self.file, 16, "another checkpoint than the manifest lists, or a part of it")
         self.positions = {FOREGROUND: (u64(data, 48), u32(data, 56)), SURVIVORS: (u64(data, 64), u32(data, 72))}
@@ -90,8 +91,11 @@ class Checkpoint:
     def read_part(self, content):
         slot, sequence, tombstone_bytes, record_bytes = content.take("IQQQ")
         lengths = content.items("II")
+        (expiry_base,) = content.take("Q")
+        expiries = content.items("II")
         shares = [Share(*share) for share in content.items("IIQQQQQQQQ")]
-        return Part(slot, sequence, tombstone_bytes, record_bytes, lengths, shares, content.items("IQQ"))
+        voids = content.items("IQQ")
+        return Part(slot, sequence, tombstone_bytes, record_bytes, lengths, expiry_base, expiries, shares, voids)
 
     def wrong(self, why):
         return Damage(self.file, FRAMES_AT, why)
@@ -178,6 +182,12 @@ class Checkpoint:
         is_counted = part.tombstone_bytes < tombstone_bytes and state.indexes_deletes
         if found != (part.record_bytes, part.lengths) or part.tombstone_bytes != tombstone_bytes and not is_counted:
             raise self.wrong(f"slot {part.slot} has records of {found}, tombstones of {tombstone_bytes} B, not {part[2:5]}")
+        expiries = Counter()
+        for record in (record for record in records if record.expiry_ms):
+            after_s = (record.expiry_ms - part.expiry_base) / 1000
+            expiries[next((i for i in range(EXPIRY_STEPS - 1) if after_s <= 60 * 4**i), EXPIRY_STEPS - 1)] += record.bytes
+        if sorted(expiries.items()) != part.expiries:
+            raise self.wrong(f"slot {part.slot} has records that expire of {sorted(expiries.items())}, not {part.expiries}")
 
     def check_kept(self, state, segments):
         unit_bits = (state.segment_bytes // 16).bit_length() - 1

@@ -214,7 +214,10 @@ impl<D: Device> Engine<D> {
         prefetch(&ahead[..len.min(FETCH_AHEAD_BYTES_MAX).min(ahead.len())]);
         if !matches!(record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
             open.tombstones += u32::from(record.kind == RecordKind::Tombstone);
+        }
+        if record.expires_at_ms != 0 {
             open.latest_expiry_ms = open.latest_expiry_ms.max(record.expires_at_ms);
+            self.segments.expect_mut(slot).expiries.add(len as u32, record.expires_at_ms, self.clock.get());
         }
         (slot, self.segments.pointer(slot, offset))
     }

@@ -1,5 +1,6 @@
 //! The segment table: the files of the log, and per segment the facts that the drop rule needs.
 use super::LogPosition;
+use super::expiries::Expiries;
 use super::failures::ReadFailures;
 use crate::format::manifest::slots_max;
 use crate::format::manifest::{ManifestEdit, SegmentSeal};
@@ -11,7 +12,7 @@ use crate::index::{Pointer, PointerWidth};
 use core::cell::Cell;
 use fawn_flash::FileId;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_types::{MonoMs, Version};
+use fawn_types::{MonoMs, TimeMs, Version};
 use smallvec::SmallVec;
 
 /// Longest first read of a lookup, bytes. A longer record costs a second read, which is counted.
@@ -243,6 +244,8 @@ pub(crate) struct Segment {
     /// Reads for cleaning or sorting that failed.
     pub(crate) failures: ReadFailures,
     pub(crate) lengths: Lengths,
+    /// Puts that expire.
+    pub(crate) expiries: Expiries,
     /// Copies in it that are too long for a run, of this opening.
     pub(crate) too_long: u32,
     /// Facts of its records, for its seal.
@@ -284,6 +287,7 @@ impl Segment {
             clean_again_at: MonoMs(0),
             failures: ReadFailures::default(),
             lengths: Lengths::new(),
+            expiries: Expiries::default(),
             too_long: 0,
             facts: RecordFacts::default(),
         }
@@ -532,6 +536,13 @@ impl Segment {
             StreamKind::Survivors => self.lengths.total_bytes,
         };
         used_bytes.saturating_sub(self.live_bytes() + tombstone_bytes)
+    }
+
+    /// Bytes of live records that have expired by this time, as many as of all records: deaths do not say which of them expire.
+    pub(crate) fn expired_bytes(&self, expired_by: TimeMs) -> u64 {
+        let expired_bytes = self.expiries.expired_bytes(expired_by, self.facts.latest_expiry_ms);
+        let (live_bytes, total_bytes) = (self.live_bytes(), self.lengths.total_bytes);
+        if expired_bytes == 0 { 0 } else { (live_bytes * expired_bytes / total_bytes.max(1)).min(live_bytes) }
     }
 
     /// Start and end of the first read for a record at `offset`: whole pages that suffice for 99.9 % of the records.

@@ -16,6 +16,7 @@ use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use crate::index::{Index, IndexImageError, Pointer};
 use crate::log::LogPosition;
+use crate::log::expiries::Expiries;
 use crate::log::segments::{RangeShare, Segment, SegmentTable};
 use crate::range::Retained;
 use core::cmp::Ordering;
@@ -395,6 +396,7 @@ impl<D: Device> IndexBuilder<'_, D> {
         if !segment.is_sorted {
             // All of a sorted segment is read again, and its records are counted then.
             segment.lengths.load(image.lengths.iter().copied(), image.record_bytes);
+            segment.expiries = Expiries::load(image.expiry_base, &image.expiries);
         }
         for void in &image.voids {
             if place_of(void.number).is_some() {

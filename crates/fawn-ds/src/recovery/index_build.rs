@@ -202,10 +202,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     fn count_stored(&mut self, slot: u32, stored: &Stored<'_>) -> (StreamKind, bool, u64, RecordKind) {
         let (found, len_bytes) = (stored.record.kind, stored.encoded_len);
         let has_index = self.engine.is_indexed(found);
+        let now = self.engine.clock.get();
         let segment = self.engine.segments.expect_mut(slot);
         // Counted as at the append: of every local number, and without the records that no lookup reads.
         if !matches!(found, RecordKind::CommitMark | RecordKind::Rollback) {
             segment.lengths.add(len_bytes);
+        }
+        if stored.record.expires_at_ms != 0 {
+            segment.expiries.add(len_bytes as u32, stored.record.expires_at_ms, now);
         }
         let kind = match found {
             // The run contains the records that counted: all of these only hide older records of the log.

@@ -274,7 +274,7 @@ fn a_checkpoint_that_contradicts_itself_or_the_log_is_passed_over() {
 fn a_checkpoint_with_cells_of_another_layout_is_passed_over() {
     for why in refused(32, |disk, name| {
         let mut bytes = disk.contents(name).unwrap();
-        assert_eq!(bytes[12], 1);
+        assert_eq!(bytes[12], 2);
         bytes[12] = 0;
         let checksum = checksum64(&bytes[..504]);
         bytes[504..512].copy_from_slice(&checksum.to_le_bytes());

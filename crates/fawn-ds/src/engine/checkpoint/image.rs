@@ -107,12 +107,15 @@ impl<D: Device> Engine<D> {
             }
         });
         let voids = segment.voids().map(|(number, before, above)| VoidImage { number, before: before.0, above });
+        let (expiry_base, expiries) = segment.expiries.counts();
         SegmentImage {
             slot: segment.slot,
             sequence: segment.sequence,
             tombstone_bytes: segment.tombstone_bytes,
             record_bytes: segment.lengths.total_bytes(),
             lengths: segment.lengths.counts().collect(),
+            expiry_base,
+            expiries,
             shares: shares.collect(),
             voids: voids.collect(),
         }
@@ -130,8 +133,6 @@ impl<D: Device> Engine<D> {
                 share.map_or((none.died_by, none.hides_below), |share| (share.died_by, share.hides_below));
             ShareImage { live_records, live_bytes, died_by, hides_below, ..none }
         });
-        let (lengths, voids) = (Vec::new(), Vec::new());
-        let (tombstone_bytes, record_bytes) = (0, 0);
-        SegmentImage { slot, sequence, tombstone_bytes, record_bytes, lengths, shares: shares.collect(), voids }
+        SegmentImage { shares: shares.collect(), ..SegmentImage::none(slot, sequence) }
     }
 }

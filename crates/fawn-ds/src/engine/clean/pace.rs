@@ -13,7 +13,7 @@ use crate::log::stream::NextSegment;
 use core::ops::RangeInclusive;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError};
-use fawn_types::{MonoMs, Version};
+use fawn_types::{MonoMs, TimeMs, Version};
 
 /// Segments that a store may have in any case: the active and the next one of each stream.
 const SEGMENTS_MIN: u64 = 4;
@@ -48,6 +48,8 @@ pub(super) const SEARCH_MS_MAX: u64 = 10_000;
 /// Time between two searches for writes that find no space, ms.
 const WRITE_SEARCH_MS: u64 = 10;
 
+const NEVER: TimeMs = TimeMs(u64::MAX);
+
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// Time of the next search for a victim because of a change since the last one.
@@ -58,6 +60,8 @@ pub(super) struct Pace {
     searched_at: MonoMs,
     searched_bytes: u64,
     repeats: u32,
+    /// Expiry time of the next search because records will have expired; `None` before the first poll.
+    expires_at: Option<TimeMs>,
     /// The last victim was the one with the oldest hidden puts.
     was_oldest: bool,
     /// Segments above the target at the last search.
@@ -135,14 +139,21 @@ impl SurvivorsRoom {
 /// for uniform keys, 1.88 × for Zipf 0.99, and 1.59 × if a tenth of the keys gets nine of ten writes; at 84 % live 4.40, 3.20 and
 /// 2.85. Dead bytes alone: 2.09, 2.32 and 2.54, or 4.35, 4.03 and 4.62; with the segment's age as in
 /// log-structured file systems: 2.09, 1.97 and 1.59, or 4.36, 3.36 and 3.10 (`cargo run --release -p fawn-ds --example victim_choice`).
-fn merit(segment: &Segment, tombstone_bytes: u64, log_end: LogPosition, segment_bytes: u32) -> u64 {
-    let kept = segment.live_bytes() + tombstone_bytes;
+fn merit(segment: &Segment, lengths: VictimLengths, log_end: LogPosition, segment_bytes: u32) -> u64 {
+    let VictimLengths { kept_bytes, dead_bytes } = lengths;
     // In a segment that was begun after `deaths_at`, nothing has died.
     let begin = LogPosition::new(segment.sequence, 0, segment_bytes);
     let quiet_bytes = log_end.0.saturating_sub(segment.deaths_at.max(begin).0) + 1;
     let (half, quarter) = (quiet_bytes.isqrt(), quiet_bytes.isqrt().isqrt());
     // Scaled by 2¹⁰, so that integers keep the order.
-    (segment.dead_bytes(tombstone_bytes) * 1024 / (kept + 1)).saturating_mul(half * quarter)
+    (dead_bytes * 1024 / (kept_bytes + 1)).saturating_mul(half * quarter)
+}
+
+/// What cleaning would copy of a segment, and what it would not.
+#[derive(Clone, Copy)]
+struct VictimLengths {
+    kept_bytes: u64,
+    dead_bytes: u64,
 }
 
 impl<D: Device> Engine<D> {
@@ -189,7 +200,9 @@ impl<D: Device> Engine<D> {
         let due = pace.due_at.map(|at| at.max(self.now.mono));
         let filing = self.has_retired().then(|| pace.paid_at.plus_ms(FILING_MS));
         let search = (pace.debt > 0).then(|| self.search_at());
-        [due, filing, search].into_iter().flatten().min()
+        let expires_at = pace.expires_at.filter(|&at| at != NEVER);
+        let expiry = expires_at.map(|at| self.now.mono.plus_ms(at.0.saturating_sub(self.clock.get().0)));
+        [due, filing, search, expiry].into_iter().flatten().min()
     }
 
     /// Whether the next poll continues the cleaning at once.
@@ -218,8 +231,12 @@ impl<D: Device> Engine<D> {
     pub(super) fn choose_victim(&mut self) -> bool {
         let now = self.now.mono;
         let (has_changed, is_time) = (self.has_changed_since_search(), now >= self.search_at());
+        // Records may have expired while the store was closed.
+        let expires_at = self.cleaner.pace.expires_at.unwrap_or_else(|| self.next_expiry(|_| TimeMs(0)));
+        self.cleaner.pace.expires_at = Some(expires_at);
         let pace = &mut self.cleaner.pace;
-        let is_due = pace.due_at.is_some_and(|at| now >= at);
+        let has_expired = self.clock.get() >= expires_at;
+        let is_due = has_expired || pace.due_at.is_some_and(|at| now >= at);
         if !is_due && (pace.debt == 0 || !is_time) {
             return false;
         }
@@ -228,6 +245,10 @@ impl<D: Device> Engine<D> {
         (pace.searched_at, pace.searched_bytes) = (now, self.stats.record_bytes);
         let debt = self.space_debt();
         self.cleaner.pace.debt = debt;
+        // The time of a chain may be behind the clock: no search follows at once.
+        let soon = TimeMs(self.clock.get().0.saturating_add(SEARCH_MS_MAX));
+        let next = self.next_expiry(|range| self.expired_by(range)).max(soon);
+        self.cleaner.pace.expires_at = Some(next);
         if debt == 0 {
             return false;
         }
@@ -237,7 +258,7 @@ impl<D: Device> Engine<D> {
             return false;
         };
         let segment = self.segments.expect(slot);
-        let dead_bytes = segment.dead_bytes(self.kept_tombstone_bytes(segment));
+        let dead_bytes = segment.dead_bytes(self.kept_tombstone_bytes(segment)) + self.expired_bytes(segment);
         // One that is chosen for its age may have hardly a dead byte.
         if !self.cleaner.pace.was_oldest {
             self.cleaner.pace.bytes_per_dead = u64::from(segment.end).div_ceil(dead_bytes.max(1));
@@ -288,7 +309,7 @@ impl<D: Device> Engine<D> {
         let end = self.appended_end();
         let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, dead_bytes_min, room));
         let best = candidates
-            .max_by_key(|segment| merit(segment, self.kept_tombstone_bytes(segment), end, self.options.segment_bytes));
+            .max_by_key(|segment| merit(segment, self.victim_lengths(segment), end, self.options.segment_bytes));
         best.map(|segment| segment.slot)
     }
 
@@ -311,10 +332,35 @@ impl<D: Device> Engine<D> {
         if segment.shares.iter().any(is_hiding) { segment.tombstone_bytes } else { 0 }
     }
 
+    fn victim_lengths(&self, segment: &Segment) -> VictimLengths {
+        let (tombstone_bytes, expired_bytes) = (self.kept_tombstone_bytes(segment), self.expired_bytes(segment));
+        VictimLengths {
+            kept_bytes: segment.live_bytes().saturating_sub(expired_bytes) + tombstone_bytes,
+            dead_bytes: segment.dead_bytes(tombstone_bytes) + expired_bytes,
+        }
+    }
+
+    /// Bytes of the segment's live records that cleaning would find expired, estimated.
+    fn expired_bytes(&self, segment: &Segment) -> u64 {
+        let expired_by = segment.shares.iter().map(|share| self.expired_by(share.range)).min();
+        expired_by.map_or(0, |expired_by| segment.expired_bytes(expired_by))
+    }
+
+    /// Time when the first records of a segment will have expired that have not by the time of their range.
+    fn next_expiry(&self, time_of: impl Fn(usize) -> TimeMs) -> TimeMs {
+        let ends = self.segments.iter().filter_map(|segment| {
+            let expired_by = segment.shares.iter().map(|share| time_of(share.range)).min()?;
+            segment.expiries.next_end(expired_by, segment.facts.latest_expiry_ms)
+        });
+        ends.min().unwrap_or(NEVER)
+    }
+
     /// Segments above the target: the space that live records may take, and what leaves a reserve of the capacity.
     fn space_debt(&self) -> u64 {
         let segment_bytes = u64::from(self.options.segment_bytes);
-        let live_bytes: u64 = self.segments.iter().map(Segment::live_bytes).sum();
+        // What has expired is no reason to keep space.
+        let live_bytes: u64 =
+            self.segments.iter().map(|segment| segment.live_bytes() - self.expired_bytes(segment)).sum();
         let allowed_bytes = live_bytes.saturating_mul(self.options.space_amplification_max_percent) / 100;
         let of_runs = self.sorted.file_bytes().div_ceil(segment_bytes);
         let by_live = allowed_bytes / segment_bytes + SEGMENTS_MIN + of_runs;
@@ -360,7 +406,7 @@ impl<D: Device> Engine<D> {
     /// cleaning copies of it fits.
     fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom) -> bool {
         let tombstone_bytes = self.kept_tombstone_bytes(segment);
-        let is_worthwhile = segment.dead_bytes(tombstone_bytes) >= dead_bytes_min;
+        let is_worthwhile = segment.dead_bytes(tombstone_bytes) + self.expired_bytes(segment) >= dead_bytes_min;
         let is_waiting = self.now.mono < segment.clean_again_at;
         if !segment.sealed || segment.is_cleaned || is_waiting || !is_worthwhile || self.is_left_to_sort(segment) {
             return false;

@@ -13,7 +13,7 @@
 use crate::format::RangeNumber;
 use crate::format::bytes::{u16_at, u32_at, u64_at};
 use crate::index::{Cell, CellColumns, CellImage, Index, Pointer, PointerWidth};
-use fawn_types::Version;
+use fawn_types::{TimeMs, Version};
 
 /// Content that no checkpoint has.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -135,10 +135,24 @@ pub struct SegmentImage {
     pub record_bytes: u64,
     /// Count of its records by length: steps of 256 B, without empty ones.
     pub lengths: Vec<(u32, u32)>,
+    /// Expiry time from which the steps of `expiries` are counted.
+    pub expiry_base: TimeMs,
+    /// Bytes of its puts that expire: steps of time until then, without empty ones.
+    pub expiries: Vec<(u32, u32)>,
     /// The ranges with records in it.
     pub shares: Vec<ShareImage>,
     /// Rolled-back records in it.
     pub voids: Vec<VoidImage>,
+}
+
+impl SegmentImage {
+    /// Of a segment without records.
+    #[must_use]
+    pub fn none(slot: u32, sequence: u64) -> Self {
+        let (lengths, expiries, shares, voids) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let expiry_base = TimeMs(0);
+        Self { slot, sequence, tombstone_bytes: 0, record_bytes: 0, lengths, expiry_base, expiries, shares, voids }
+    }
 }
 
 /// Most entries of a cell that its header can count.
@@ -284,11 +298,9 @@ pub fn encode_segment(segment: &SegmentImage, out: &mut Vec<u8>) {
     out.extend_from_slice(&segment.sequence.to_le_bytes());
     out.extend_from_slice(&segment.tombstone_bytes.to_le_bytes());
     out.extend_from_slice(&segment.record_bytes.to_le_bytes());
-    encode_count(segment.lengths.len(), out);
-    for (step, count) in &segment.lengths {
-        out.extend_from_slice(&step.to_le_bytes());
-        out.extend_from_slice(&count.to_le_bytes());
-    }
+    encode_steps(&segment.lengths, out);
+    out.extend_from_slice(&segment.expiry_base.0.to_le_bytes());
+    encode_steps(&segment.expiries, out);
     encode_count(segment.shares.len(), out);
     for share in &segment.shares {
         out.extend_from_slice(&share.number.0.to_le_bytes());
@@ -308,6 +320,23 @@ pub fn encode_segment(segment: &SegmentImage, out: &mut Vec<u8>) {
     }
 }
 
+fn encode_steps(steps: &[(u32, u32)], out: &mut Vec<u8>) {
+    encode_count(steps.len(), out);
+    for (step, counted) in steps {
+        out.extend_from_slice(&step.to_le_bytes());
+        out.extend_from_slice(&counted.to_le_bytes());
+    }
+}
+
+fn decode_steps(source: &mut impl ContentSource) -> Result<Vec<(u32, u32)>, ContentError> {
+    let mut steps = Vec::new();
+    for _ in 0..decode_count(source)? {
+        let bytes = source.take(8)?;
+        steps.push((u32_at(bytes, 0), u32_at(bytes, 4)));
+    }
+    Ok(steps)
+}
+
 /// The part of the next segment.
 ///
 /// # Errors
@@ -316,11 +345,10 @@ pub fn decode_segment(source: &mut impl ContentSource) -> Result<SegmentImage, C
     let bytes = source.take(28)?;
     let (slot, sequence) = (u32_at(bytes, 0), u64_at(bytes, 4));
     let (tombstone_bytes, record_bytes) = (u64_at(bytes, 12), u64_at(bytes, 20));
-    let (mut lengths, mut shares, mut voids) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..decode_count(source)? {
-        let bytes = source.take(8)?;
-        lengths.push((u32_at(bytes, 0), u32_at(bytes, 4)));
-    }
+    let lengths = decode_steps(source)?;
+    let expiry_base = TimeMs(u64_at(source.take(8)?, 0));
+    let expiries = decode_steps(source)?;
+    let (mut shares, mut voids) = (Vec::new(), Vec::new());
     for _ in 0..decode_count(source)? {
         let bytes = source.take(72)?;
         let version = |at| Version::from_u64(u64_at(bytes, at));
@@ -345,5 +373,5 @@ pub fn decode_segment(source: &mut impl ContentSource) -> Result<SegmentImage, C
             above: Version::from_u64(u64_at(bytes, 12)),
         });
     }
-    Ok(SegmentImage { slot, sequence, tombstone_bytes, record_bytes, lengths, shares, voids })
+    Ok(SegmentImage { slot, sequence, tombstone_bytes, record_bytes, lengths, expiry_base, expiries, shares, voids })
 }

@@ -2,7 +2,7 @@
 //! them again.
 //!
 //! ```text
-//! file:  0 magic "FAWN-CKP" | 8 format u32 | 12 layout of the cells u32 | 16 uuid | 32 store uuid | 48 position of each stream from
+//! file:  0 magic "FAWN-CKP" | 8 format u32 | 12 layout of the content u32 | 16 uuid | 32 store uuid | 48 position of each stream from
 //!        which on records are not in it, 2 × (sequence u64, offset u32, zero u32) | 80 zeros | 504 checksum u64 | 512 zeros to 4096 | pieces, each at a multiple of 4096
 //! piece: 0 checksum u64 | 8 content_bytes u32 | 12 zero u32 | 16 content | zeros
 //! ```
@@ -26,11 +26,11 @@ pub const PIECE_CONTENT_BYTES: usize = PIECE_BYTES - PIECE_HEADER_BYTES;
 
 const PIECE_HEADER_BYTES: usize = 16;
 const CHECKSUM_AT: usize = 504;
-const CELL_LAYOUT_AT: usize = 12;
+const LAYOUT_AT: usize = 12;
 const FROM_AT: usize = 48;
 const FROM_BYTES: usize = 16;
-/// Layout of cells whose entries are stored by columns. Earlier builds stored one entry after the other, and zero in this field.
-const CELL_LAYOUT: u32 = 1;
+/// Layout of the content. Earlier builds had no expiries of segments, 1, or stored the entries of a cell one after the other, 0.
+const LAYOUT: u32 = 2;
 const WHAT: &str = "checkpoint header";
 
 /// Identity of a checkpoint, and where the log continues.
@@ -61,7 +61,7 @@ pub fn is_file_name(name: &str) -> bool {
 pub fn encode_header(header: &CheckpointHeader, out: &mut [u8]) {
     put(out, 0, &MAGIC);
     put(out, 8, &FORMAT_VERSION.to_le_bytes());
-    put(out, CELL_LAYOUT_AT, &CELL_LAYOUT.to_le_bytes());
+    put(out, LAYOUT_AT, &LAYOUT.to_le_bytes());
     put(out, 16, &header.uuid.0);
     put(out, 32, &header.store.0);
     for kind in StreamKind::ALL {
@@ -83,9 +83,9 @@ pub fn decode_header(bytes: &[u8]) -> Result<CheckpointHeader, HeaderError> {
         return Err(HeaderError::Truncated { what: WHAT, expected, found });
     }
     super::segment::check_frozen(bytes, MAGIC, CHECKSUM_AT, WHAT)?;
-    let layout = u32_at(bytes, CELL_LAYOUT_AT);
-    if layout != CELL_LAYOUT {
-        return Err(HeaderError::Layout { what: WHAT, expected: CELL_LAYOUT, found: layout });
+    let layout = u32_at(bytes, LAYOUT_AT);
+    if layout != LAYOUT {
+        return Err(HeaderError::Layout { what: WHAT, expected: LAYOUT, found: layout });
     }
     let is_reserved_zero = is_zero(&bytes[60..64]) && is_zero(&bytes[76..CHECKSUM_AT]);
     if !is_reserved_zero || !is_zero(&bytes[CHECKSUM_AT + 8..HEADER_BYTES]) {
