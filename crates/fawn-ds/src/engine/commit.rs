@@ -4,6 +4,7 @@ use crate::error::EngineError;
 use crate::format::record::RecordKind;
 use crate::format::segment::StreamKind;
 use crate::index::Pointer;
+use crate::log::segments::Death;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::{Device, DeviceError, IoOperation};
@@ -150,17 +151,22 @@ impl<D: Device> Engine<D> {
 
     /// Marks a put as replaced by the commit of `by`: its segment has one live record less.
     pub(crate) fn release_old(&mut self, at: usize, old: ReplacedRecord, by: Version) {
+        self.release(at, old, Death { by, replaced_from: by });
+    }
+
+    /// As [`Engine::release_old`].
+    pub(in crate::engine) fn release(&mut self, at: usize, old: ReplacedRecord, death: Death) {
         let end = self.foreground_end();
         let (slot, _) = self.segments.slot_and_offset(old.pointer);
         let segment = self.segments.expect_mut(slot);
         let last = &mut self.checkpoints.last;
         let is_in_image = segment.sequence < last.from[segment.stream];
         *(if is_in_image { &mut last.overwritten } else { &mut last.rewritten }) += 1;
-        let is_first = segment.remove_live(at, old.len_bytes, by, end);
+        let is_changed = segment.remove_live(at, old.len_bytes, death, end);
         if segment.is_dead() {
             self.drops.examine.push((slot, segment.sequence));
         }
-        if is_first {
+        if is_changed {
             self.note_dead_puts(at, slot);
         }
     }

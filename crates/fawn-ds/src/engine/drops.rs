@@ -109,7 +109,7 @@ impl<D: Device> Engine<D> {
     /// The range's puts in the segment, live or not, have changed.
     pub(crate) fn note_dead_puts(&mut self, at: usize, slot: u32) {
         let segment = self.segments.expect(slot);
-        let lowest = segment.share(at).map_or(Version::from_u64(u64::MAX), RangeShare::lowest_dead_put);
+        let lowest = segment.share(at).map_or(Version::from_u64(u64::MAX), RangeShare::hidden_from);
         self.ranges[at].lowest_dead_puts.set(segment.sequence, lowest);
     }
 

@@ -8,6 +8,7 @@ use crate::format::record::RecordKind;
 use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::log::flush::FlushState;
+use crate::log::segments::Death;
 use crate::overlay::{OverlayBase, ReplacedRecord};
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 use fawn_types::{EntryRef, KeyHash, RangeId, TimeMs, Version};
@@ -373,8 +374,10 @@ impl<D: Device> Engine<D> {
         self.note_unindexed(part, hash, expired);
         let (slot, _) = self.segments.slot_and_offset(expired.pointer);
         self.enter_segment(part, slot, version, RecordKind::Tombstone);
-        // No commit replaced the record, and the record itself hides older copies of the key.
-        self.release_old(part, expired, Version::ZERO);
+        // No commit replaced the record, and the record itself hides older copies of the key. The key has no record that is not in
+        // the index yet.
+        let replaced_from = self.ranges[part].progress.committed;
+        self.release(part, expired, Death { by: Version::ZERO, replaced_from });
         self.records.remove(at, hash);
         self.stats.expired += 1;
     }

@@ -35,6 +35,13 @@ pub(crate) struct RangeShare {
     pub(crate) died_by: Version,
     /// Lowest version of its puts, whether they are live or not. `u64::MAX` without one.
     pub(crate) lowest_put: Version,
+    /// Puts that died since the opening were replaced or removed by records of this version or higher ones.
+    pub(crate) lowest_death: Version,
+    /// Puts died of which that is not known: they were at least as new as `lowest_put`.
+    pub(crate) has_unknown_deaths: bool,
+    /// Copies whose index entries have not moved yet. Records of this version or higher ones may replace them before.
+    pub(crate) copies_in_flight: u32,
+    pub(crate) lowest_in_flight: Version,
     /// Lowest version of its tombstones without index entries. `u64::MAX` without one. A tombstone hides no other tombstone, but
     /// an opening may take one for newer than a run, so sorted segments hide older ones.
     pub(crate) lowest_tombstone: Version,
@@ -56,6 +63,10 @@ impl RangeShare {
             newest: Version::ZERO,
             died_by: Version::ZERO,
             lowest_put: Version::from_u64(u64::MAX),
+            lowest_death: Version::from_u64(u64::MAX),
+            has_unknown_deaths: false,
+            copies_in_flight: 0,
+            lowest_in_flight: Version::from_u64(u64::MAX),
             lowest_tombstone: Version::from_u64(u64::MAX),
             hides_below: Version::ZERO,
             clears: Version::ZERO,
@@ -63,15 +74,34 @@ impl RangeShare {
         }
     }
 
-    /// At most the lowest version of a put that is not live: newer records of its key may hide it. `u64::MAX` if all are
-    /// live.
-    pub(crate) fn lowest_dead_put(&self) -> Version {
-        if self.puts > self.live_records { self.lowest_put } else { Version::from_u64(u64::MAX) }
+    /// Tombstones of this version or higher ones may hide a put that is not live. `u64::MAX` if all are live.
+    pub(crate) fn hidden_from(&self) -> Version {
+        if self.puts <= self.live_records {
+            Version::from_u64(u64::MAX)
+        } else if self.has_unknown_deaths {
+            self.lowest_put
+        } else {
+            self.lowest_death.min(self.lowest_in_flight)
+        }
     }
 
-    /// At most the lowest version of a record that a sorted segment may have to hide. `u64::MAX` without one.
-    pub(crate) fn lowest_hidden(&self) -> Version {
-        self.lowest_dead_put().min(self.lowest_tombstone)
+    /// All puts that are not live now died before the opening.
+    pub(crate) const fn end_recovery(&mut self) {
+        self.has_unknown_deaths = self.puts > self.live_records;
+    }
+
+    /// A put died: what replaced it has this version or a higher one; zero if nothing is known.
+    fn enter_death(&mut self, version: Version) {
+        if version == Version::ZERO {
+            self.has_unknown_deaths = true;
+        } else {
+            self.lowest_death = self.lowest_death.min(version);
+        }
+    }
+
+    /// As [`RangeShare::hidden_from`], for the records of a sorted segment.
+    pub(crate) fn hidden_from_sorted(&self) -> Version {
+        self.hidden_from().min(self.lowest_tombstone)
     }
 
     /// Counts a record. Returns whether the lowest version of its puts, or of its tombstones, has fallen.
@@ -97,6 +127,20 @@ impl RangeShare {
         }
         false
     }
+}
+
+/// How a live record died.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Death {
+    /// Version of the commit that must be durable before the segment is dropped; zero without one.
+    pub(crate) by: Version,
+    /// What replaced the record, or may do so for its copy, has this version or a higher one; zero if nothing is known. A tombstone
+    /// of the key is as new.
+    pub(crate) replaced_from: Version,
+}
+
+impl Death {
+    const UNKNOWN: Self = Self { by: Version::ZERO, replaced_from: Version::ZERO };
 }
 
 /// Records under a number that a rollback invalidated: those above a version that lie before a position of the log.
@@ -357,13 +401,13 @@ impl Segment {
         share.live_bytes += u64::from(bytes);
     }
 
-    /// One of its records was replaced or removed by the commit of `by`, appended to the foreground before `log_end`.
-    /// Returns whether all puts of the range in it were live.
-    pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, by: Version, log_end: LogPosition) -> bool {
+    /// One of its records was replaced or removed, appended to the foreground before `log_end`. Returns whether
+    /// [`RangeShare::hidden_from`] has changed.
+    pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, death: Death, log_end: LogPosition) -> bool {
         self.note_death(StreamKind::Foreground, log_end);
         let (average, at) = (self.deaths_at.0, log_end.0);
         self.deaths_at.0 = if average == 0 { at } else { average + at.saturating_sub(average) / DEATHS_AVERAGED };
-        self.count_death(range, bytes, by)
+        self.count_death(range, bytes, death)
     }
 
     /// One of its deletes was replaced by the commit of `by`, appended to the foreground before `log_end`.
@@ -374,10 +418,41 @@ impl Segment {
         }
     }
 
-    /// One of its records was copied to the survivors' stream before `log_end`. Returns as [`Segment::remove_live`].
-    pub(crate) fn move_live(&mut self, range: usize, bytes: u32, log_end: LogPosition) -> bool {
+    /// One of its records was copied to the survivors' stream before `log_end`, and is replaced by `replaced_from` at the earliest.
+    /// Returns as [`Segment::remove_live`].
+    pub(crate) fn move_live(&mut self, range: usize, bytes: u32, replaced_from: Version, log_end: LogPosition) -> bool {
         self.note_death(StreamKind::Survivors, log_end);
-        self.count_death(range, bytes, Version::ZERO)
+        self.count_death(range, bytes, Death { by: Version::ZERO, replaced_from })
+    }
+
+    /// A put was appended as a copy; its index entry has not moved yet, and the record is replaced by `replaced_from` at the earliest.
+    /// Returns as [`Segment::remove_live`].
+    pub(crate) fn begin_copy(&mut self, range: usize, replaced_from: Version) -> bool {
+        let share = self.share_mut(range);
+        let before = share.hidden_from();
+        share.copies_in_flight += 1;
+        share.lowest_in_flight = share.lowest_in_flight.min(replaced_from);
+        share.hidden_from() != before
+    }
+
+    /// The index entry of a copy of this length has moved, or was replaced before: then the copy is dead. Returns as
+    /// [`Segment::remove_live`].
+    pub(crate) fn end_copy(&mut self, range: usize, live_bytes: Option<u32>, replaced_from: Version) -> bool {
+        let share = self.share_mut(range);
+        let before = share.hidden_from();
+        match live_bytes {
+            Some(bytes) => {
+                share.live_records += 1;
+                share.live_bytes += u64::from(bytes);
+            }
+            None => share.enter_death(replaced_from),
+        }
+        // A share that was counted anew meanwhile has none in flight, and knows of no death.
+        share.copies_in_flight = share.copies_in_flight.saturating_sub(1);
+        if share.copies_in_flight == 0 {
+            share.lowest_in_flight = Version::from_u64(u64::MAX);
+        }
+        share.hidden_from() != before
     }
 
     /// The record that one of its own died by is in this stream, before `log_end`.
@@ -385,23 +460,26 @@ impl Segment {
         self.died_at[stream] = self.died_at[stream].max(log_end);
     }
 
-    fn count_death(&mut self, range: usize, bytes: u32, by: Version) -> bool {
+    fn count_death(&mut self, range: usize, bytes: u32, death: Death) -> bool {
         let Some(share) = self.shares.iter_mut().find(|share| share.range == range) else {
             unreachable!("{}: a record of range {range} died that was never counted", self.name)
         };
         let bytes = u64::from(bytes);
         assert!(share.live_records > 0 && share.live_bytes >= bytes, "{}: more records died than were live", self.name);
+        let before = share.hidden_from();
         share.live_records -= 1;
         share.live_bytes -= bytes;
-        share.died_by = share.died_by.max(by);
-        share.puts == share.live_records + 1
+        share.died_by = share.died_by.max(death.by);
+        share.enter_death(death.replaced_from);
+        share.hidden_from() != before
     }
 
     /// All its records of the range were removed by the commit of a clear, appended before `log_end`.
     pub(crate) fn clear_range(&mut self, range: usize, by: Version, log_end: LogPosition) {
         self.note_death(StreamKind::Foreground, log_end);
         if let Some(share) = self.shares.iter_mut().find(|share| share.range == range) {
-            *share = RangeShare { live_records: 0, live_bytes: 0, died_by: share.died_by.max(by), ..*share };
+            let died_by = share.died_by.max(by);
+            *share = RangeShare { live_records: 0, live_bytes: 0, has_unknown_deaths: true, died_by, ..*share };
         }
     }
 
@@ -422,7 +500,7 @@ impl Segment {
 
     /// A live record is counted for another range from now on. The puts are counted when the segment is filed.
     pub(crate) fn hand_over_live(&mut self, from: usize, to: usize, bytes: u32) {
-        self.count_death(from, bytes, Version::ZERO);
+        self.count_death(from, bytes, Death::UNKNOWN);
         self.add_live(to, bytes);
     }
 
@@ -437,6 +515,7 @@ impl Segment {
         let is_sorted = self.is_sorted;
         let share = self.share_mut(counted.range);
         share.puts += counted.puts;
+        share.has_unknown_deaths = true;
         share.newest = share.newest.max(counted.newest);
         share.lowest_put = share.lowest_put.min(counted.lowest_put);
         share.hides_below = share.hides_below.max(counted.hides_below);

@@ -452,17 +452,16 @@ fn share_of(at: usize, image: &ShareImage, is_voided: bool) -> RangeShare {
     let &ShareImage { puts, newest, died_by, lowest_put, hides_below, clears, rolls_back, .. } = image;
     let (live_records, live_bytes) = if is_voided { (0, 0) } else { (image.live_records, image.live_bytes) };
     RangeShare {
-        range: at,
         puts,
         live_records,
         live_bytes,
         newest,
         died_by,
         lowest_put,
-        lowest_tombstone: Version::from_u64(u64::MAX),
         hides_below,
         clears,
         rolls_back,
+        ..RangeShare::none(at)
     }
 }
 

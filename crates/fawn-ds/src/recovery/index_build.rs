@@ -10,6 +10,7 @@ use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, Watermark};
 use crate::index::Pointer;
 use crate::log::LogPosition;
+use crate::log::segments::RangeShare;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::Device;
@@ -553,6 +554,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
                 range.complete_above = range.progress.committed;
             }
         }
+        let shares = self.engine.segments.iter_mut().flat_map(|segment| &mut segment.shares);
+        shares.for_each(RangeShare::end_recovery);
         (0..self.engine.ranges.len()).for_each(|at| self.engine.note_all_dead_puts(at));
         Ok(self.strays.into_values().collect())
     }

@@ -793,3 +793,32 @@ fn a_few_expired_records_are_no_reason_to_copy_the_others() {
     (0..5000).for_each(|_| turn(&mut node));
     assert_eq!(node.engine.stats().moved_records, 0, "{:?}", node.engine.stats());
 }
+
+/// Cold keys between hot ones, and a queue: each entry is put, and deleted later.
+#[test]
+fn cold_records_among_hot_ones_do_not_keep_the_tombstones_of_a_queue() {
+    const SEGMENTS: u64 = 64;
+    const BATCH: u64 = 32;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, SEGMENTS, 1_000_000);
+    let keys = SEGMENTS * SEGMENT_BYTES * 4 / 10 / 150 / BATCH * BATCH;
+    for first in (0..keys).step_by(BATCH as usize) {
+        write(&mut node, &(first..first + BATCH).map(|key| put(key, 100)).collect::<Vec<_>>());
+    }
+    let mut rng = fawn_types::random::SplitMix64::new(1);
+    let queue = |n: u64| 1_000_000 + n;
+    let (entries, mut segments_max) = (200_000, 0);
+    for first in (0..entries).step_by(BATCH as usize) {
+        let hot: Vec<_> = (0..BATCH).map(|_| put(rng.below(keys / 2) * 2, 100)).collect();
+        let added: Vec<_> = (first..first + BATCH).map(|n| put(queue(n), 100)).collect();
+        let taken: Vec<_> = (first..first + BATCH).filter(|n| *n >= 512).map(|n| delete(queue(n - 512))).collect();
+        for writes in [hot, added, taken].iter().filter(|writes| !writes.is_empty()) {
+            write(&mut node, writes);
+        }
+        segments_max = segments_max.max(node.engine.log_report().segments);
+    }
+    let stats = node.engine.stats();
+    // By the versions of hidden puts instead of those of what replaced them, each was copied 38 times, and the store was full.
+    assert!(stats.moved_tombstones < 2 * entries, "{stats:?}");
+    assert!(segments_max < 50, "{segments_max} segments: {stats:?}");
+}

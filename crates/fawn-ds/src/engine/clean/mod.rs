@@ -23,7 +23,7 @@ use crate::log::LogPosition;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord};
 pub(super) use copy::Cleaned;
 use fawn_flash::Device;
-use fawn_types::KeyHash;
+use fawn_types::{KeyHash, Version};
 use pace::Pace;
 pub(super) use pace::{CLEANED_SEGMENTS_MIN, only_reserve_left};
 use smallvec::SmallVec;
@@ -41,6 +41,8 @@ struct Move {
     name: KeyName,
     original: ReplacedRecord,
     copy: ReplacedRecord,
+    /// What replaces the record has this version or a higher one.
+    replaced_from: Version,
     /// End of the copy in the survivors' stream.
     end: LogPosition,
 }
@@ -184,10 +186,19 @@ impl<D: Device> Engine<D> {
     }
 
     fn move_survivor(&mut self, next: &Move) {
-        let &Move { range: at, number, name, original, copy, .. } = next;
+        let &Move { range: at, number, name, original, copy, replaced_from, .. } = next;
         let range = &mut self.ranges[at];
         // A range that began again has another number, and its old records are void.
-        if range.number != number || !range.index.replace(KeyHash(name.hash), original.pointer, copy.pointer) {
+        if range.number != number {
+            return;
+        }
+        let is_current = range.index.replace(KeyHash(name.hash), original.pointer, copy.pointer);
+        let (copied_from, copied_to) = (slot_of(self, original.pointer), slot_of(self, copy.pointer));
+        let live_bytes = is_current.then_some(copy.len_bytes);
+        if self.segments.expect_mut(copied_to).end_copy(at, live_bytes, replaced_from) {
+            self.note_dead_puts(at, copied_to);
+        }
+        if !is_current {
             // Replaced or removed since: the copy is dead from the start, and the newer record hides it.
             return;
         }
@@ -202,13 +213,8 @@ impl<D: Device> Engine<D> {
             }
         }
         self.note_unindexed(at, KeyHash(name.hash), original);
-        let copied_to = self.segments.slot_and_offset(copy.pointer).0;
-        self.segments.expect_mut(copied_to).add_live(at, copy.len_bytes);
-        if self.segments.expect(copied_to).share(at).is_some_and(|share| share.puts == share.live_records) {
-            self.note_dead_puts(at, copied_to);
-        }
-        let (end, copied_from) = (self.survivors_end(), slot_of(self, original.pointer));
-        if self.segments.expect_mut(copied_from).move_live(at, original.len_bytes, end) {
+        let end = self.survivors_end();
+        if self.segments.expect_mut(copied_from).move_live(at, original.len_bytes, replaced_from, end) {
             self.note_dead_puts(at, copied_from);
         }
         self.stats.moved_records += 1;

@@ -296,7 +296,7 @@ impl<D: Device> Engine<D> {
             self.cleaner.pace.was_oldest = true;
             // Sorted segments hide tombstones, too.
             let of_share =
-                if self.sorted.is_active() { RangeShare::lowest_hidden } else { RangeShare::lowest_dead_put };
+                if self.sorted.is_active() { RangeShare::hidden_from_sorted } else { RangeShare::hidden_from };
             let hidden = |segment: &Segment| segment.shares.iter().map(of_share).min();
             let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, 1, room));
             let oldest = candidates.filter_map(|segment| Some((hidden(segment)?, segment.slot))).min();

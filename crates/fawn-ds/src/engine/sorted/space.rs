@@ -200,7 +200,7 @@ impl<D: Device> Engine<D> {
     /// Whether no other segment has as old records that sorted segments may hide.
     fn keeps_sorted_segments(&self, active: &Segment) -> bool {
         let is_oldest = |share: &RangeShare| {
-            let lowest = share.lowest_hidden();
+            let lowest = share.hidden_from_sorted();
             lowest < Version::from_u64(u64::MAX) && !self.sorted_hides_elsewhere(share.range, active.sequence, lowest)
         };
         self.segments.iter().any(|segment| segment.is_sorted) && active.shares.iter().any(is_oldest)
