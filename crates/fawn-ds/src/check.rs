@@ -9,6 +9,7 @@ use crate::format::scan::{OTHER_RECORDS, ScanInput, ScanReport, Scanner, Segment
 use crate::format::segment::{self, HEADER_BYTES, PerStream, RecordFacts, SegmentHeader, StreamKind};
 use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame, tail};
 use crate::recovery::checkpoint::verify_pieces;
+use crate::recovery::confirm::frame_at_end;
 use crate::recovery::io::Io;
 use crate::recovery::left_tail::{SegmentTail, TailFrames};
 use crate::sorted::{Run, RunCheck, RunError};
@@ -180,8 +181,8 @@ fn check_segment<'m, D: Device>(
     let scan = with_segment(device, &name, |device, file, header| {
         let SegmentEntry { uuid, sequence, stream, .. } = *entry;
         expect_header(&header, &SegmentHeader { slot, uuid, store, sequence, stream, ..header })?;
-        let sealed_len = entry.sealed_len();
-        scan(device, file, &header, sealed_len, tail.of(uuid)).map_err(|error| error.to_string())
+        let tail = tail.of(uuid);
+        scan_confirmed(device, file, &header, entry.sealed_len(), tail).map_err(|error| error.to_string())
     });
     match scan {
         Ok((scan, ranges, tail_from)) => {
@@ -230,13 +231,31 @@ fn expect_header(header: &SegmentHeader, expected: &SegmentHeader) -> Result<(),
     Err(format!("the file is {header:?}, the manifest lists {expected:?}"))
 }
 
+/// The report of a scan, the records per local number, and the offset of the first byte that only the tail file has.
+type ScannedSegment = (ScanReport, RangeCounts, u32);
+
+/// Scans a segment, a second time if one misdirected read has hidden its end.
+fn scan_confirmed<D: Device>(
+    device: &mut D,
+    file: FileId,
+    header: &SegmentHeader,
+    sealed_len: Option<u32>,
+    tail: Option<Arc<SegmentTail>>,
+) -> Result<ScannedSegment, DeviceError> {
+    let scanned = scan(device, file, header, sealed_len, tail.clone())?;
+    match frame_at_end(device, file, &scanned.0, tail.as_deref())? {
+        Some(_) => scan(device, file, header, sealed_len, tail),
+        None => Ok(scanned),
+    }
+}
+
 fn scan<D: Device>(
     device: &mut D,
     file: FileId,
     header: &SegmentHeader,
     sealed_len: Option<u32>,
     tail: Option<Arc<SegmentTail>>,
-) -> Result<(ScanReport, RangeCounts, u32), DeviceError> {
+) -> Result<ScannedSegment, DeviceError> {
     let mut ranges = RangeCounts::new();
     let SegmentHeader { uuid, sequence, segment_bytes, .. } = *header;
     let mut scanner = Scanner::new(ScanInput { uuid, sequence, segment_bytes, sealed_len });

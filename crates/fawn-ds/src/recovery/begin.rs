@@ -5,7 +5,6 @@ use crate::engine::{Engine, Reserve};
 use crate::error::OpenError;
 use crate::format::FRAMES_OFFSET;
 use crate::format::checkpoint;
-use crate::format::frame;
 use crate::format::manifest::ManifestEdit;
 use crate::format::scan::SyncedLog;
 use crate::format::segment::{self, HEADER_BYTES, StreamKind};
@@ -44,9 +43,6 @@ impl<D: Device> Engine<D> {
             // The scan counted their space as used by others.
             self.measure_device();
         }
-        for scanned in scanned.iter().filter(|scanned| scanned.entry.seal.is_none()) {
-            self.confirm_end(scanned)?;
-        }
         for &(slot, offset) in torn {
             // Truncated, not only skipped: the next open must not find the rest of the unfinished frame.
             let segment = self.segments.expect(slot);
@@ -58,32 +54,6 @@ impl<D: Device> Engine<D> {
             self.rewrite_unsynced(scanned, &known[scanned.entry.stream])?;
         }
         Ok(())
-    }
-
-    /// Reads again where the scan found no frame, before that is overwritten: one misdirected read must not end the log.
-    fn confirm_end(&mut self, scanned: &Scanned) -> Result<(), OpenError> {
-        let segment = self.segments.expect(scanned.slot);
-        let (file, at, segment_bytes) = (segment.file, scanned.report.valid_len, self.options.segment_bytes);
-        if at >= segment_bytes {
-            return Ok(());
-        }
-        let base = at - at % PAGE_BYTES as u32;
-        let mut io = Io::new(&mut self.device);
-        let mut read_to = |end: u32| {
-            let len = (end.min(segment_bytes) - base) as usize;
-            io.read(file, u64::from(base), len.next_multiple_of(PAGE_BYTES), IoClass::Recovery)
-        };
-        let bytes = read_to(at.saturating_add(frame::HEADER_BYTES as u32))?;
-        let bytes = &bytes[(at - base) as usize..];
-        let Ok(header) = frame::decode_header(bytes, scanned.entry.uuid, at, segment_bytes) else { return Ok(()) };
-        let bytes = read_to(header.end())?;
-        if header.generation < scanned.report.generation
-            || frame::verify(&header, &bytes[(at - base) as usize..]).is_err()
-        {
-            return Ok(());
-        }
-        let detail = "a second read found a frame where the first found none: open again".to_owned();
-        Err(OpenError::Corrupt { file: segment.name.clone(), from_bytes: at, to_bytes: header.end(), detail })
     }
 
     /// Writes the frames again that nothing proves to be synced; reads are about to rely on them.

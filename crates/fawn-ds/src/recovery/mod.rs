@@ -3,6 +3,7 @@
 //! `read` and `index_build` change nothing on disk, `validate` refuses corruption, and only then `begin` writes.
 mod begin;
 pub(crate) mod checkpoint;
+pub(crate) mod confirm;
 mod conflicts;
 mod create;
 pub(crate) mod deferred;
@@ -105,6 +106,7 @@ impl<D: Device> Engine<D> {
         engine.check_generation(&scanned, &mut report)?;
         engine.check_strays(&strays, &mut report)?;
         let torn = engine.validate_ends(&scanned, &mut report)?;
+        engine.confirm_ends(&scanned)?;
         if !engine.options.read_only {
             engine.settle_files(&scanned, &torn, orphans, &mut report)?;
         }

@@ -1,7 +1,7 @@
 //! Misdirected reads of an opening: no read of it may end up as bytes that it writes.
 use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::check::check;
-use fawn_ds::internals::{Options, View};
+use fawn_ds::internals::{Options, RecordRef, View, open_for_salvage};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
@@ -61,4 +61,50 @@ fn a_misdirected_read_of_an_opening_is_not_written() {
         assert!(missing.is_empty(), "{context}: keys {missing:?} are missing");
     }
     assert!(openings > 200, "only {openings} openings");
+}
+
+#[test]
+fn a_misdirected_read_hides_no_record_from_a_dump_that_reports_no_loss() {
+    let mut complete = 0;
+    for (durability, page, nth) in [Durability::Sync, Durability::EverySecond]
+        .into_iter()
+        .flat_map(|durability| [2, 3, 11].map(|page| (durability, page)))
+        .flat_map(|(durability, page)| (1..24).map(move |nth| (durability, page, nth)))
+    {
+        let disk = killed(nth, durability);
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset: page * 4096 });
+        let opened = open_for_salvage(|| Ok(SimDevice::attach(&disk)), &options(durability), Now::at(2));
+        let Ok((mut engine, found)) = opened else { continue };
+        let mut keys = 0;
+        let mut visit = |_, _: &RecordRef<'_>| {
+            keys += 1;
+            Ok::<_, ()>(())
+        };
+        let report = engine.dump(&mut visit).unwrap();
+        if !found.is_damaged() && found.missing.is_empty() && report.lost.is_empty() && report.unread == 0 {
+            assert_eq!(keys, 30, "{durability:?}, read {nth} from page {page}: {found:?}, {report:?}");
+            complete += 1;
+        }
+    }
+    assert!(complete > 80, "only {complete} complete dumps");
+}
+
+#[test]
+fn a_misdirected_read_hides_no_record_from_a_check_that_finds_no_damage() {
+    let mut sound = 0;
+    for (durability, page, nth) in [Durability::Sync, Durability::EverySecond]
+        .into_iter()
+        .flat_map(|durability| [2, 3, 11].map(|page| (durability, page)))
+        .flat_map(|(durability, page)| (1..12).map(move |nth| (durability, page, nth)))
+    {
+        let disk = killed(nth, durability);
+        let expected = check(&mut SimDevice::attach(&disk)).unwrap();
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset: page * 4096 });
+        let report = check(&mut SimDevice::attach(&disk)).unwrap();
+        if report.is_sound() {
+            assert_eq!(report.records, expected.records, "{durability:?}, read {nth} from page {page}: {report:?}");
+            sound += 1;
+        }
+    }
+    assert!(sound > 30, "only {sound} sound checks");
 }
