@@ -8,6 +8,7 @@ use crate::format::run::{self, RunHeader};
 use crate::format::scan::{OTHER_RECORDS, ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
 use crate::format::segment::{self, HEADER_BYTES, PerStream, RecordFacts, SegmentHeader, StreamKind};
 use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame, tail};
+use crate::manifest_file::{ManifestReadError, read_manifest};
 use crate::recovery::checkpoint::verify_pieces;
 use crate::recovery::confirm::frame_at_end;
 use crate::recovery::io::Io;
@@ -92,13 +93,23 @@ impl CheckReport {
 /// # Errors
 /// If the directory is in use or cannot be listed. An unreadable file is a finding, not an error.
 pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
+    check_all(device).map(|(report, _)| report)
+}
+
+/// As [`check`]; returns the manifest too.
+pub(crate) fn check_all<D: Device>(
+    device: &mut D,
+) -> Result<(CheckReport, Result<DecodedManifest, ManifestReadError>), DeviceError> {
     device.lock()?;
     let names = device.list()?;
     let mut report = CheckReport::default();
-    let Some(decoded) = check_manifest(device, &mut report) else {
-        let runs = names.iter().filter(|name| run::is_file_name(name));
-        runs.for_each(|name| report.add(Severity::Damage, name, 0, LOST_RUN));
-        return Ok(report);
+    let decoded = match check_manifest(device, &mut report) {
+        Ok(decoded) => decoded,
+        Err(error) => {
+            let runs = names.iter().filter(|name| run::is_file_name(name));
+            runs.for_each(|name| report.add(Severity::Damage, name, 0, LOST_RUN));
+            return Ok((report, Err(error)));
+        }
     };
     let state = &decoded.state;
     let tail = check_tail(device, state, &mut report);
@@ -118,24 +129,26 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
     check_runs(device, &decoded, &mut report);
     let has_lost_end = has_lost_end(&names, &decoded, &segments);
     check_unlisted(device, &names, &decoded, has_lost_end, &mut report);
-    Ok(report)
+    Ok((report, Ok(decoded)))
 }
 
-/// Decodes the manifest. `None`: the check cannot continue, and the report has the reason.
-fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option<DecodedManifest> {
+/// Decodes the manifest. After an error the check cannot continue, and the report has the reason.
+fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Result<DecodedManifest, ManifestReadError> {
     let name = manifest::FILE_NAME;
-    let bytes = match read_whole(device, name) {
-        Ok(bytes) => bytes,
+    let read = device.open(name).map_err(ManifestReadError::from).and_then(|file| {
+        let read = read_manifest(device, file, IoClass::Verification);
+        device.close(file);
+        read
+    });
+    let decoded = match read {
+        Ok((_, decoded)) => decoded,
         Err(error) => {
-            report.add(Severity::Damage, name, 0, format!("{error}; without a manifest there is no store"));
-            return None;
-        }
-    };
-    let decoded = match manifest::decode_all(&bytes) {
-        Ok(decoded) => decoded,
-        Err(error) => {
-            report.add(Severity::Damage, name, 0, error.to_string());
-            return None;
+            let without = match &error {
+                ManifestReadError::Device(_) => "; without a manifest there is no store",
+                ManifestReadError::Manifest(_) | ManifestReadError::Unstable { .. } => "",
+            };
+            report.add(Severity::Damage, name, 0, format!("{error}{without}"));
+            return Err(error);
         }
     };
     match &decoded.verdict {
@@ -149,7 +162,7 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option
             report.add(Severity::Damage, name, *offset, detail);
         }
     }
-    Some(decoded)
+    Ok(decoded)
 }
 
 /// Reads the tail file of a killed process.
@@ -163,7 +176,7 @@ fn check_tail<D: Device>(device: &mut D, state: &ManifestState, report: &mut Che
 
 pub(crate) fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceError> {
     let file = device.open(name)?;
-    let bytes = device.len(file).and_then(|len| Io::new(device).read_all(file, len, IoClass::Verification));
+    let bytes = device.len(file).and_then(|len| Io::new(device).read_all(file, 0..len, IoClass::Verification));
     device.close(file);
     bytes
 }

@@ -2,8 +2,8 @@
 //! history.
 use crate::error::OpenError;
 use crate::format::manifest::{
-    self, DecodedManifest, FILE_NAME, HEADER_BYTES, ManifestEdit, ManifestHeader, ManifestState, ManifestVerdict,
-    NEW_FILE_NAME,
+    self, DecodedManifest, FILE_NAME, HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState,
+    ManifestVerdict, NEW_FILE_NAME,
 };
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -80,6 +80,43 @@ pub(crate) struct ManifestFile {
     clock: (TimeMs, MonoMs),
     /// No queued commit had space at the last attempt; the next one is made at this time.
     retry_at: Option<MonoMs>,
+}
+
+/// Error of reading a manifest's file.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum ManifestReadError {
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    #[error("{0}")]
+    Manifest(#[from] ManifestError),
+    #[error("two reads of what follows byte {from_bytes} differ: open again")]
+    Unstable { from_bytes: u64 },
+}
+
+impl From<ManifestReadError> for OpenError {
+    fn from(error: ManifestReadError) -> Self {
+        match error {
+            ManifestReadError::Device(error) => error.into(),
+            error => Self::Manifest { file: FILE_NAME.to_owned(), detail: error.to_string() },
+        }
+    }
+}
+
+/// Reads and decodes a manifest's file. The bytes after the last valid commit are read twice: the verdict on the end rests
+/// on them, and one misdirected read would pass for a torn append where durable commits are.
+pub(crate) fn read_manifest<D: Device>(
+    device: &mut D,
+    file: FileId,
+    class: IoClass,
+) -> Result<(Vec<u8>, DecodedManifest), ManifestReadError> {
+    let len = device.len(file)?;
+    let bytes = Io::new(device).read_all(file, 0..len, class)?;
+    let decoded = manifest::decode_all(&bytes)?;
+    let from_bytes = decoded.valid_len - decoded.valid_len % PAGE_BYTES as u64;
+    if Io::new(device).read_all(file, from_bytes..len, class)? != bytes[from_bytes as usize..] {
+        return Err(ManifestReadError::Unstable { from_bytes });
+    }
+    Ok((bytes, decoded))
 }
 
 /// Space to keep allocated after the end: a seal names every range with records in its segment.
@@ -182,20 +219,18 @@ impl ManifestFile {
             Err(DeviceError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let len = device.len(file)?;
-        let mut bytes = Io::new(device).read_all(file, len, IoClass::Manifest)?;
-        let refuse = |detail: String| OpenError::Manifest { file: FILE_NAME.to_owned(), detail };
-        let DecodedManifest { header, state, valid_len, synced: certified, verdict, .. } =
-            manifest::decode_all(&bytes).map_err(|error| refuse(error.to_string()))?;
+        let (mut bytes, decoded) = read_manifest(device, file, IoClass::Manifest)?;
+        let DecodedManifest { header, state, valid_len, synced: certified, verdict, .. } = decoded;
         if let ManifestVerdict::CorruptAt { offset, synced, contradiction } = verdict {
             let why = contradiction.map(|error| error.to_string()).unwrap_or_default();
-            return Err(refuse(format!("corrupt at byte {offset}, below {synced} which was synced; {why}")));
+            let detail = format!("corrupt at byte {offset}, below {synced} which was synced; {why}");
+            return Err(OpenError::Manifest { file: FILE_NAME.to_owned(), detail });
         }
         let last_byte =
             bytes.iter().rposition(|&byte| byte != 0).filter(|_| matches!(verdict, ManifestVerdict::TornAt { .. }));
         let torn_end = last_byte.map_or(0, |at| at as u64 + 1);
+        let allocated = bytes.len() as u64;
         bytes.truncate(valid_len as usize);
-        let allocated = len.max(bytes.len() as u64);
         let tail_at = certified - certified % PAGE_BYTES as u64;
         let tail = bytes[tail_at as usize..].to_vec();
         Ok(Some(Self { torn_end, allocated, tail, tail_at, ..Self::at(file, header, state, bytes) }))

@@ -4,6 +4,7 @@ use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId, IoClass, T
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Content of unreadable pages: no record, no frame, and not the zeros of an unwritten end.
 const UNREADABLE: u8 = 0xFF;
@@ -74,12 +75,14 @@ impl<'d, D: Device> Io<'d, D> {
         buf
     }
 
-    pub(crate) fn read_all(&mut self, file: FileId, len_bytes: u64, class: IoClass) -> Result<Vec<u8>, DeviceError> {
-        let mut bytes = Vec::new();
-        while (bytes.len() as u64) < len_bytes {
-            let left = (len_bytes - bytes.len() as u64).min(PIECE_BYTES_MAX as u64) as usize;
-            let buf = self.read(file, bytes.len() as u64, left.next_multiple_of(PAGE_BYTES), class)?;
-            bytes.extend_from_slice(&buf[..left]);
+    /// Reads these bytes, which begin on a page.
+    pub(crate) fn read_all(&mut self, file: FileId, part: Range<u64>, class: IoClass) -> Result<Vec<u8>, DeviceError> {
+        let (mut bytes, mut at) = (Vec::new(), part.start);
+        while at < part.end {
+            let len = (part.end - at).min(PIECE_BYTES_MAX as u64) as usize;
+            let buf = self.read(file, at, len.next_multiple_of(PAGE_BYTES), class)?;
+            bytes.extend_from_slice(&buf[..len]);
+            at += len as u64;
         }
         Ok(bytes)
     }

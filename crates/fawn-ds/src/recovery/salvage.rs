@@ -23,7 +23,7 @@ use crate::format::walk::{RecordWalk, WalkInput, WalkReport};
 use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, StoreUuid};
 use crate::index::PointerWidth;
 use crate::log::segments::Segment;
-use crate::manifest_file::ManifestFile;
+use crate::manifest_file::{ManifestFile, ManifestReadError};
 use crate::options::Options;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
@@ -94,15 +94,16 @@ fn is_damage(error: &OpenError) -> bool {
 impl<D: Device> Engine<D> {
     fn salvage(mut device: D, mut options: Options, now: Now) -> Result<(Self, SalvageReport), OpenError> {
         // The same judgement as an open's. It locks the directory.
-        let findings = check::check(&mut device)?.findings;
+        let (report, listed) = check::check_all(&mut device)?;
+        let findings = report.findings;
         abandon_operations(&mut device);
         let names = device.list()?;
         let headers = segment_headers(&mut device, &names);
-        let listed = read_manifest(&mut device)?;
-        let has_manifest = listed.is_some();
+        let has_manifest = listed.is_ok();
         let (header, mut state) = match listed {
-            Some(listed) => listed,
-            None => invent_manifest(&headers)?,
+            Ok(decoded) => (decoded.header, decoded.state),
+            Err(error) if is_intact(&error) => return Err(error.into()),
+            Err(_) => invent_manifest(&headers)?,
         };
         let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
         options.segment_bytes = identity.segment_bytes;
@@ -196,15 +197,13 @@ fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Vec<(String, 
     headers
 }
 
-/// The manifest up to its first damage. `None`: it is missing, or nothing of it can be read.
-fn read_manifest<D: Device>(device: &mut D) -> Result<Option<(ManifestHeader, ManifestState)>, OpenError> {
-    let Ok(bytes) = check::read_whole(device, manifest::FILE_NAME) else { return Ok(None) };
-    match manifest::decode_all(&bytes) {
-        Ok(decoded) => Ok(Some((decoded.header, decoded.state))),
-        Err(ManifestError::Header(error @ (HeaderError::Newer { .. } | HeaderError::Older { .. }))) => {
-            Err(OpenError::Manifest { file: manifest::FILE_NAME.to_owned(), detail: error.to_string() })
-        }
-        Err(_) => Ok(None),
+/// Whether a manifest that was not read may be whole: it is of another format, or another read may return it.
+fn is_intact(error: &ManifestReadError) -> bool {
+    let is_other = |error: &HeaderError| matches!(error, HeaderError::Newer { .. } | HeaderError::Older { .. });
+    match error {
+        ManifestReadError::Unstable { .. } => true,
+        ManifestReadError::Manifest(ManifestError::Header(error)) => is_other(error),
+        ManifestReadError::Manifest(_) | ManifestReadError::Device(_) => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Misdirected reads of an opening: no read of it may end up as bytes that it writes.
 use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::check::check;
-use fawn_ds::internals::{Options, RecordRef, View, open_for_salvage};
+use fawn_ds::internals::{Engine, Options, RecordRef, View, open_for_salvage};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
@@ -107,4 +107,50 @@ fn a_misdirected_read_hides_no_record_from_a_check_that_finds_no_damage() {
         }
     }
     assert!(sound > 30, "only {sound} sound checks");
+}
+
+const BLOB: u32 = 100;
+
+/// A store whose manifest is longer than one read, with a newest blob in its last part.
+fn with_long_manifest(blobs: u32) -> SimDisk {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options(Durability::Sync), Now::at(1)).unwrap();
+    for (blob, len) in (0..blobs).map(|blob| (blob, 60_000)).chain((1..=20).map(|len| (BLOB, len * 100))) {
+        let ticket = node.engine.put_blob(blob, &vec![7; len]).unwrap();
+        while !node.engine.is_blob_durable(ticket) {
+            node.turn();
+        }
+    }
+    drop(node);
+    disk.kill(1);
+    disk
+}
+
+#[test]
+fn a_manifest_whose_end_was_misread_is_neither_cut_off_nor_written_to() {
+    let (mut refused, mut opened) = (0, 0);
+    for (blobs, read_only) in [(0, false), (0, true), (20, false), (20, true)] {
+        let disk = with_long_manifest(blobs);
+        let bytes = disk.contents("manifest").unwrap();
+        assert_eq!(bytes.len() > 1 << 20, blobs > 0, "{}", bytes.len());
+        // Other commits, a part that is zeros, and the end of the file.
+        for (offset, nth) in [0, 4096, 1 << 30].into_iter().flat_map(|offset| (1..4).map(move |nth| (offset, nth))) {
+            let disk = disk.image(Loss::Process, 1);
+            disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset });
+            let as_given = Options { read_only, ..options(Durability::Sync) };
+            let context = format!("{blobs} blobs, read {nth} from {offset}");
+            match Engine::open(SimDevice::attach(&disk), as_given, Now::at(2)) {
+                Ok((engine, _)) => {
+                    assert_eq!(engine.blob(BLOB).map(<[u8]>::len), Some(2_000), "{context}");
+                    opened += 1;
+                }
+                Err(_) => refused += 1,
+            }
+            disk.clear_faults();
+            disk.kill(1);
+            let (engine, _) = Engine::open(SimDevice::attach(&disk), options(Durability::Sync), Now::at(3)).unwrap();
+            assert_eq!(engine.blob(BLOB).map(<[u8]>::len), Some(2_000), "{context}: a later opening");
+        }
+    }
+    assert!(refused >= 16 && opened >= 4, "{refused} refused, {opened} opened");
 }
