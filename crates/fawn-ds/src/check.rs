@@ -27,7 +27,7 @@ const LOST_RUN: &str =
     "an unlisted run, which the manifest may have lost: some records may be in it alone; restore the manifest";
 
 /// Per local number: the offset of its first record in a segment, and the count of its records there.
-type RangeCounts = BTreeMap<RangeNumber, (u32, u64)>;
+pub(crate) type RangeCounts = BTreeMap<RangeNumber, (u32, u64)>;
 
 /// A segment whose header is valid.
 struct CheckedSegment<'m> {
@@ -194,8 +194,9 @@ fn check_segment<'m, D: Device>(
     let scan = with_segment(device, &name, |device, file, header| {
         let SegmentEntry { uuid, sequence, stream, .. } = *entry;
         expect_header(&header, &SegmentHeader { slot, uuid, store, sequence, stream, ..header })?;
-        let tail = tail.of(uuid);
-        scan_confirmed(device, file, &header, entry.sealed_len(), tail).map_err(|error| error.to_string())
+        let sealed_len = entry.sealed_len();
+        let input = ScanInput { uuid, sequence, segment_bytes: header.segment_bytes, sealed_len };
+        scan_confirmed(device, file, input, tail.of(uuid)).map_err(|error| error.to_string())
     });
     match scan {
         Ok((scan, ranges, tail_from)) => {
@@ -245,19 +246,18 @@ fn expect_header(header: &SegmentHeader, expected: &SegmentHeader) -> Result<(),
 }
 
 /// The report of a scan, the records per local number, and the offset of the first byte that only the tail file has.
-type ScannedSegment = (ScanReport, RangeCounts, u32);
+pub(crate) type ScannedSegment = (ScanReport, RangeCounts, u32);
 
 /// Scans a segment, a second time if one misdirected read has hidden its end.
-fn scan_confirmed<D: Device>(
+pub(crate) fn scan_confirmed<D: Device>(
     device: &mut D,
     file: FileId,
-    header: &SegmentHeader,
-    sealed_len: Option<u32>,
+    input: ScanInput,
     tail: Option<Arc<SegmentTail>>,
 ) -> Result<ScannedSegment, DeviceError> {
-    let scanned = scan(device, file, header, sealed_len, tail.clone())?;
+    let scanned = scan(device, file, input, tail.as_deref())?;
     match frame_at_end(device, file, &scanned.0, tail.as_deref())? {
-        Some(_) => scan(device, file, header, sealed_len, tail),
+        Some(_) => scan(device, file, input, tail.as_deref()),
         None => Ok(scanned),
     }
 }
@@ -265,21 +265,19 @@ fn scan_confirmed<D: Device>(
 fn scan<D: Device>(
     device: &mut D,
     file: FileId,
-    header: &SegmentHeader,
-    sealed_len: Option<u32>,
-    tail: Option<Arc<SegmentTail>>,
+    input: ScanInput,
+    tail: Option<&SegmentTail>,
 ) -> Result<ScannedSegment, DeviceError> {
-    let mut ranges = RangeCounts::new();
-    let SegmentHeader { uuid, sequence, segment_bytes, .. } = *header;
-    let mut scanner = Scanner::new(ScanInput { uuid, sequence, segment_bytes, sealed_len });
+    let (mut scanner, mut ranges) = (Scanner::new(input), RangeCounts::new());
+    let ScanInput { segment_bytes, sealed_len, .. } = input;
     let file_bytes = device.len(file)?.min(u64::from(segment_bytes)) as u32;
-    let tail_end = tail.as_ref().and_then(|tail| tail.extent()).map_or(0, |(_, end)| end);
+    let tail_end = tail.and_then(SegmentTail::extent).map_or(0, |(_, end)| end);
     let end = sealed_len.unwrap_or(segment_bytes).min(file_bytes.max(tail_end));
     let (mut at, mut tail_from) = (FRAMES_OFFSET, None);
     while at < end {
         let len = (end - at).min(READ_BYTES).next_multiple_of(PAGE_BYTES as u32);
         let mut buf = Io::new(device).read(file, u64::from(at), len as usize, IoClass::Verification)?;
-        if let Some(tail) = &tail {
+        if let Some(tail) = tail {
             tail_from = tail_from.or(tail.lay_over(u64::from(at), &mut buf));
         }
         scanner.push(&buf, &mut |offset: u32, stored: &Stored<'_>| {

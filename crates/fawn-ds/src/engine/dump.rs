@@ -16,7 +16,7 @@ use fawn_types::{KeyHash, TimeMs};
 /// Reads of 1 MiB in flight.
 const READS_IN_FLIGHT: usize = 4;
 
-/// A part of a file without intact records.
+/// A part of a file whose records, or some of them, are lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LostPart {
     /// The segment's file.

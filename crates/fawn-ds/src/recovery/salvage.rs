@@ -17,8 +17,9 @@ use crate::format::manifest::{
 };
 use crate::format::record::{RecordKind, Stored};
 use crate::format::run;
-use crate::format::scan::{ScanInput, Scanner};
+use crate::format::scan::ScanInput;
 use crate::format::segment::{self, SegmentHeader, StreamKind};
+use crate::format::tail;
 use crate::format::walk::{RecordWalk, WalkInput, WalkReport};
 use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, StoreUuid};
 use crate::index::PointerWidth;
@@ -35,7 +36,8 @@ use std::collections::BTreeSet;
 pub struct SalvageReport {
     /// The check's findings, notes among them.
     pub findings: Vec<CheckFinding>,
-    /// Listed segments and runs that are missing or cannot be opened, and runs that the manifest may have lost.
+    /// Listed segments and runs that are missing or cannot be opened, runs that the manifest may have lost, and segments of
+    /// which two reads returned other records.
     pub missing: Vec<LostPart>,
 }
 
@@ -43,7 +45,7 @@ impl SalvageReport {
     /// Whether acknowledged data may be lost.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity == Severity::Damage)
+        !self.missing.is_empty() || self.findings.iter().any(|finding| finding.severity == Severity::Damage)
     }
 }
 
@@ -54,10 +56,12 @@ struct FoundSegment {
     name: String,
     file: FileId,
     entry: SegmentEntry,
-    /// The check found damage in it, or the manifest does not list it.
+    /// The check found damage in it, or had no manifest that lists it.
     is_damaged: bool,
     /// End of the bytes to take records from.
     end: u32,
+    /// The records and gaps that the survey found in them.
+    surveyed: WalkReport,
 }
 
 /// Opens the store in the device's directory read-only, a damaged one as far as it can be read; returns the damage.
@@ -108,12 +112,19 @@ impl<D: Device> Engine<D> {
         let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
         options.segment_bytes = identity.segment_bytes;
         adopt_segments(&mut state, &headers, identity);
-        let mut found = open_segments(&mut device, &state, &names, &headers, &findings);
-        let missing = forget_missing(&mut state, &found);
+        let damaged = findings.iter().filter(|finding| finding.severity == Severity::Damage);
+        let damaged: BTreeSet<&str> = damaged.map(|finding| &finding.file[..]).collect();
+        let is_damaged = |name: &str| !has_manifest || damaged.contains(name);
+        let mut found = open_segments(&mut device, &state, &names, &headers, is_damaged);
+        let mut missing = forget_missing(&mut state, &found);
         // Without a manifest nothing tells which frames of the tail file are cut off. An unreadable one is lost.
-        let tail = has_manifest.then(|| TailFrames::read(&mut device, &state).ok()).flatten().unwrap_or_default();
-        let unlisted_runs = unlisted_runs(&state, &names, &findings, has_manifest);
-        let numbers = survey(&mut device, &mut found, &tail, identity.segment_bytes);
+        let tail = match TailFrames::read(&mut device, &state) {
+            Err(error) if !is_damaged(tail::FILE_NAME) => return Err(error.into()),
+            Ok(tail) if has_manifest => tail,
+            Ok(_) | Err(_) => TailFrames::default(),
+        };
+        let unlisted_runs = unlisted_runs(&state, &names, is_damaged);
+        let numbers = survey(&mut device, &mut found, &tail, identity.segment_bytes)?;
         adopt_numbers(&mut state, numbers);
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let manifest = ManifestFile::for_reading(header, state);
@@ -125,31 +136,33 @@ impl<D: Device> Engine<D> {
             // it may have a newer record or delete whose segment is gone, and the log's records hide those of runs.
             found.iter_mut().for_each(|segment| segment.entry.is_sorted = false);
         }
-        engine.take_records(&found)?;
-        engine.missing =
-            findings.iter().find(|finding| finding.severity == Severity::Damage).map(|finding| EngineError::Corrupt {
-                file: finding.file.clone(),
-                offset_bytes: u32::try_from(finding.offset_bytes).unwrap_or(u32::MAX),
-                detail: "the key is not in what is left of the log; it may have been in the corrupt part".to_owned(),
-            });
+        let lost_runs = lost_runs.into_iter().map(|(file, _)| file).chain(unlisted_runs);
+        missing.extend(lost_runs.map(|file| LostPart { file, from_bytes: 0, to_bytes: 0, records: None }));
+        missing.extend(engine.take_records(&found)?);
+        let first_damage = findings.iter().find(|finding| finding.severity == Severity::Damage);
+        let first_damage = first_damage.map(|finding| (&finding.file, finding.offset_bytes));
+        let first_damage = first_damage.or(missing.first().map(|lost| (&lost.file, u64::from(lost.from_bytes))));
+        engine.missing = first_damage.map(|(file, offset_bytes)| EngineError::Corrupt {
+            file: file.clone(),
+            offset_bytes: u32::try_from(offset_bytes).unwrap_or(u32::MAX),
+            detail: "the key is not in what is left of the log; it may have been in the corrupt part".to_owned(),
+        });
         engine.finish_ranges(&mut OpenReport::default());
         StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
         engine.hold_left_tail();
-        let lost_runs = lost_runs.into_iter().map(|(file, _)| file).chain(unlisted_runs);
-        let lost = lost_runs.map(|file| LostPart { file, from_bytes: 0, to_bytes: 0, records: None });
-        let missing = missing.into_iter().chain(lost).collect();
         Ok((engine, SalvageReport { findings, missing }))
     }
 
-    /// Builds the index from the records of all segments, in log order.
-    fn take_records(&mut self, found: &[FoundSegment]) -> Result<(), OpenError> {
+    /// Builds the index from the records of all segments, in log order. Returns the segments of which the survey found other
+    /// records: what one of the two reads did not return is in no index, so a dump would pass it.
+    fn take_records(&mut self, found: &[FoundSegment]) -> Result<Vec<LostPart>, OpenError> {
         for FoundSegment { slot, name, file, entry, end, .. } in found {
             let mut segment = Segment::new((*slot, entry.sequence), entry.uuid, entry.stream, *file, name.clone());
             segment.end = *end;
             (segment.is_sorted, segment.is_cleaned) = (entry.is_sorted, entry.is_sorted);
             self.segments.insert(segment);
         }
-        let mut builder = IndexBuilder::new(self);
+        let (mut builder, mut unstable) = (IndexBuilder::new(self), Vec::new());
         for segment in found {
             let mut walk = RecordWalk::new(segment.walk_input());
             let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
@@ -162,9 +175,13 @@ impl<D: Device> Engine<D> {
                     builder.resolve()?;
                 }
             }
-            walk.finish(&mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
+            let walked = walk.finish(&mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
+            if walked != segment.surveyed {
+                let (file, from_bytes, to_bytes) = (segment.name.clone(), FRAMES_OFFSET, segment.end);
+                unstable.push(LostPart { file, from_bytes, to_bytes, records: None });
+            }
         }
-        builder.finish().map(drop)
+        builder.finish().map(|_| unstable)
     }
 }
 
@@ -192,6 +209,8 @@ fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Vec<(String, 
         let bytes = Io::new(device).read(file, 0, segment::HEADER_BYTES, IoClass::Recovery);
         device.close(file);
         let header = bytes.ok().and_then(|bytes| segment::decode(&bytes).ok());
+        // A misdirected read returns another segment's.
+        let header = header.filter(|header| segment::file_name(header.slot, header.uuid) == *name);
         headers.extend(header.map(|header| (name.clone(), header)));
     }
     headers
@@ -253,19 +272,19 @@ fn open_segments<D: Device>(
     state: &ManifestState,
     names: &[String],
     headers: &[(String, SegmentHeader)],
-    findings: &[CheckFinding],
+    is_damaged: impl Fn(&str) -> bool,
 ) -> Vec<FoundSegment> {
     let mut found = Vec::new();
     for (&slot, entry) in &state.segments {
         // An adopted segment may be in another slot than its name says.
         let named = headers.iter().find(|(_, header)| header.uuid == entry.uuid).map(|(name, _)| name.clone());
         let name = named.unwrap_or_else(|| segment::file_name(slot, entry.uuid));
-        let is_in = |finding: &CheckFinding| finding.severity == Severity::Damage && finding.file == name;
-        let is_damaged = findings.iter().any(is_in);
+        let is_damaged = is_damaged(&name);
         if names.contains(&name)
             && let Ok(file) = device.open(&name)
         {
-            found.push(FoundSegment { slot, name, file, entry: entry.clone(), is_damaged, end: FRAMES_OFFSET });
+            let (entry, end, surveyed) = (entry.clone(), FRAMES_OFFSET, WalkReport::default());
+            found.push(FoundSegment { slot, name, file, entry, is_damaged, end, surveyed });
         }
     }
     // As an open does: survivors first.
@@ -288,54 +307,46 @@ fn forget_missing(state: &mut ManifestState, found: &[FoundSegment]) -> Vec<Lost
 
 /// Runs that the manifest's lost part may have listed. Their records cannot be taken: the secret that orders them, the
 /// runs' ages, or the merges that replaced them are lost with it.
-fn unlisted_runs(
-    state: &ManifestState,
-    names: &[String],
-    findings: &[CheckFinding],
-    has_manifest: bool,
-) -> Vec<String> {
-    let is_lost = |name: &&String| {
-        let is_listed = state.runs.iter().any(|entry| run::file_name(entry.uuid) == **name);
-        // The check decides whether an unlisted run is an orphan of a crash.
-        let is_damage = |finding: &CheckFinding| finding.severity == Severity::Damage && finding.file == **name;
-        run::is_file_name(name) && !is_listed && (!has_manifest || findings.iter().any(is_damage))
-    };
+fn unlisted_runs(state: &ManifestState, names: &[String], is_damaged: impl Fn(&str) -> bool) -> Vec<String> {
+    let listed: BTreeSet<String> = state.runs.iter().map(|entry| run::file_name(entry.uuid)).collect();
+    // The check decides whether an unlisted run is an orphan of a crash.
+    let is_lost = |name: &&String| run::is_file_name(name) && !listed.contains(*name) && is_damaged(name);
     names.iter().filter(is_lost).cloned().collect()
 }
 
-/// Finds the segments' ends, and the local numbers of their records.
+/// Finds the segments' ends and records, and the local numbers of these.
 fn survey<D: Device>(
     device: &mut D,
     found: &mut [FoundSegment],
     tail: &TailFrames,
     segment_bytes: u32,
-) -> BTreeSet<RangeNumber> {
+) -> Result<BTreeSet<RangeNumber>, OpenError> {
     let mut numbers = BTreeSet::new();
     for segment in found {
-        segment.end = segment.entry.sealed_len().unwrap_or(segment_bytes);
+        let SegmentEntry { uuid, sequence, .. } = segment.entry;
+        let (sealed_len, tail) = (segment.entry.sealed_len(), tail.of(uuid));
+        if sealed_len.is_none() && !segment.is_damaged {
+            // Its end is an open's to judge: an unfinished frame was never acknowledged. The check could read all of it.
+            let input = ScanInput { uuid, sequence, segment_bytes, sealed_len };
+            let (scan, ranges, _) = check::scan_confirmed(device, segment.file, input, tail)?;
+            numbers.extend(ranges.into_keys());
+            segment.end = scan.valid_len;
+            segment.surveyed.facts = scan.facts;
+            continue;
+        }
+        segment.end = sealed_len.unwrap_or(segment_bytes);
         let mut note = |_: u32, stored: &Stored<'_>| {
             numbers.insert(stored.envelope.number);
         };
         let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
-        let reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery);
-        let mut reads = reads.overlaid_by(tail.of(segment.entry.uuid));
-        if segment.is_damaged || segment.entry.seal.is_some() {
-            let mut walk = RecordWalk::new(segment.walk_input());
-            while let Some(buf) = reads.next(device) {
-                walk.push(&buf, &mut note);
-            }
-            let _: WalkReport = walk.finish(&mut note);
-            continue;
-        }
-        // Its end is an open's to judge: an unfinished frame was never acknowledged.
-        let SegmentEntry { uuid, sequence, .. } = segment.entry;
-        let mut scanner = Scanner::new(ScanInput { uuid, sequence, segment_bytes, sealed_len: None });
+        let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).overlaid_by(tail);
+        let mut walk = RecordWalk::new(segment.walk_input());
         while let Some(buf) = reads.next(device) {
-            scanner.push(&buf, &mut note);
+            walk.push(&buf, &mut note);
         }
-        segment.end = scanner.finish().valid_len;
+        segment.surveyed = walk.finish(&mut note);
     }
-    numbers
+    Ok(numbers)
 }
 
 /// Gives ranges to the numbers that the manifest has lost.

@@ -4,6 +4,7 @@ use fawn_ds::internals::format::record::{RecordKind, Stored};
 use fawn_ds::internals::format::segment;
 use fawn_ds::internals::format::walk::{RecordWalk, WalkInput, WalkReport};
 use fawn_ds::internals::{DumpReport, LostPart, OpenError, Options, open_for_salvage};
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{IoClass, SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
@@ -35,8 +36,14 @@ fn put(key: u32, value: &[u8]) -> TestWrite {
 
 /// Several segments with several records a frame, overwrites and deletes among them, after a clean shutdown.
 fn store() -> SimDisk {
+    let (disk, node) = running(Durability::Sync);
+    drop(node.engine.close().unwrap());
+    disk
+}
+
+fn running(durability: Durability) -> (SimDisk, TestNode) {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(durability), Now::at(1)).unwrap();
     for round in 0..90u32 {
         for i in 0..5 {
             let key = round * 3 + i;
@@ -48,8 +55,7 @@ fn store() -> SimDisk {
         }
         node.settle();
     }
-    drop(node.engine.close().unwrap());
-    disk
+    (disk, node)
 }
 
 fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
@@ -108,8 +114,12 @@ fn newest<'r>(records: impl Iterator<Item = &'r PlacedRecord>) -> Content {
 }
 
 fn open(disk: &SimDisk, now: Now) -> Result<Dumped, OpenError> {
+    open_each(now, || SimDevice::attach(disk))
+}
+
+fn open_each(now: Now, mut device: impl FnMut() -> SimDevice) -> Result<Dumped, OpenError> {
     let options = Options { secret: None, ..small(Durability::Sync) };
-    let (mut engine, found) = open_for_salvage(|| Ok(SimDevice::attach(disk)), &options, now)?;
+    let (mut engine, found) = open_for_salvage(|| Ok(device()), &options, now)?;
     let mut content = Content::new();
     let report = engine.dump(|_, record| {
         let before = content.insert(record.key.to_vec(), record.value.to_vec());
@@ -325,6 +335,56 @@ fn a_place_that_becomes_unreadable_after_the_open_is_a_loss() {
     assert!(lost.is_some_and(|lost| lost >= report.unread), "old versions of keys are among them: {report:?}");
 }
 
+/// A sound store whose first opening failed for a moment, with these faults of the salvage's reads.
+fn salvage_with(disk: &SimDisk, faults: &[(u64, DeviceFault)]) -> Result<Dumped, OpenError> {
+    let mut attempts = 0;
+    let dumped = open_each(Now::at(1_000), || {
+        attempts += 1;
+        disk.clear_faults();
+        match attempts {
+            1 => disk.fail_nth(OpKind::Read, 1, DeviceFault::Fail),
+            _ => faults.iter().for_each(|(nth, fault)| disk.fail_nth(OpKind::Read, *nth, fault.clone())),
+        }
+        SimDevice::attach(disk)
+    });
+    disk.clear_faults();
+    assert_eq!(attempts, 2);
+    dumped
+}
+
+#[test]
+fn reads_of_a_salvage_that_fail_once_hide_no_record_unreported() {
+    for (durability, is_closed) in
+        [(Durability::Sync, true), (Durability::Sync, false), (Durability::EverySecond, false)]
+    {
+        let (disk, node) = running(durability);
+        match is_closed {
+            true => drop(node.engine.close().unwrap()),
+            false => drop(node),
+        }
+        disk.kill(1);
+        let before = disk.counted(OpKind::Read);
+        let whole = salvage_with(&disk, &[]).unwrap();
+        let reads = disk.counted(OpKind::Read) - before;
+        assert!(!whole.is_damaged && whole.report.lost.is_empty() && whole.content.len() > 400);
+        let misdirected = |page: u64| DeviceFault::Misdirect { name: None, offset: page * 4096 };
+        let faults = (1..reads).flat_map(|nth| {
+            let failed = vec![(nth, DeviceFault::Fail), (nth + 1, DeviceFault::Fail)];
+            [vec![(nth, misdirected(0))], vec![(nth, misdirected(3))], failed]
+        });
+        let (mut complete, mut reported) = (0, 0);
+        for faults in faults {
+            let Ok(Dumped { content, report, is_damaged, .. }) = salvage_with(&disk, &faults) else { continue };
+            let is_reported = is_damaged || !report.lost.is_empty() || report.unread > 0;
+            let context = format!("{durability:?}, closed {is_closed}, {faults:?} of {reads} reads");
+            assert!(is_reported || content == whole.content, "{context}: {} keys", content.len());
+            complete += u32::from(!is_reported);
+            reported += u32::from(is_reported);
+        }
+        assert!(complete > 0 && reported > 0, "{complete} complete, {reported} reported");
+    }
+}
+
 #[test]
 fn a_truncated_segment_loses_its_end_and_no_more() {
     let disk = store();
@@ -335,6 +395,23 @@ fn a_truncated_segment_loses_its_end_and_no_more() {
         let end = frames(&intact).last().unwrap().1 as u64;
         damaged(&disk, &records, (&file, len as u64..end), || disk.put(&file, &intact[..len]));
         disk.put(&file, &intact);
+    }
+}
+
+#[test]
+fn damage_in_a_segment_of_a_store_without_a_manifest_loses_the_record_there_and_no_other() {
+    let disk = store();
+    let records = records(&disk);
+    fawn_flash::Device::unlink(&mut SimDevice::attach(&disk), "manifest").unwrap();
+    for file in segments(&disk) {
+        let in_file: Vec<_> = records.iter().filter(|record| record.file == file && record.value.is_some()).collect();
+        let Some(hit) = in_file.get(in_file.len() / 3) else { continue };
+        disk.flip_bits(&file, hit.bytes.start + 50, 1);
+        let dumped = dump(&disk);
+        let left = records.iter().filter(|record| record.file != file || record.bytes != hit.bytes);
+        assert!(dumped.content == newest(left), "{file} {:?}: {} keys", hit.bytes, dumped.content.len());
+        assert!(dumped.is_damaged && !dumped.report.lost.is_empty());
+        disk.flip_bits(&file, hit.bytes.start + 50, 1);
     }
 }
 
