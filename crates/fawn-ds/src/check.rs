@@ -408,15 +408,16 @@ fn check_unlisted<D: Device>(
     report: &mut CheckReport,
 ) {
     let state = &decoded.state;
-    let is_listed =
-        |name: &str| state.segments.iter().any(|(&slot, entry)| segment::file_name(slot, entry.uuid) == name);
-    for name in names {
-        let mut checkpoints = state.checkpoints.iter().map(|entry| checkpoint::file_name(entry.uuid));
-        if checkpoint::is_file_name(name) && checkpoints.all(|listed| listed != *name) {
+    let segments = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid));
+    let checkpoints = state.checkpoints.iter().map(|entry| checkpoint::file_name(entry.uuid));
+    let runs = state.runs.iter().map(|entry| run::file_name(entry.uuid));
+    let listed: BTreeSet<String> = segments.chain(checkpoints).chain(runs).collect();
+    for name in names.iter().filter(|name| !listed.contains(*name)) {
+        if checkpoint::is_file_name(name) {
             report.add(Severity::Note, name, 0, "an unlisted checkpoint; the next open removes it");
         } else if name == manifest::NEW_FILE_NAME {
             report.add(Severity::Note, name, 0, "an unfinished rewrite of the manifest; the next open removes it");
-        } else if segment::is_file_name(name) && !is_listed(name) {
+        } else if segment::is_file_name(name) {
             let (severity, detail) = match holds_newer_data(device, name, decoded.header.store, state.last_sequence) {
                 Ok(true) => {
                     has_lost_end = true;
@@ -429,8 +430,7 @@ fn check_unlisted<D: Device>(
         }
     }
     // After the segments, which may show that the manifest lost its end.
-    let runs: BTreeSet<String> = state.runs.iter().map(|entry| run::file_name(entry.uuid)).collect();
-    for name in names.iter().filter(|name| run::is_file_name(name) && !runs.contains(*name)) {
+    for name in names.iter().filter(|name| run::is_file_name(name) && !listed.contains(*name)) {
         if has_lost_end {
             report.add(Severity::Damage, name, 0, LOST_RUN);
         } else {

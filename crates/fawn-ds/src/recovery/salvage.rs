@@ -21,7 +21,7 @@ use crate::format::scan::ScanInput;
 use crate::format::segment::{self, SegmentHeader, StreamKind};
 use crate::format::tail;
 use crate::format::walk::{RecordWalk, WalkInput, WalkReport};
-use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, StoreUuid};
+use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, SegmentUuid, StoreUuid};
 use crate::index::PointerWidth;
 use crate::log::segments::Segment;
 use crate::manifest_file::{ManifestFile, ManifestReadError};
@@ -29,7 +29,7 @@ use crate::options::Options;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use fawn_types::{ExpiryClock, HashSecret, KeyRange, Now, RangeId, Version};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The damage that an open for a salvage found; nothing in a sound store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -228,8 +228,9 @@ fn is_intact(error: &ManifestReadError) -> bool {
 
 /// A manifest without segments or ranges, for the store that most segments name.
 fn invent_manifest(headers: &[(String, SegmentHeader)]) -> Result<(ManifestHeader, ManifestState), OpenError> {
-    let count = |store: StoreUuid| headers.iter().filter(|(_, header)| header.store == store).count();
-    let Some((_, header)) = headers.iter().max_by_key(|(_, header)| count(header.store)) else {
+    let mut counts = BTreeMap::<StoreUuid, usize>::new();
+    headers.iter().for_each(|(_, header)| *counts.entry(header.store).or_default() += 1);
+    let Some((_, header)) = headers.iter().max_by_key(|(_, header)| counts.get(&header.store)) else {
         let detail = "missing or unreadable, and there is no segment with an intact header".to_owned();
         return Err(OpenError::Manifest { file: manifest::FILE_NAME.to_owned(), detail });
     };
@@ -275,12 +276,14 @@ fn open_segments<D: Device>(
     is_damaged: impl Fn(&str) -> bool,
 ) -> Vec<FoundSegment> {
     let mut found = Vec::new();
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let named: BTreeMap<SegmentUuid, &String> = headers.iter().map(|(name, header)| (header.uuid, name)).collect();
     for (&slot, entry) in &state.segments {
         // An adopted segment may be in another slot than its name says.
-        let named = headers.iter().find(|(_, header)| header.uuid == entry.uuid).map(|(name, _)| name.clone());
-        let name = named.unwrap_or_else(|| segment::file_name(slot, entry.uuid));
+        let name = named.get(&entry.uuid).map(|name| (*name).clone());
+        let name = name.unwrap_or_else(|| segment::file_name(slot, entry.uuid));
         let is_damaged = is_damaged(&name);
-        if names.contains(&name)
+        if names.contains(&name[..])
             && let Ok(file) = device.open(&name)
         {
             let (entry, end, surveyed) = (entry.clone(), FRAMES_OFFSET, WalkReport::default());
@@ -294,8 +297,8 @@ fn open_segments<D: Device>(
 
 /// Takes the segments that are not there from the list, and returns them.
 fn forget_missing(state: &mut ManifestState, found: &[FoundSegment]) -> Vec<LostPart> {
-    let is_missing = |slot: &u32| found.iter().all(|segment| segment.slot != *slot);
-    let missing = state.segments.extract_if(.., |slot, _| is_missing(slot));
+    let found: BTreeSet<u32> = found.iter().map(|segment| segment.slot).collect();
+    let missing = state.segments.extract_if(.., |slot, _| !found.contains(slot));
     let lost = missing.map(|(slot, entry)| LostPart {
         file: segment::file_name(slot, entry.uuid),
         from_bytes: FRAMES_OFFSET,
