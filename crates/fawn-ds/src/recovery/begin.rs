@@ -17,7 +17,7 @@ use fawn_types::Version;
 
 /// Longest piece in which unsynced frames are written again, bytes.
 const REWRITE_BYTES_MAX: u64 = 1 << 20;
-/// Reads of bytes that will be written again, until the disk returns those that were verified.
+/// Reads of bytes that a scan has verified, until the disk returns those that were verified.
 const VERIFIED_READS_MAX: u32 = 3;
 
 impl<D: Device> Engine<D> {
@@ -271,8 +271,8 @@ impl<D: Device> Engine<D> {
 }
 
 /// Reads the pages of `len` bytes of a scanned segment. They are as the scan has verified them: they will be written again,
-/// and a misdirected read would put other bytes in their place.
-fn read_verified<D: Device>(
+/// or read from memory without a checksum, and a misdirected read would put other bytes in their place.
+pub(super) fn read_verified<D: Device>(
     io: &mut Io<'_, D>,
     name: &str,
     scanned: &Scanned,

@@ -2,8 +2,11 @@
 //!
 //! A frame's bytes at an offset never change within a generation. So it does no harm to lay them over a segment that has
 //! them already; the scan then finds a longer log, and judges it as if it had been written.
+use super::Scanned;
+use super::begin::read_verified;
 use super::io::Io;
 use crate::engine::Engine;
+use crate::error::OpenError;
 use crate::format::frame::FrameHeader;
 use crate::format::manifest::{ManifestState, SegmentEntry};
 use crate::format::segment::StreamKind;
@@ -108,20 +111,18 @@ impl TailFrames {
 
 impl<D: Device> Engine<D> {
     /// Lookups of a store that is only read find the tail's frames in the window, as in the process that appended them.
-    pub(super) fn hold_left_tail(&mut self) {
-        let mut segments: Vec<_> = self.segments.iter().map(|segment| (segment.sequence, segment.slot)).collect();
-        segments.sort_unstable();
-        for (sequence, slot) in segments {
-            let segment = self.segments.expect(slot);
-            let Some(tail) = self.left_tail.of(segment.uuid) else { continue };
-            let (file, end) = (segment.file, segment.end);
-            let Some((first, _)) = tail.extent().filter(|(first, _)| *first < end) else { continue };
+    /// Records in the window are decoded without their checksums, so the pages are as the scan has verified them.
+    pub(super) fn hold_left_tail(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
+        for scanned in scanned {
+            let (slot, sequence, end) = (scanned.slot, scanned.entry.sequence, scanned.report.valid_len);
+            let extent = scanned.tail.as_ref().and_then(|tail| tail.extent());
+            let Some((first, _)) = extent.filter(|(first, _)| *first < end) else { continue };
             let base = first - first % PAGE_BYTES as u32;
-            let (len, offset) = ((end - base) as usize, u64::from(base));
-            let pages_bytes = len.next_multiple_of(PAGE_BYTES);
-            let mut buf = Io::new(&mut self.device).read_pages(file, offset, pages_bytes, IoClass::Recovery);
-            tail.lay_over(offset, &mut buf);
+            let (segment, len) = (self.segments.expect(slot), (end - base) as usize);
+            let place = (segment.file, u64::from(base), len);
+            let buf = read_verified(&mut Io::new(&mut self.device), &segment.name, scanned, place)?;
             self.streams[StreamKind::Foreground].window.push(Chunk { slot, sequence, base, len, buf: buf.into() });
         }
+        Ok(())
     }
 }

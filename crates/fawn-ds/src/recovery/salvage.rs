@@ -149,7 +149,6 @@ impl<D: Device> Engine<D> {
         });
         engine.finish_ranges(&mut OpenReport::default());
         StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
-        engine.hold_left_tail();
         Ok((engine, SalvageReport { findings, missing }))
     }
 

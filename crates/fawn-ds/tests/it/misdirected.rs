@@ -109,6 +109,33 @@ fn a_misdirected_read_hides_no_record_from_a_check_that_finds_no_damage() {
     assert!(sound > 30, "only {sound} sound checks");
 }
 
+/// The page in which the tail file's first frame begins has frames that the segment alone has.
+#[test]
+fn a_misdirected_read_of_a_read_only_opening_is_not_looked_up() {
+    let mut opened = 0;
+    for (page, nth) in [1, 2, 3, 11].into_iter().flat_map(|page| (1..20).map(move |nth| (page, nth))) {
+        let disk = SimDisk::new(SimOptions::instant(nth));
+        let mut node = TestNode::open(&disk, options(Durability::EverySecond), Now::at(1)).unwrap();
+        (0..5).for_each(|i| put(&mut node, &format!("key {i}")));
+        for _ in 0..10 {
+            node.now = node.now.plus_ms(500);
+            node.turn();
+        }
+        (5..12).for_each(|i| put(&mut node, &format!("key {i}")));
+        drop(node);
+        disk.kill(nth);
+        let options = Options { read_only: true, ..options(Durability::EverySecond) };
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset: page * 4096 });
+        let opening = TestNode::open_in_chain(&disk, options, Now::at(2));
+        disk.clear_faults();
+        let Some(mut node) = opening.ok().filter(|node| node.report.damage.is_empty()) else { continue };
+        opened += 1;
+        let missing: Vec<usize> = (0..12).filter(|i| !has(&mut node, &format!("key {i}"))).collect();
+        assert!(missing.is_empty(), "read {nth} from page {page}: keys {missing:?} are missing");
+    }
+    assert!(opened > 20, "only {opened} openings");
+}
+
 const BLOB: u32 = 100;
 
 /// A store whose manifest is longer than one read, with a newest blob in its last part.
