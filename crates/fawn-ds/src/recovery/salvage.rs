@@ -36,7 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct SalvageReport {
     /// The check's findings, notes among them.
     pub findings: Vec<CheckFinding>,
-    /// Listed segments and runs that are missing or cannot be opened, runs that the manifest may have lost, and segments of
+    /// Listed segments and runs that are missing or cannot be opened, files that the manifest may have lost, and segments of
     /// which two reads returned other records.
     pub missing: Vec<LostPart>,
 }
@@ -123,7 +123,7 @@ impl<D: Device> Engine<D> {
             Ok(tail) if has_manifest => tail,
             Ok(_) | Err(_) => TailFrames::default(),
         };
-        let unlisted_runs = unlisted_runs(&state, &names, is_damaged);
+        let lost_files = lost_files(&state, &names, &found, &missing, is_damaged);
         let numbers = survey(&mut device, &mut found, &tail, identity.segment_bytes)?;
         adopt_numbers(&mut state, numbers);
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
@@ -136,7 +136,7 @@ impl<D: Device> Engine<D> {
             // it may have a newer record or delete whose segment is gone, and the log's records hide those of runs.
             found.iter_mut().for_each(|segment| segment.entry.is_sorted = false);
         }
-        let lost_runs = lost_runs.into_iter().map(|(file, _)| file).chain(unlisted_runs);
+        let lost_runs = lost_runs.into_iter().map(|(file, _)| file).chain(lost_files);
         missing.extend(lost_runs.map(|file| LostPart { file, from_bytes: 0, to_bytes: 0, records: None }));
         missing.extend(engine.take_records(&found)?);
         let first_damage = findings.iter().find(|finding| finding.severity == Severity::Damage);
@@ -307,12 +307,22 @@ fn forget_missing(state: &mut ManifestState, found: &[FoundSegment]) -> Vec<Lost
     lost.collect()
 }
 
-/// Runs that the manifest's lost part may have listed. Their records cannot be taken: the secret that orders them, the
-/// runs' ages, or the merges that replaced them are lost with it.
-fn unlisted_runs(state: &ManifestState, names: &[String], is_damaged: impl Fn(&str) -> bool) -> Vec<String> {
-    let listed: BTreeSet<String> = state.runs.iter().map(|entry| run::file_name(entry.uuid)).collect();
-    // The check decides whether an unlisted run is an orphan of a crash.
-    let is_lost = |name: &&String| run::is_file_name(name) && !listed.contains(*name) && is_damaged(name);
+/// Files that the manifest's lost part may have listed, and from which no record is taken: segments without an intact
+/// header, and runs. Of runs the secret that orders them, their ages, or the merges that replaced them are lost with it.
+fn lost_files(
+    state: &ManifestState,
+    names: &[String],
+    found: &[FoundSegment],
+    missing: &[LostPart],
+    is_damaged: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let runs = state.runs.iter().map(|entry| run::file_name(entry.uuid));
+    let found = found.iter().map(|segment| segment.name.clone());
+    let missing = missing.iter().map(|lost| lost.file.clone());
+    let known: BTreeSet<String> = runs.chain(found).chain(missing).collect();
+    let has_records = |name: &str| run::is_file_name(name) || segment::is_file_name(name);
+    // The check decides whether an unlisted file is an orphan of a crash.
+    let is_lost = |name: &&String| has_records(name) && !known.contains(*name) && is_damaged(name);
     names.iter().filter(is_lost).cloned().collect()
 }
 

@@ -416,6 +416,20 @@ fn damage_in_a_segment_of_a_store_without_a_manifest_loses_the_record_there_and_
 }
 
 #[test]
+fn a_segment_that_nothing_names_any_more_is_reported_as_lost() {
+    let disk = store();
+    let records = records(&disk);
+    fawn_flash::Device::unlink(&mut SimDevice::attach(&disk), "manifest").unwrap();
+    for file in segments(&disk) {
+        disk.flip_bits(&file, 40, 1);
+        let dumped = dump(&disk);
+        assert!(dumped.content == newest(records.iter().filter(|record| record.file != file)), "{file}");
+        assert!(dumped.missing.iter().any(|lost| lost.file == file), "{file}: {:?}", dumped.missing);
+        disk.flip_bits(&file, 40, 1);
+    }
+}
+
+#[test]
 fn a_manifest_that_lost_anything_loses_no_record() {
     let disk = store();
     let expected = newest(records(&disk).iter());
