@@ -385,6 +385,19 @@ impl RangeState {
         }
     }
 
+    /// Drops retained records in segments before the one with this sequence number, up to the first needed one. Returns whether
+    /// any was dropped.
+    pub(crate) fn drop_retained_before(&mut self, sequence: u64, needed_from: Option<Version>) -> bool {
+        let count = self.retained.len();
+        let is_given_up = |oldest: &Retained| {
+            oldest.sequence < sequence && needed_from.is_none_or(|needed_from| oldest.version < needed_from)
+        };
+        while self.retained.front().is_some_and(is_given_up) {
+            self.drop_oldest_retained();
+        }
+        self.retained.len() < count
+    }
+
     pub(crate) fn drop_retained_through(&mut self, floor: Version) {
         while self.retained.front().is_some_and(|oldest| oldest.version <= floor) {
             self.drop_oldest_retained();

@@ -3,6 +3,7 @@ use super::fetch::{Expected, FetchResume, GATHER_BYTES_MAX, Hit, Probe, ReadSpan
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::format::record::{self, RecordRef};
+use crate::format::segment::StreamKind;
 use crate::range::Retained;
 use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -11,6 +12,11 @@ use fawn_types::{RangeId, Version};
 /// Maximum bytes per read of a replay, within what the page cache keeps of one read. If the last record of a batch is
 /// not in memory, the caller restarts at an earlier one, and then finds the others cached.
 const READ_AHEAD_BYTES_MAX: u32 = GATHER_BYTES_MAX as u32;
+
+/// Share of the capacity, one in so many, that retained records may take, as the log between the oldest of them and its end.
+const RETAINED_SHARE: u64 = 20;
+/// Segments of retained records that a store keeps in any case.
+const RETAINED_SEGMENTS_MIN: u64 = 2;
 
 /// Result of a replay step.
 #[derive(Debug)]
@@ -31,8 +37,8 @@ pub enum Replay {
 }
 
 impl<D: Device> Engine<D> {
-    /// Retains a range's records above `floor` for [`Engine::replay`]; older ones may go. The bound
-    /// [`crate::Options::retained_records_max`] takes precedence.
+    /// Retains a range's records above `floor` for [`Engine::replay`]; older ones may go. Two bounds take precedence:
+    /// [`crate::Options::retained_records_max`], and a twentieth of the capacity, but two segments at least.
     pub fn set_retain_floor(&mut self, range: RangeId, floor: Version) {
         let Ok(at) = self.range_at(range) else { return };
         let range = &mut self.ranges[at];
@@ -42,7 +48,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Keeps a range's records from this version on, also above the number of [`Engine::set_retained_max`]: their
-    /// results may be requested again after a restart. [`crate::Options::retained_records_max`] takes precedence.
+    /// results may be requested again after a restart. The bounds of [`Engine::set_retain_floor`] take precedence.
     pub fn set_needed_from(&mut self, range: RangeId, oldest: Option<Version>) {
         if let Ok(at) = self.range_at(range) {
             self.ranges[at].needed_from = oldest;
@@ -66,6 +72,45 @@ impl<D: Device> Engine<D> {
             self.ranges[at].bound_copied_results(records_max);
             self.release_held(at);
         }
+    }
+
+    /// Bounds the log that retained records keep, whatever its length in records. A member that missed more gets a full resync.
+    pub(crate) fn bound_retained_log(&mut self) {
+        let segments = (self.capacity_segments() / RETAINED_SHARE).max(RETAINED_SEGMENTS_MIN);
+        self.retain_newest_segments(usize::try_from(segments).unwrap_or(usize::MAX), false);
+    }
+
+    /// Gives up what is retained in sealed segments, because a write finds no space. Needed records stay: without their results
+    /// an operation could be applied twice. Returns whether any was given up.
+    pub(crate) fn give_up_retained(&mut self) -> bool {
+        let has_some = self.retain_newest_segments(1, true);
+        if has_some {
+            // The segments can be dropped or cleaned now: the write waits for that.
+            self.cleaner.note_change();
+        }
+        has_some
+    }
+
+    /// Drops retained records that are in none of the foreground's newest segments. Returns whether any was dropped.
+    ///
+    /// The segments are the same for all ranges: the few records of a slow range would otherwise keep many segments.
+    fn retain_newest_segments(&mut self, segments: usize, keeps_needed: bool) -> bool {
+        if self.ranges.iter().all(|range| range.retained.is_empty()) {
+            return false;
+        }
+        let foreground = self.segments.iter().filter(|segment| segment.stream == StreamKind::Foreground);
+        let mut sequences: Vec<u64> = foreground.map(|segment| segment.sequence).collect();
+        sequences.sort_unstable_by(|a, b| b.cmp(a));
+        let Some(&first) = sequences.get(segments - 1) else { return false };
+        let mut has_some = false;
+        for at in 0..self.ranges.len() {
+            let needed_from = self.ranges[at].needed_from.filter(|_| keeps_needed);
+            if self.ranges[at].drop_retained_before(first, needed_from) {
+                has_some = true;
+                self.release_held(at);
+            }
+        }
+        has_some
     }
 
     /// Visits a range's records after `after`, oldest first, committed or not, up to about `bytes_max` bytes of them.

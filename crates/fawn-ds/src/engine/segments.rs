@@ -27,14 +27,16 @@ const CERTIFY_BYTES: u64 = 1 << 10;
 const EDIT_BYTES: u64 = 256;
 
 impl<D: Device> Engine<D> {
-    fn no_segment(&self, kind: StreamKind, reserve: Reserve) -> EngineError {
+    fn no_segment(&mut self, kind: StreamKind, reserve: Reserve) -> EngineError {
         // While cleaning frees space, a write only has to wait, and so it does while overwritten records are being looked for. A
         // delete waits also while it gets a segment of the reserve, or the other stream does: they get theirs one by one.
         let is_prepared = !matches!(self.streams[kind].next, NextSegment::None) || self.is_listing();
         let is_ready_soon = reserve > Reserve::Puts && is_prepared && self.manifest.retry_at().is_none();
         let is_freeing = self.cleaner.is_freeing() || (self.drops.is_freeing() && self.manifest.retry_at().is_none());
         let is_full = self.full && !is_freeing && !self.is_verifying() && !is_ready_soon;
-        if is_full { EngineError::StoreFull } else { EngineError::Overloaded }
+        // Copies of cleaning have space of their own, so what is retained is given up for client writes only.
+        let is_refused = is_full && !(kind == StreamKind::Foreground && self.give_up_retained());
+        if is_refused { EngineError::StoreFull } else { EngineError::Overloaded }
     }
 
     /// Prepares a successor in time. On a full device the last part of the active segment is kept for deletes, because
@@ -336,7 +338,10 @@ impl<D: Device> Engine<D> {
         self.start_writes(kind);
         self.cleaner.note_change();
         match kind {
-            StreamKind::Foreground => (0..self.ranges.len()).try_for_each(|at| self.append_mark(at)),
+            StreamKind::Foreground => {
+                self.bound_retained_log();
+                (0..self.ranges.len()).try_for_each(|at| self.append_mark(at))
+            }
             StreamKind::Survivors => Ok(()),
         }
     }

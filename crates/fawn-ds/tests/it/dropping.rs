@@ -391,9 +391,14 @@ fn the_newest_record_of_a_sole_epoch_stays_though_it_is_dead() {
 /// Deletes fill the reserve of a full device. The records that they make dead are freed by a mark, which still fits.
 #[test]
 fn a_full_chained_store_gets_space_back_by_deletes() {
-    for seed in 0..6 {
+    for seed in 0..12 {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+        let (is_retained, is_needed) = (seed >= 6, seed >= 9);
+        if is_retained {
+            node.engine.set_retain_floor(RANGE, Version::ZERO);
+            node.engine.set_needed_from(RANGE, is_needed.then(|| version(1)));
+        }
         disk.set_capacity_bytes(Some((10 + seed % 3) * (64 << 10)));
         let mut puts = 0_u64;
         let mut seq = 0;
@@ -421,6 +426,12 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
             node.now = node.now.plus_ms(20);
             assert!(puts < 10_000, "seed {seed}: the device does not become full");
         }
+        // A segment has 65 of these records. Of two segments, the older one was given up before a write was refused, unless
+        // results in it are needed.
+        let progress = node.engine.progress(RANGE);
+        let retained = progress.committed.seq() - node.engine.replay_floor(RANGE).seq();
+        let expected = if is_needed { 66..=130 } else { 0..=65 };
+        assert!(expected.contains(&retained), "seed {seed}: {retained} records are retained");
         // As many deletes as fit, without a commit between them, so that no mark is written.
         let mut deleted = 0;
         while deleted < puts && write(&mut node, deleted, false).is_ok() {
@@ -442,6 +453,63 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
         }
         assert_eq!(write(&mut node, 99_999, true), Ok(()), "seed {seed}: {:?}", node.engine.segments_kept());
     }
+}
+
+/// Appends and commits a record. A store that is full fails the test.
+fn write(node: &mut TestNode, range: RangeId, record: &RecordRef<'_>) {
+    for _ in 0..5000 {
+        match node.engine.append(range, TestNode::hash(record.key), record) {
+            Err(EngineError::Overloaded) => {
+                node.turn();
+                node.now = node.now.plus_ms(1);
+            }
+            Ok(()) => {
+                node.turn();
+                node.now = node.now.plus_ms(5);
+                return node.engine.commit(range, node.engine.progress(range).synced);
+            }
+            Err(error) => panic!("{error} at {:?}: {:?}", record.version, node.engine),
+        }
+    }
+    panic!("the engine stays overloaded: {:?}", node.engine);
+}
+
+fn of_capacity(segments: u64) -> Options {
+    Options { capacity_bytes: Some(segments * (64 << 10)), ..chained(Durability::Sync) }
+}
+
+/// Members of a chain retain all that the bounds allow. What they retain must not fill the store.
+#[test]
+fn records_retained_for_retransmission_never_fill_a_store() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, of_capacity(16), Now::at(1)).unwrap();
+    node.engine.set_retain_floor(RANGE, Version::ZERO);
+    for seq in 1..=2000 {
+        write(&mut node, RANGE, &RecordRef::put(version(seq), b"key", &[7; 1500]));
+    }
+    // A twentieth of the capacity is less than a segment: two are kept in any case.
+    let floor = node.engine.replay_floor(RANGE);
+    assert!((1900..=1965).contains(&floor.seq()), "{floor:?}");
+}
+
+/// A slow range has a record in each segment that a busy one fills, then rests.
+#[test]
+fn a_slow_range_does_not_retain_the_segments_of_a_busy_one() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, of_capacity(16), Now::at(1)).unwrap();
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    node.engine.set_retain_floor(OTHER, Version::ZERO);
+    for seq in 1..=400 {
+        write(&mut node, RANGE, &RecordRef::put(version(seq), b"key", &[7; 9000]));
+        node.engine.set_retain_floor(RANGE, version(seq));
+        if seq <= 200 && seq % 5 == 0 {
+            write(&mut node, OTHER, &RecordRef::put(version(seq / 5), b"slow", b"value"));
+        }
+    }
+    assert_eq!(node.engine.replay_floor(OTHER), version(40));
+    assert_eq!(node.engine.segments_kept().get(&KeepReason::Retained), None, "{:?}", node.engine.segments_kept());
+    let found = node.get(b"key", View::Committed).unwrap();
+    assert_eq!(found.map(|entry| entry.version), Some(version(400)));
 }
 
 /// A clear that the manifest lists hides nothing, also after an opening: its segment goes although older records are left.
