@@ -32,7 +32,8 @@ impl<D: Device> Engine<D> {
         // delete waits also while it gets a segment of the reserve, or the other stream does: they get theirs one by one.
         let is_prepared = !matches!(self.streams[kind].next, NextSegment::None) || self.is_listing();
         let is_ready_soon = reserve > Reserve::Puts && is_prepared && self.manifest.retry_at().is_none();
-        let is_freeing = self.cleaner.is_freeing() || (self.drops.is_freeing() && self.manifest.retry_at().is_none());
+        let is_freeing =
+            self.cleaner.is_freeing(self.now.mono) || (self.drops.is_freeing() && self.manifest.retry_at().is_none());
         let is_full = self.full && !is_freeing && !self.is_verifying() && !is_ready_soon;
         // Copies of cleaning have space of their own, so what is retained is given up for client writes only.
         let is_refused = is_full && !(kind == StreamKind::Foreground && self.give_up_retained());

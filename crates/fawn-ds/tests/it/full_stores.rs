@@ -87,6 +87,27 @@ fn a_full_store_refuses_puts_while_reads_hang() {
     assert!(node.get(&put(0, 0).key, View::Committed).unwrap().is_none());
 }
 
+/// A put waits while cleaning makes space, but not for a read of it that hangs.
+#[test]
+fn a_full_store_refuses_puts_while_a_read_for_cleaning_hangs() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, 16, 1_000_000);
+    disk.hang(OpKind::Read);
+    let mut count = 0;
+    // The one that is overwritten is always in memory: hardly anything but cleaning reads.
+    while attempt(&mut node, put(count, 300)) && attempt(&mut node, put(u64::MAX, 300)) {
+        count += 1;
+        assert!(count < 10_000, "the store does not become full");
+    }
+    let verifications = node.engine.log_report().verifications_queued;
+    assert_eq!(disk.hung() as u64, verifications + 1, "cleaning reads: {:?}", node.engine);
+    disk.release_hung();
+    write_all(&mut node, &(count..count + 200).collect::<Vec<_>>(), "puts after the hang", |key| put(key, 300))
+        .unwrap();
+    node.settle();
+    assert!((0..count + 200).all(|key| node.get(&put(key, 0).key, View::Committed).unwrap().is_some()));
+}
+
 /// While the names of new segments are not synced, writes wait at the end of the active one. Reads do not wait.
 #[test]
 fn a_store_whose_directory_hangs_serves_again_once_it_does_not() {

@@ -59,7 +59,7 @@ impl<D: Device> Engine<D> {
         // A retired range's records are synced, but for survivors, so they are in frames that are written whole.
         let end = self.segments.expect(slot).end.min(self.written_frames_end(slot));
         self.segments.expect_mut(slot).pins += 1;
-        self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::File(Vec::new())));
+        self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::File(Vec::new()), self.now.mono));
         true
     }
 

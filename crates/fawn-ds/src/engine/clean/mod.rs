@@ -23,7 +23,7 @@ use crate::log::LogPosition;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord};
 pub(super) use copy::Cleaned;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Version};
+use fawn_types::{KeyHash, MonoMs, Version};
 use pace::Pace;
 pub(super) use pace::{CLEANED_SEGMENTS_MIN, only_reserve_left};
 use smallvec::SmallVec;
@@ -86,9 +86,9 @@ impl Cleaner {
         kind == StreamKind::Foreground && self.needs_sync
     }
 
-    /// Whether cleaning is expected to free space: writes need only wait for it.
-    pub(crate) fn is_freeing(&self) -> bool {
-        self.victim.is_some() || self.pace.due_at.is_some()
+    /// Whether cleaning is expected to free space: writes need only wait for it. A search that is due comes after the victim.
+    pub(crate) fn is_freeing(&self, now: MonoMs) -> bool {
+        self.victim.as_ref().map_or(self.pace.due_at.is_some(), |victim| victim.is_progressing(now))
     }
 
     /// Segments above the target at the last search for a victim.
@@ -144,7 +144,7 @@ impl<D: Device> Engine<D> {
         }
         if let Some((slot, id)) = self.choose_to_sort() {
             let end = self.segments.expect(slot).end;
-            self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::Sort(id)));
+            self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::Sort(id), self.now.mono));
             return true;
         }
         self.choose_victim() || (may_file && self.choose_to_file())
@@ -160,6 +160,9 @@ impl<D: Device> Engine<D> {
             }
             prefetched -= 1;
             self.move_survivor(&next);
+            if let Some(victim) = &mut self.cleaner.victim {
+                victim.note_progress(self.now.mono);
+            }
         }
     }
 

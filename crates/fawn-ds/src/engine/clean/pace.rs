@@ -265,7 +265,7 @@ impl<D: Device> Engine<D> {
         }
         let segment = self.segments.expect_mut(slot);
         segment.pins += 1;
-        self.cleaner.victim = Some(Victim::new(slot, segment.end, VictimPurpose::Clean));
+        self.cleaner.victim = Some(Victim::new(slot, segment.end, VictimPurpose::Clean, now));
         true
     }
 

@@ -17,6 +17,8 @@ use fawn_types::{KeyHash, MonoMs};
 
 /// Length of a read, bytes; a longer record gets a read of its own length.
 const READ_BYTES: u32 = 512 << 10;
+/// Time without progress for which writes of a full store wait for a victim, ms.
+const PROGRESS_MS_MAX: u64 = 1_000;
 
 /// Purpose for which a segment is read.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub(super) struct Victim {
     /// Records before this offset were prefetched.
     prefetched_to: u32,
     is_reading: bool,
+    /// Time when a read of it last ended, a record was last cleaned, or an index entry last moved.
+    progressed_at: MonoMs,
     /// The last poll has ended its step, with credit left.
     has_next_step: bool,
     /// Records that had to stay.
@@ -60,7 +64,7 @@ pub(super) struct Victim {
 }
 
 impl Victim {
-    pub(super) fn new(slot: u32, end: u32, purpose: VictimPurpose) -> Self {
+    pub(super) fn new(slot: u32, end: u32, purpose: VictimPurpose, now: MonoMs) -> Self {
         let at = FRAMES_OFFSET;
         Self {
             purpose,
@@ -72,6 +76,7 @@ impl Victim {
             chunk: None,
             prefetched_to: at,
             is_reading: false,
+            progressed_at: now,
             has_next_step: false,
             stays: 0,
             stays_ms: 0,
@@ -92,6 +97,15 @@ impl Victim {
 
     pub(super) const fn is_reading(&self) -> bool {
         self.is_reading
+    }
+
+    /// Whether it has progressed a short time ago. Otherwise the device may hang.
+    pub(super) fn is_progressing(&self, now: MonoMs) -> bool {
+        now.ms_since(self.progressed_at) < PROGRESS_MS_MAX
+    }
+
+    pub(super) const fn note_progress(&mut self, now: MonoMs) {
+        self.progressed_at = now;
     }
 
     pub(super) const fn has_next_step(&self) -> bool {
@@ -143,7 +157,11 @@ impl<D: Device> Engine<D> {
         if victim.is_given_up && victim.is_filed() {
             return self.release_victim(&victim);
         }
+        let at = victim.at;
         let pause = self.walk(&mut victim);
+        if victim.at > at {
+            victim.note_progress(self.now.mono);
+        }
         if !matches!(pause, Pause::NoRoom(_)) {
             (victim.room_at, victim.room_attempts) = (None, 0);
         }
@@ -155,7 +173,9 @@ impl<D: Device> Engine<D> {
             Pause::NoRoom(len) if self.has_no_room_for_copy(len) => return self.give_up_victim(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
             Pause::NoRoom(_) => victim.wait_for_room(self.now.mono),
-            Pause::OutOfCredit | Pause::StepEnded | Pause::Unsorted | Pause::Unmoved | Pause::Undurable => {}
+            // The writes of the job are the victim's progress meanwhile.
+            Pause::Unsorted => victim.note_progress(victim.progressed_at.max(self.sorted.worked_at())),
+            Pause::OutOfCredit | Pause::StepEnded | Pause::Unmoved | Pause::Undurable => {}
         }
         self.cleaner.victim = Some(victim);
     }
@@ -327,6 +347,7 @@ impl<D: Device> Engine<D> {
             self.sorted.note_work(self.now.mono, len as u64);
         }
         victim.is_reading = false;
+        victim.note_progress(self.now.mono);
         match (result, buf) {
             (Ok(_), Some(buf)) => {
                 self.stats.cleaning_read_bytes += len as u64;

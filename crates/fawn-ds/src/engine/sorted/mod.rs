@@ -133,6 +133,11 @@ impl SortedTier {
         self.hold.work_bytes += bytes;
     }
 
+    /// Time of the last such event.
+    pub(crate) const fn worked_at(&self) -> fawn_types::MonoMs {
+        self.hold.worked_at
+    }
+
     /// Memory of the runs' fences and filters, bytes.
     pub(crate) fn runs_bytes(&self) -> usize {
         self.runs.iter().map(|listed| listed.run.memory_bytes()).sum()

@@ -78,15 +78,15 @@ fn the_unlink_of_a_run_makes_a_search_for_a_victim_due() {
     store.make_runs(1);
     (0..50).for_each(|_| store.turn());
     let is_due = |store: &SmallStore| store.engine.upkeep_at() == Some(store.engine.now.mono);
-    assert!(!is_due(&store) && !store.engine.cleaner.is_freeing(), "{:?}", store.engine);
+    assert!(!is_due(&store) && !store.engine.cleaner.is_freeing(store.engine.now.mono), "{:?}", store.engine);
     let id = store.engine.sorted.runs[0].id;
     assert!(store.engine.pin_run(id).is_some());
     store.engine.retire_runs(&[id]);
     store.engine.unlink_runs();
-    assert!(!store.engine.cleaner.is_freeing(), "a read keeps the file");
+    assert!(!store.engine.cleaner.is_freeing(store.engine.now.mono), "a read keeps the file");
     store.engine.unpin_run(id);
     store.engine.unlink_runs();
-    assert!(is_due(&store) && store.engine.cleaner.is_freeing(), "{:?}", store.engine);
+    assert!(is_due(&store) && store.engine.cleaner.is_freeing(store.engine.now.mono), "{:?}", store.engine);
 }
 
 /// Puts a new key with a value of this length.
