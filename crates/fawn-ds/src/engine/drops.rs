@@ -4,6 +4,7 @@
 //! until then. Segments held by a range are kept by sequence number: the older ones are released first.
 use super::Engine;
 use super::drop_rule::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
+use super::segments::RETRY_MS;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::RecordKind;
 use crate::format::segment::{PerStream, StreamKind};
@@ -37,6 +38,10 @@ pub(crate) struct Drops {
     is_released: bool,
     /// Removed from memory; their removal from the manifest is in flight.
     dropping: Vec<Dropping>,
+    /// Files whose unlink the device refused for now.
+    refused: Vec<String>,
+    /// Time of the next attempt to unlink them.
+    unlink_at: MonoMs,
 }
 
 #[derive(Debug)]
@@ -53,6 +58,16 @@ impl Drops {
     /// Whether segments are dropped soon: after a sync of the log, or of the manifest.
     pub(super) fn is_freeing(&self) -> bool {
         !self.unsynced.is_empty() || !self.dropping.is_empty()
+    }
+
+    /// Files that stay until another attempt to unlink them, and take space so long.
+    pub(super) fn refused(&self) -> usize {
+        self.refused.len()
+    }
+
+    /// Time of the next attempt to unlink files whose unlink was refused.
+    pub(super) fn unlink_at(&self) -> Option<MonoMs> {
+        (!self.refused.is_empty()).then_some(self.unlink_at)
     }
 
     /// Segments that are dropped once the log is synced further.
@@ -354,20 +369,36 @@ impl<D: Device> Engine<D> {
             let Dropping { segment, .. } = self.drops.dropping.swap_remove(i);
             // Its cached pages age out: file numbers are not reused.
             self.device.close(segment.file);
-            // If the unlink is refused for now, or does not survive a crash, recovery removes the file as an orphan.
-            if let Err(error) = self.device.unlink(&segment.name)
-                && !error.is_retryable()
-            {
-                self.poison(&error);
-            }
+            self.unlink_segment(segment.name);
             self.stats.segments_dropped += 1;
-            self.cleaner.note_change();
-            self.sorted.note_space();
-            // Space was freed: a full device is tried again at once.
-            self.retry_at = MonoMs(0);
         }
         if self.drops.dropping.len() < before {
             self.measure_device();
+        }
+    }
+
+    /// Tries again to unlink the files whose unlink was refused.
+    pub(crate) fn retry_unlinks(&mut self) {
+        if self.drops.unlink_at().is_some_and(|at| self.now.mono >= at) {
+            core::mem::take(&mut self.drops.refused).into_iter().for_each(|name| self.unlink_segment(name));
+            self.measure_device();
+        }
+    }
+
+    fn unlink_segment(&mut self, name: String) {
+        // If the unlink does not survive a crash, recovery removes the file as an orphan.
+        match self.device.unlink(&name) {
+            Ok(()) => {
+                self.cleaner.note_change();
+                self.sorted.note_space();
+                // Space was freed: a full device is tried again at once.
+                self.retry_at = MonoMs(0);
+            }
+            Err(error) if error.is_retryable() => {
+                self.drops.refused.push(name);
+                self.drops.unlink_at = self.now.mono.plus_ms(RETRY_MS);
+            }
+            Err(error) => drop(self.poison(&error)),
         }
     }
 }

@@ -394,6 +394,7 @@ impl<D: Device> Engine<D> {
             self.examine_if_dead(slot);
         }
         self.drop_dead();
+        self.retry_unlinks();
         self.list_clears();
         self.persist_stale_clock();
         self.start_manifest();

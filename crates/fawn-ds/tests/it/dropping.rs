@@ -5,6 +5,7 @@ use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::scan::{ScanInput, Scanner};
 use fawn_ds::internals::format::{FRAMES_OFFSET, segment};
 use fawn_ds::internals::{EngineError, KeepReason, Options, RecordKind, RecordRef, View};
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{ClientTag, Durability, Epoch, KeyRange, Now, RangeId, Version};
 
@@ -478,6 +479,10 @@ fn of_capacity(segments: u64) -> Options {
     Options { capacity_bytes: Some(segments * (64 << 10)), ..chained(Durability::Sync) }
 }
 
+fn segment_files(disk: &SimDisk) -> u64 {
+    disk.names().iter().filter(|name| name.starts_with("segment-")).count() as u64
+}
+
 /// Members of a chain retain all that the bounds allow. What they retain must not fill the store.
 #[test]
 fn records_retained_for_retransmission_never_fill_a_store() {
@@ -510,6 +515,41 @@ fn a_slow_range_does_not_retain_the_segments_of_a_busy_one() {
     assert_eq!(node.engine.segments_kept().get(&KeepReason::Retained), None, "{:?}", node.engine.segments_kept());
     let found = node.get(b"key", View::Committed).unwrap();
     assert_eq!(found.map(|entry| entry.version), Some(version(400)));
+}
+
+/// The device may refuse to unlink files for want of memory, which passes.
+#[test]
+fn segments_whose_unlinks_were_refused_are_unlinked_later() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { checkpoint_log_bytes_min: u64::MAX, ..of_capacity(16) };
+    let mut node = TestNode::open_in_chain(&disk, options, Now::at(1)).unwrap();
+    disk.fail_every(OpKind::Unlink, DeviceFault::Exhausted);
+    let mut seq = 0;
+    let is_full = loop {
+        seq += 1;
+        let record = RecordRef::put(version(seq), b"key", &[7; 9000]);
+        match node.engine.append(RANGE, TestNode::hash(b"key"), &record) {
+            Err(EngineError::Overloaded) => seq -= 1,
+            Err(EngineError::StoreFull) => break true,
+            result => result.unwrap(),
+        }
+        node.turn();
+        node.now = node.now.plus_ms(5);
+        if segment_files(&disk) > 16 {
+            break false;
+        }
+    };
+    let (files, used) = (segment_files(&disk), node.engine.log_report().segments);
+    assert!(is_full && files > used + 8, "their space counts as taken: {files} files of {used} segments");
+    let at = node.engine.upkeep_at().unwrap();
+    assert!(at <= node.now.mono.plus_ms(100), "an idle store tries again");
+    disk.end_faults(OpKind::Unlink);
+    turns(&mut node, 8);
+    let (files, used) = (segment_files(&disk), node.engine.log_report().segments);
+    assert!(files <= used + 2, "{files} files of {used} segments");
+    for seq in seq..seq + 100 {
+        write(&mut node, RANGE, &RecordRef::put(version(seq), b"key", &[7; 9000]));
+    }
 }
 
 /// A clear that the manifest lists hides nothing, also after an opening: its segment goes although older records are left.

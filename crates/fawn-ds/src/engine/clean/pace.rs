@@ -499,7 +499,7 @@ impl<D: Device> Engine<D> {
         free_bytes.saturating_sub(self.manifest.growth_bytes()) / u64::from(self.options.segment_bytes)
     }
 
-    /// Segments with a file, prepared ones included, and as many as the runs are long, with those that are being written.
+    /// Segments with a file, prepared ones and those that could not be unlinked included, and as many as the runs are long, with those that are being written.
     pub(crate) fn taken_segments(&self) -> u64 {
         self.segments_and(self.sorted.file_bytes() + self.sorted.reserved_bytes())
     }
@@ -507,7 +507,7 @@ impl<D: Device> Engine<D> {
     fn segments_and(&self, run_bytes: u64) -> u64 {
         let of_runs = run_bytes.div_ceil(u64::from(self.options.segment_bytes));
         let prepared = self.streams.iter().filter(|stream| !matches!(stream.next, NextSegment::None)).count();
-        (self.segments.len() + prepared) as u64 + of_runs
+        (self.segments.len() + prepared + self.drops.refused()) as u64 + of_runs
     }
 
     /// Segments that only survivors and runs may use: cleaning fills one, and frees more than one with it. A sort takes one or
