@@ -311,7 +311,7 @@ impl<D: Device> Engine<D> {
             newest: share.newest,
             died_by: share.died_by,
             hides_puts: hides_below > Version::ZERO && hides_elsewhere(self, share.range, sequence, hides_below),
-            hides_rolled_back: share.rolls_back && self.has_foreground_before(share.range, sequence),
+            hides_rolled_back: share.rolls_back && self.has_rolled_back_before(share.range, sequence),
             // The heirs of a retired range have parts of their own in the segments of what they keep.
             keeps_results: range.keeps_results_in(sequence),
             committed: range.progress.committed,
@@ -328,10 +328,12 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    fn has_foreground_before(&self, at: usize, sequence: u64) -> bool {
+    /// Whether a segment before the one with this sequence number has records that a rollback there has invalidated.
+    fn has_rolled_back_before(&self, at: usize, sequence: u64) -> bool {
+        let segment_bytes = self.options.segment_bytes;
         let has = |at: usize| {
             let mut before = self.ranges[at].segments.range(..sequence);
-            before.any(|(_, &slot)| self.segments.expect(slot).stream == StreamKind::Foreground)
+            before.any(|(_, &slot)| self.segments.expect(slot).is_rolled_back_in(sequence, segment_bytes))
         };
         has(at) || (self.is_of_family(at) && self.family(at).into_iter().any(has))
     }

@@ -540,6 +540,13 @@ impl Segment {
         self.voids.iter().map(|void| (void.number, void.before, void.above))
     }
 
+    /// Whether a rollback in the segment with this sequence number has invalidated records of this one.
+    pub(crate) fn is_rolled_back_in(&self, sequence: u64, segment_bytes: u32) -> bool {
+        // The rollback ends at the position, which may be the end of its segment, or begins there if an opening read it.
+        let of_rollback = |void: &VoidRecords| LogPosition(void.before.0.saturating_sub(1)).sequence(segment_bytes);
+        self.voids.iter().any(|void| of_rollback(void) == sequence)
+    }
+
     /// Notes rolled-back records that a checkpoint has.
     pub(crate) fn load_void(&mut self, number: RangeNumber, before: LogPosition, above: Version) {
         self.voids.push(VoidRecords { number, before, above });

@@ -552,6 +552,49 @@ fn segments_whose_unlinks_were_refused_are_unlinked_later() {
     }
 }
 
+/// Records that stay fill the first segment. Later ones have records that are rolled back, in the same or in the next
+/// segment.
+#[test]
+fn a_rollback_does_not_wait_for_segments_without_rolled_back_records() {
+    for is_apart in [false, true] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = TestNode::open_in_chain(&disk, of_capacity(24), Now::at(1)).unwrap();
+        let mut seq = 0;
+        let mut put = |node: &mut TestNode, key: &[u8]| {
+            seq += 1;
+            write(node, RANGE, &RecordRef::put(version(seq), key, &[7; 9000]));
+            node.engine.set_retain_floor(RANGE, version(seq));
+            seq
+        };
+        for key in 0..6 {
+            put(&mut node, &[key]);
+        }
+        for round in 0..60 {
+            let last = put(&mut node, b"hot");
+            append(&mut node, RANGE, &RecordRef::put(version(last + 1), b"void", &[8; 5000]));
+            for void in 2..if is_apart { 8 } else { 2 } {
+                append(&mut node, RANGE, &RecordRef::put(version(last + void), b"void", &[8; 14_000]));
+            }
+            if round % 2 == 0 {
+                node.engine.submit(node.now);
+                node.engine.wait(node.now, &mut Vec::new());
+            }
+            node.engine.rollback(RANGE, version(last)).unwrap();
+            for _ in 0..7 {
+                put(&mut node, b"hot");
+            }
+        }
+        disk.crash(1);
+        let mut node = TestNode::open_in_chain(&disk, of_capacity(24), Now::at(9)).unwrap();
+        assert_eq!(node.get(b"void", View::Latest).unwrap(), None);
+        let found = node.get(b"hot", View::Latest).unwrap();
+        assert_eq!(found.map(|entry| entry.version), Some(version(seq)));
+        for key in 0..6 {
+            assert!(node.get(&[key], View::Committed).unwrap().is_some());
+        }
+    }
+}
+
 /// A clear that the manifest lists hides nothing, also after an opening: its segment goes although older records are left.
 #[test]
 fn a_listed_clear_keeps_no_segment_after_an_opening() {

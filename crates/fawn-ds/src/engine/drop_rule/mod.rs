@@ -49,7 +49,7 @@ pub(crate) struct RangeFacts {
     /// The segment has a tombstone, an expired record or an unlisted clear, and another one has a put of its version or
     /// a lower one.
     pub(crate) hides_puts: bool,
-    /// The segment has a rollback, and an earlier one of the foreground has records of the range.
+    /// The segment has a rollback, and an earlier one has records that it has invalidated.
     pub(crate) hides_rolled_back: bool,
     /// The segment may have results of a transfer, or of the ranges before a split or merge, that are kept for retries.
     pub(crate) keeps_results: bool,

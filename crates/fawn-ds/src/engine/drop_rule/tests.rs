@@ -36,7 +36,7 @@ enum Kind {
     Rollback,
 }
 
-/// `at` is its position in the log; `is_void`: it was rolled back.
+/// `at` is its position in the log; `is_void`: it was rolled back, first by the record at `void_by`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct ModelRecord {
     range: usize,
@@ -44,6 +44,7 @@ struct ModelRecord {
     version: u64,
     at: u64,
     is_void: bool,
+    void_by: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -157,7 +158,7 @@ impl DropRuleStore {
     }
 
     fn append(&mut self, range: usize, kind: Kind, version: u64) {
-        let record = ModelRecord { range, kind, version, at: self.end, is_void: false };
+        let record = ModelRecord { range, kind, version, at: self.end, is_void: false, void_by: 0 };
         self.segments.last_mut().unwrap().records.push(record);
         self.end += 1;
     }
@@ -193,7 +194,7 @@ impl DropRuleStore {
             Step::Rollback(at) if !self.ranges[at].is_sole() && !self.ranges[at].pending.is_empty() => {
                 let committed = self.ranges[at].committed;
                 self.append(at, Kind::Rollback, committed);
-                self.roll_back(at, committed, self.end);
+                self.roll_back(at, committed, self.end - 1);
             }
             Step::Mark(at) if !self.ranges[at].is_sole() => self.append(at, Kind::Mark, self.ranges[at].committed),
             Step::BeginSole(at) if !self.ranges[at].is_sole() && self.ranges[at].pending.is_empty() => {
@@ -360,7 +361,7 @@ impl DropRuleStore {
         for segment in &mut self.segments {
             for record in segment.records.iter_mut().filter(|record| record.range == at && record.version > last) {
                 if !record.is_void && record.at < before {
-                    record.is_void = true;
+                    (record.is_void, record.void_by) = (true, before);
                     segment.died_at = self.end;
                 }
             }
@@ -380,7 +381,7 @@ impl DropRuleStore {
         let records: Vec<ModelRecord> = self.segments.iter().flat_map(|segment| &segment.records).copied().collect();
         for segment in &mut store.segments {
             segment.records.retain(|record| record.at < cut);
-            segment.records.iter_mut().for_each(|record| record.is_void = false);
+            segment.records.iter_mut().for_each(|record| (record.is_void, record.void_by) = (false, 0));
             (segment.died_at, segment.died_by) = (0, [0; RANGES]);
             (segment.copied_at, segment.is_cleaned) = (0, false);
         }
@@ -521,14 +522,16 @@ impl DropRuleStore {
             };
             self.is_dead_put(record, sequence) && records.iter().any(hides)
         };
-        let rolls_back = records.iter().any(|record| record.kind == Kind::Rollback);
+        let rolls_back = |void: &ModelRecord| {
+            void.is_void && records.iter().any(|own| own.kind == Kind::Rollback && own.at == void.void_by)
+        };
         let mut earlier = others().filter(|other| other.sequence < segment.sequence && !segment.is_survivors());
         let facts = RangeFacts {
             live_records: records.iter().filter(is_live).count() as u64,
             newest: Version::from_u64(newest),
             died_by: Version::from_u64(segment.died_by[at]),
             hides_puts: others().any(|other| of_range(other).iter().any(|record| is_hidden(record, other.sequence))),
-            hides_rolled_back: rolls_back && earlier.any(|other| !of_range(other).is_empty()),
+            hides_rolled_back: earlier.any(|other| of_range(other).iter().any(rolls_back)),
             keeps_results: false,
             committed: Version::from_u64(range.committed),
             retained_above: Version::from_u64(range.committed),
