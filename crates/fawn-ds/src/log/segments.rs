@@ -1,4 +1,7 @@
 //! The segment table: the files of the log, and per segment the facts that the drop rule needs.
+#[cfg(test)]
+mod tests;
+
 use super::LogPosition;
 use super::expiries::Expiries;
 use super::failures::ReadFailures;
@@ -418,21 +421,22 @@ impl Segment {
         }
     }
 
-    /// One of its records was copied to the survivors' stream before `log_end`, and is replaced by `replaced_from` at the earliest.
-    /// Returns as [`Segment::remove_live`].
-    pub(crate) fn move_live(&mut self, range: usize, bytes: u32, replaced_from: Version, log_end: LogPosition) -> bool {
+    /// One of its records was copied to the survivors' stream before `log_end`. Returns as [`Segment::remove_live`].
+    pub(crate) fn move_live(&mut self, range: usize, bytes: u32, version: Version, log_end: LogPosition) -> bool {
         self.note_death(StreamKind::Survivors, log_end);
-        self.count_death(range, bytes, Death { by: Version::ZERO, replaced_from })
+        self.count_death(range, bytes, Death { by: Version::ZERO, replaced_from: version })
     }
 
     /// A put was appended as a copy; its index entry has not moved yet, and the record is replaced by `replaced_from` at the earliest.
     /// Returns as [`Segment::remove_live`].
     pub(crate) fn begin_copy(&mut self, range: usize, replaced_from: Version) -> bool {
         let share = self.share_mut(range);
+        // It was counted as a put before: until then, all of them may have been live.
+        let were_live = share.puts <= share.live_records + 1;
         let before = share.hidden_from();
         share.copies_in_flight += 1;
         share.lowest_in_flight = share.lowest_in_flight.min(replaced_from);
-        share.hidden_from() != before
+        were_live || share.hidden_from() != before
     }
 
     /// The index entry of a copy of this length has moved, or was replaced before: then the copy is dead. Returns as
@@ -515,7 +519,7 @@ impl Segment {
         let is_sorted = self.is_sorted;
         let share = self.share_mut(counted.range);
         share.puts += counted.puts;
-        share.has_unknown_deaths = true;
+        share.has_unknown_deaths |= share.puts > share.live_records;
         share.newest = share.newest.max(counted.newest);
         share.lowest_put = share.lowest_put.min(counted.lowest_put);
         share.hides_below = share.hides_below.max(counted.hides_below);

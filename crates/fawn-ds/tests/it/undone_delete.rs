@@ -37,7 +37,7 @@ fn open(is_chain: bool, disk: &SimDisk, now: Now) -> TestNode {
     open(disk, options, now).unwrap()
 }
 
-/// A store whose first segment has a put that a newer one hides. The second one has the puts with an expiry time, and a
+/// A store whose first segment has a put that a newer one hides. The second one has that, then the puts with an expiry time, and a
 /// later one that was found expired, among dead records.
 fn fill(is_chain: bool, disk: &SimDisk) -> TestNode {
     let mut node = open(is_chain, disk, Now::at(1_000_000));
@@ -45,6 +45,7 @@ fn fill(is_chain: bool, disk: &SimDisk) -> TestNode {
     let wall = node.now.wall.0;
     append(&mut node, filler("old", 0));
     (0..FILLERS).for_each(|nth| append(&mut node, filler("kept", nth)));
+    append(&mut node, filler("old", 0));
     (0..FILLERS / 2).for_each(|nth| append(&mut node, filler("dead", nth)));
     (0..DELETED).for_each(|nth| append(&mut node, expiring(nth, wall + 10_000_000)));
     append(&mut node, expiring(DELETED, wall + 1));
@@ -52,7 +53,6 @@ fn fill(is_chain: bool, disk: &SimDisk) -> TestNode {
     node.settle();
     assert!(node.get(&expiring(DELETED, 0).key, View::Committed).unwrap().is_none());
     assert_eq!(node.engine.stats().expired, 1);
-    append(&mut node, filler("old", 0));
     node
 }
 

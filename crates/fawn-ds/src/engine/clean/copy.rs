@@ -206,20 +206,20 @@ impl<D: Device> Engine<D> {
         original: ReplacedRecord,
     ) -> Result<(), EngineError> {
         let number = self.ranges[at].number;
-        let record_version = copy.version;
+        let version = copy.version;
         let (pointer, len_bytes) = self.append_survivor(at, number, copy, RecordKind::Put)?;
         let end = self.survivors_end();
         let copy = ReplacedRecord { pointer, len_bytes };
         // What replaces it is committed later, unless it is committed already and waits for its verification.
         let entry = self.overlay.find(at, name.hash, || name.ident);
         let is_replaced = entry.is_some_and(|entry| entry.committed.is_some());
-        let replaced_from = if is_replaced { record_version } else { self.ranges[at].progress.committed };
+        let replaced_from = if is_replaced { version } else { self.ranges[at].progress.committed };
         let (slot, _) = self.segments.slot_and_offset(pointer);
         // Until the index entry moves, newer records may have to hide the copy.
         if self.segments.expect_mut(slot).begin_copy(at, replaced_from) {
             self.note_dead_puts(at, slot);
         }
-        self.cleaner.moves.push_back(Move { range: at, number, name, original, copy, replaced_from, end });
+        self.cleaner.moves.push_back(Move { range: at, number, name, original, copy, version, replaced_from, end });
         Ok(())
     }
 

@@ -41,7 +41,8 @@ struct Move {
     name: KeyName,
     original: ReplacedRecord,
     copy: ReplacedRecord,
-    /// What replaces the record has this version or a higher one.
+    version: Version,
+    /// What replaces the record before the move has this version or a higher one.
     replaced_from: Version,
     /// End of the copy in the survivors' stream.
     end: LogPosition,
@@ -189,7 +190,7 @@ impl<D: Device> Engine<D> {
     }
 
     fn move_survivor(&mut self, next: &Move) {
-        let &Move { range: at, number, name, original, copy, replaced_from, .. } = next;
+        let &Move { range: at, number, name, original, copy, version, replaced_from, .. } = next;
         let range = &mut self.ranges[at];
         // A range that began again has another number, and its old records are void.
         if range.number != number {
@@ -217,7 +218,8 @@ impl<D: Device> Engine<D> {
         }
         self.note_unindexed(at, KeyHash(name.hash), original);
         let end = self.survivors_end();
-        if self.segments.expect_mut(copied_from).move_live(at, original.len_bytes, replaced_from, end) {
+        // Once the copy has expired, it hides the original as a tombstone of the same version.
+        if self.segments.expect_mut(copied_from).move_live(at, original.len_bytes, version, end) {
             self.note_dead_puts(at, copied_from);
         }
         self.stats.moved_records += 1;
