@@ -136,7 +136,9 @@ pub(crate) fn check_all<D: Device>(
 fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Result<DecodedManifest, ManifestReadError> {
     let name = manifest::FILE_NAME;
     let read = device.open(name).map_err(ManifestReadError::from).and_then(|file| {
-        let read = read_manifest(device, file, IoClass::Verification);
+        // A read that failed, or came from another place, may be right the second time.
+        let read = read_manifest(device, file, IoClass::Verification)
+            .or_else(|_| read_manifest(device, file, IoClass::Verification));
         device.close(file);
         read
     });

@@ -134,13 +134,18 @@ impl<D: Device> Engine<D> {
         result: Result<usize, DeviceError>,
         buf: Option<AlignedBuf>,
     ) -> Result<AlignedBuf, DeviceError> {
+        // A store that is only read has frames of the segment in the tail file alone.
+        let tail = if span.run().is_some() { None } else { self.left_tail.of(self.segments.expect(span.slot).uuid) };
         let file = match span.run() {
             Some(run) => self.unpin_run(run),
             None => self.unpin_segment(span),
         };
         self.read_bytes_in_flight -= span.len();
         result?;
-        let Some(buf) = buf else { unreachable!("a read brings its buffer back") };
+        let Some(mut buf) = buf else { unreachable!("a read brings its buffer back") };
+        if let Some(tail) = tail {
+            tail.lay_over(span.from.into(), &mut buf);
+        }
         if buf.len() <= super::fetch::GATHER_BYTES_MAX {
             for (i, page) in buf.chunks_exact(PAGE_BYTES).enumerate() {
                 let at = span.from + (i * PAGE_BYTES) as u32;

@@ -111,11 +111,15 @@ impl<D: Device> Engine<D> {
         };
         let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
         options.segment_bytes = identity.segment_bytes;
+        let listed_through = state.last_sequence;
         adopt_segments(&mut state, &headers, identity);
         let damaged = findings.iter().filter(|finding| finding.severity == Severity::Damage);
         let damaged: BTreeSet<&str> = damaged.map(|finding| &finding.file[..]).collect();
         let is_damaged = |name: &str| !has_manifest || damaged.contains(name);
         let mut found = open_segments(&mut device, &state, &names, &headers, is_damaged);
+        // The check has read the beginnings alone of those that it does not know.
+        let adopted = found.iter_mut().filter(|segment| segment.entry.sequence > listed_through);
+        adopted.for_each(|segment| segment.is_damaged = true);
         let mut missing = forget_missing(&mut state, &found);
         // Without a manifest nothing tells which frames of the tail file are cut off. An unreadable one is lost.
         let tail = match TailFrames::read(&mut device, &state) {

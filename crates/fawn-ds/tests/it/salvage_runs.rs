@@ -2,7 +2,7 @@
 use crate::salvage::{PlacedRecord, records, records_of, segments};
 use crate::sorted_files::{Content, put, runs, store};
 use crate::sorted_tier::sorted;
-use crate::support::{TestNode, manifest_commits};
+use crate::support::{RANGE, TestNode, manifest_commits};
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::manifest::{self, ManifestState, ManifestVerdict};
 use fawn_ds::internals::format::{run, segment};
@@ -74,6 +74,35 @@ fn damage_of_one_record_brings_no_deleted_key_back_from_a_run() {
         assert!(dumped == expected, "{} at {at}: {} of {} keys", hit.file, dumped.len(), expected.len());
     }
     assert!(found_damaged >= 3, "{found_damaged} openings found the damage");
+}
+
+/// What a killed process has acknowledged may be in the tail file alone, and runs have older versions of it.
+#[test]
+fn a_salvage_takes_the_tail_files_records_for_newer_than_those_of_runs() {
+    let (disk, mut content) = store(22);
+    let placed = records(&disk);
+    let options = Options { checkpoint_log_bytes_min: u64::MAX, ..sorted(Durability::EverySecond) };
+    let mut node = TestNode::open(&disk, options, Now::at(9_000)).unwrap();
+    let keys: Vec<Vec<u8>> = content.keys().step_by(20).take(20).cloned().collect();
+    for (i, key) in keys.iter().enumerate() {
+        let value = i.is_multiple_of(2).then(|| vec![i as u8; 50]);
+        put(&mut node, key, value.as_deref());
+        node.turn();
+        content.remove(key);
+        content.extend(value.map(|value| (key.clone(), value)));
+    }
+    let (progress, stats) = (node.engine.progress(RANGE), *node.engine.stats());
+    assert_eq!(progress.committed, progress.appended);
+    assert!(stats.tail_frames >= 20, "{stats:?}");
+    drop(node);
+    disk.kill(1);
+    let is_there = |record: &&PlacedRecord| record.value.is_some() && disk.names().contains(&record.file);
+    let hit = placed.iter().find(is_there).unwrap();
+    disk.flip_bits(&hit.file, hit.bytes.start.midpoint(hit.bytes.end), 1);
+    let (mut dumped, _) = salvaged(&disk);
+    dumped.remove(&hit.key);
+    content.remove(&hit.key);
+    assert!(dumped == content, "{} of {} keys", dumped.len(), content.len());
 }
 
 /// The runs in the directory that the manifest does not list, or all if it cannot be read.
