@@ -2,6 +2,7 @@
 use crate::support::{RANGE, SECRET, TestNode, small};
 use fawn_ds::internals::format::manifest::{DecodedManifest, ManifestEdit, decode_all, encode_commit};
 use fawn_ds::internals::{EngineError, KeepReason, Options, RecordKind, RecordRef, Replay, View};
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, Now, Version};
 
@@ -249,6 +250,33 @@ fn a_rolled_back_frame_on_its_way_does_not_certify_what_replaces_it() {
     assert_eq!(progress.synced, version(1, 1), "1.2 is in memory only: {progress:?}");
     sync(&mut node);
     assert_eq!(node.engine.progress(RANGE).synced, version(1, 3));
+}
+
+/// The same once it is flushed, and only its sync is on its way.
+#[test]
+fn the_sync_of_a_rolled_back_frame_does_not_count_for_what_replaces_it() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open_in_chain(&disk, small(Durability::EverySecond), Now::at(1)).unwrap();
+    put(&mut node, b"a", b"one", version(1, 1));
+    sync(&mut node);
+    put(&mut node, b"b", b"void", version(1, 2));
+    disk.hang(OpKind::Sync);
+    let turn = |node: &mut TestNode| {
+        node.engine.submit(node.now);
+        node.engine.wait(node.now, &mut Vec::new());
+    };
+    while disk.hung() == 0 {
+        turn(&mut node);
+        node.now = node.now.plus_ms(100);
+    }
+    let progress = node.engine.progress(RANGE);
+    assert_eq!((progress.flushed, progress.synced), (version(1, 2), version(1, 1)));
+    node.engine.rollback(RANGE, version(1, 1)).unwrap();
+    put(&mut node, b"b", b"two", version(1, 2));
+    disk.release_hung();
+    turn(&mut node);
+    let progress = node.engine.progress(RANGE);
+    assert_eq!(progress.synced, version(1, 1), "1.2 is not synced: {progress:?}");
 }
 
 /// A rolled-back record is not synced, whatever the disk holds: a later record may have its version.
