@@ -146,6 +146,11 @@ impl LowestPuts {
         elsewhere.is_some_and(|&(lowest, _)| lowest <= version)
     }
 
+    /// The lowest version in the segment with this sequence number; `u64::MAX` without a put there.
+    pub(crate) fn of(&self, sequence: u64) -> Version {
+        self.by_sequence.get(&sequence).copied().unwrap_or(Self::NONE)
+    }
+
     fn clear(&mut self) {
         self.by_sequence.clear();
         self.sorted.clear();
@@ -387,8 +392,8 @@ impl RangeState {
 
     /// Drops retained records in segments before the one with this sequence number, up to the first needed one. Returns whether
     /// any was dropped.
-    pub(crate) fn drop_retained_before(&mut self, sequence: u64, needed_from: Option<Version>) -> bool {
-        let count = self.retained.len();
+    pub(crate) fn drop_retained_before(&mut self, sequence: u64) -> bool {
+        let (count, needed_from) = (self.retained.len(), self.needed_from);
         let is_given_up = |oldest: &Retained| {
             oldest.sequence < sequence && needed_from.is_none_or(|needed_from| oldest.version < needed_from)
         };

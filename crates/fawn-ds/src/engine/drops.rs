@@ -11,7 +11,7 @@ use crate::format::segment::{PerStream, StreamKind};
 use crate::log::LogPosition;
 use crate::log::segments::{AppendedRecord, RangeShare, Segment};
 use crate::manifest_file::CommitNumber;
-use fawn_flash::Device;
+use fawn_flash::{Device, DeviceError};
 use fawn_types::{MonoMs, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,8 +38,8 @@ pub(crate) struct Drops {
     is_released: bool,
     /// Removed from memory; their removal from the manifest is in flight.
     dropping: Vec<Dropping>,
-    /// Files whose unlink the device refused for now.
-    refused: Vec<String>,
+    /// Files whose unlink the device refused for now, with their lengths.
+    refused: Vec<(String, u64)>,
     /// Time of the next attempt to unlink them.
     unlink_at: MonoMs,
 }
@@ -60,9 +60,9 @@ impl Drops {
         !self.unsynced.is_empty() || !self.dropping.is_empty()
     }
 
-    /// Files that stay until another attempt to unlink them, and take space so long.
-    pub(super) fn refused(&self) -> usize {
-        self.refused.len()
+    /// Length of the files that stay until another attempt to unlink them.
+    pub(super) fn refused_bytes(&self) -> u64 {
+        self.refused.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Time of the next attempt to unlink files whose unlink was refused.
@@ -126,6 +126,16 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect(slot);
         let lowest = segment.share(at).map_or(Version::from_u64(u64::MAX), RangeShare::hidden_from);
         self.ranges[at].lowest_dead_puts.set(segment.sequence, lowest);
+    }
+
+    /// Whether the ranges know of all puts that tombstones may hide.
+    pub(in crate::engine) fn knows_dead_puts(&self) -> bool {
+        self.segments.iter().all(|segment| {
+            let is_noted = |share: &RangeShare| {
+                self.ranges[share.range].lowest_dead_puts.of(segment.sequence) <= share.hidden_from()
+            };
+            segment.shares.iter().all(is_noted)
+        })
     }
 
     /// As [`Engine::note_dead_puts`], for all segments of the range.
@@ -371,7 +381,7 @@ impl<D: Device> Engine<D> {
             let Dropping { segment, .. } = self.drops.dropping.swap_remove(i);
             // Its cached pages age out: file numbers are not reused.
             self.device.close(segment.file);
-            self.unlink_segment(segment.name);
+            self.unlink(segment.name, u64::from(self.options.segment_bytes));
             self.stats.segments_dropped += 1;
         }
         if self.drops.dropping.len() < before {
@@ -382,22 +392,31 @@ impl<D: Device> Engine<D> {
     /// Tries again to unlink the files whose unlink was refused.
     pub(crate) fn retry_unlinks(&mut self) {
         if self.drops.unlink_at().is_some_and(|at| self.now.mono >= at) {
-            core::mem::take(&mut self.drops.refused).into_iter().for_each(|name| self.unlink_segment(name));
+            let mut names = core::mem::take(&mut self.drops.refused).into_iter();
+            // Where one is refused, the others are as well.
+            while self.drops.refused.is_empty()
+                && let Some((name, bytes)) = names.next()
+            {
+                self.unlink(name, bytes);
+            }
+            self.drops.refused.extend(names);
             self.measure_device();
         }
     }
 
-    fn unlink_segment(&mut self, name: String) {
+    /// Unlinks a file that is not listed any more, now or later.
+    pub(in crate::engine) fn unlink(&mut self, name: String, bytes: u64) {
         // If the unlink does not survive a crash, recovery removes the file as an orphan.
         match self.device.unlink(&name) {
-            Ok(()) => {
+            // Somebody removed a file that nothing reads any more.
+            Ok(()) | Err(DeviceError::NotFound { .. }) => {
                 self.cleaner.note_change();
                 self.sorted.note_space();
                 // Space was freed: a full device is tried again at once.
                 self.retry_at = MonoMs(0);
             }
             Err(error) if error.is_retryable() => {
-                self.drops.refused.push(name);
+                self.drops.refused.push((name, bytes));
                 self.drops.unlink_at = self.now.mono.plus_ms(RETRY_MS);
             }
             Err(error) => drop(self.poison(&error)),

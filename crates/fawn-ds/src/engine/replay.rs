@@ -38,7 +38,8 @@ pub enum Replay {
 
 impl<D: Device> Engine<D> {
     /// Retains a range's records above `floor` for [`Engine::replay`]; older ones may go. Two bounds take precedence:
-    /// [`crate::Options::retained_records_max`], and a twentieth of the capacity, but two segments at least.
+    /// [`crate::Options::retained_records_max`], and a twentieth of the capacity, but two segments at least. On a full store a
+    /// write gives up all that sealed segments have.
     pub fn set_retain_floor(&mut self, range: RangeId, floor: Version) {
         let Ok(at) = self.range_at(range) else { return };
         let range = &mut self.ranges[at];
@@ -48,7 +49,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Keeps a range's records from this version on, also above the number of [`Engine::set_retained_max`]: their
-    /// results may be requested again after a restart. The bounds of [`Engine::set_retain_floor`] take precedence.
+    /// results may be requested again after a restart. Of the bounds of [`Engine::set_retain_floor`], that of the number takes precedence.
     pub fn set_needed_from(&mut self, range: RangeId, oldest: Option<Version>) {
         if let Ok(at) = self.range_at(range) {
             self.ranges[at].needed_from = oldest;
@@ -74,16 +75,25 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Bounds the log that retained records keep, whatever its length in records. A member that missed more gets a full resync.
+    /// Bounds the log that retained records keep, whatever their number. A member that missed more gets a full resync.
     pub(crate) fn bound_retained_log(&mut self) {
+        if self.ranges.iter().all(|range| range.retained.is_empty()) {
+            return;
+        }
         let segments = (self.capacity_segments() / RETAINED_SHARE).max(RETAINED_SEGMENTS_MIN);
-        self.retain_newest_segments(usize::try_from(segments).unwrap_or(usize::MAX), false);
+        let foreground = self.segments.iter().filter(|segment| segment.stream == StreamKind::Foreground);
+        let mut sequences: Vec<u64> = foreground.map(|segment| segment.sequence).collect();
+        sequences.sort_unstable_by(|a, b| b.cmp(a));
+        if let Some(&first) = usize::try_from(segments - 1).ok().and_then(|at| sequences.get(at)) {
+            self.drop_retained_before(first);
+        }
     }
 
-    /// Gives up what is retained in sealed segments, because a write finds no space. Needed records stay: without their results
-    /// an operation could be applied twice. Returns whether any was given up.
+    /// Gives up what is retained in sealed segments, because a write finds no space. Returns whether there was any.
     pub(crate) fn give_up_retained(&mut self) -> bool {
-        let has_some = self.retain_newest_segments(1, true);
+        let active = self.streams[StreamKind::Foreground].window.active();
+        let Some(first) = active.map(|chunk| self.segments.expect(chunk.slot).sequence) else { return false };
+        let has_some = self.drop_retained_before(first);
         if has_some {
             // The segments can be dropped or cleaned now: the write waits for that.
             self.cleaner.note_change();
@@ -91,21 +101,14 @@ impl<D: Device> Engine<D> {
         has_some
     }
 
-    /// Drops retained records that are in none of the foreground's newest segments. Returns whether any was dropped.
+    /// Drops what is retained in segments before this sequence number. Needed records stay: without their results an operation
+    /// could be applied twice. Returns whether there was any.
     ///
-    /// The segments are the same for all ranges: the few records of a slow range would otherwise keep many segments.
-    fn retain_newest_segments(&mut self, segments: usize, keeps_needed: bool) -> bool {
-        if self.ranges.iter().all(|range| range.retained.is_empty()) {
-            return false;
-        }
-        let foreground = self.segments.iter().filter(|segment| segment.stream == StreamKind::Foreground);
-        let mut sequences: Vec<u64> = foreground.map(|segment| segment.sequence).collect();
-        sequences.sort_unstable_by(|a, b| b.cmp(a));
-        let Some(&first) = sequences.get(segments - 1) else { return false };
+    /// The number is the same for all ranges: the few records of a slow range would otherwise keep many segments.
+    fn drop_retained_before(&mut self, first: u64) -> bool {
         let mut has_some = false;
         for at in 0..self.ranges.len() {
-            let needed_from = self.ranges[at].needed_from.filter(|_| keeps_needed);
-            if self.ranges[at].drop_retained_before(first, needed_from) {
+            if self.ranges[at].drop_retained_before(first) {
                 has_some = true;
                 self.release_held(at);
             }

@@ -35,8 +35,10 @@ impl<D: Device> Engine<D> {
         let is_freeing =
             self.cleaner.is_freeing(self.now.mono) || (self.drops.is_freeing() && self.manifest.retry_at().is_none());
         let is_full = self.full && !is_freeing && !self.is_verifying() && !is_ready_soon;
-        // Copies of cleaning have space of their own, so what is retained is given up for client writes only.
-        let is_refused = is_full && !(kind == StreamKind::Foreground && self.give_up_retained());
+        // Copies of cleaning have space of their own, so what is retained is given up for client writes only. A read that is slow
+        // may end soon.
+        let may_give_up = kind == StreamKind::Foreground && !self.cleaner.is_reading();
+        let is_refused = is_full && !(may_give_up && self.give_up_retained());
         if is_refused { EngineError::StoreFull } else { EngineError::Overloaded }
     }
 

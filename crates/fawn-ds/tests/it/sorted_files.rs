@@ -2,9 +2,9 @@
 use crate::sorted_tier::sorted;
 use crate::support::{TestNode, TestWrite};
 use fawn_ds::internals::check::{Severity, check};
-use fawn_ds::internals::format::run;
+use fawn_ds::internals::format::{checkpoint, run};
 use fawn_ds::internals::{EngineError, Options, RecordLayout, View, open_for_salvage};
-use fawn_flash::sim::OpKind;
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{Device, IoClass, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
@@ -224,4 +224,30 @@ fn sorting_begins_over_half_of_the_budget_and_ends_below_two_fifths() {
     for i in (0..120_000u64).step_by(997) {
         assert!(node.get(format!("key-{i:06}").as_bytes(), View::Committed).unwrap().is_some(), "{i}");
     }
+}
+
+/// As segments: otherwise each merge whose unlinks are refused would leave its runs until the next opening.
+#[test]
+fn runs_and_checkpoints_whose_unlinks_were_refused_are_unlinked_later() {
+    let disk = SimDisk::new(SimOptions { seed: 31, ..SimOptions::default() });
+    let mut node = TestNode::open(&disk, sorted(Durability::Sync), Now::at(1_000)).unwrap();
+    disk.fail_every(OpKind::Unlink, DeviceFault::Exhausted);
+    for i in 0..6_000u64 {
+        put(&mut node, format!("key-{:05}", i * 7 % 1_500).as_bytes(), Some(&[i as u8; 200]));
+        if i % 64 == 0 {
+            node.settle();
+        }
+    }
+    sort_out(&mut node);
+    let checkpoints = || disk.names().into_iter().filter(|name| checkpoint::is_file_name(name)).count();
+    let cleaned = node.engine.stats().segments_cleaned;
+    assert!(runs(&disk).len() > node.engine.runs() + 2 && checkpoints() > 3, "{:?}", disk.names());
+    disk.end_faults(OpKind::Unlink);
+    for _ in 0..40 {
+        node.now = node.now.plus_ms(10);
+        node.turn();
+    }
+    assert_eq!(runs(&disk).len(), node.engine.runs());
+    assert!(checkpoints() <= 3, "{:?}", disk.names());
+    assert_eq!(node.engine.stats().segments_cleaned, cleaned, "nothing is cleaned for what waits for its unlink");
 }

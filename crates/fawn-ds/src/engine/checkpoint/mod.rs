@@ -469,15 +469,8 @@ impl<D: Device> Engine<D> {
     pub(crate) fn unlink_checkpoints(&mut self) {
         let is_durable = |(_, number): &mut (String, CommitNumber)| self.manifest.is_durable(*number);
         let retired: Vec<_> = self.checkpoints.retired.extract_if(.., is_durable).collect();
-        for (name, _) in retired {
-            match self.device.unlink(&name) {
-                // A refused unlink, or one that a crash undoes, leaves an orphan for the next opening.
-                Err(error) if !error.is_retryable() && !matches!(error, DeviceError::NotFound { .. }) => {
-                    self.poison(&error);
-                }
-                _ => {}
-            }
-        }
+        // Their space is not the log's.
+        retired.into_iter().for_each(|(name, _)| self.unlink(name, 0));
     }
 }
 

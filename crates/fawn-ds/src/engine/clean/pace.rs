@@ -252,6 +252,7 @@ impl<D: Device> Engine<D> {
         if debt == 0 {
             return false;
         }
+        debug_assert!(self.knows_dead_puts(), "a tombstone may go before a put that it hides");
         let room = self.survivors_room();
         let Some(slot) = self.best_victim(room) else {
             self.seal_dead_survivors();
@@ -368,8 +369,9 @@ impl<D: Device> Engine<D> {
         // Cleaning is due before the last segment is taken, so that writes seldom wait for it.
         let free = (capacity / 64).clamp(1, 8);
         let by_capacity = capacity.saturating_sub(self.reserved_segments() + free);
-        // Segments that only wait for a sync need no cleaning.
-        let taken = self.taken_segments().saturating_sub(self.drops.unsynced() as u64);
+        // Segments that only wait for a sync, or for their unlink, need no cleaning.
+        let waiting = self.drops.unsynced() as u64 + self.refused_segments();
+        let taken = self.taken_segments().saturating_sub(waiting);
         taken.saturating_sub(by_live.min(by_capacity))
     }
 
@@ -504,10 +506,14 @@ impl<D: Device> Engine<D> {
         self.segments_and(self.sorted.file_bytes() + self.sorted.reserved_bytes())
     }
 
+    fn refused_segments(&self) -> u64 {
+        self.drops.refused_bytes().div_ceil(u64::from(self.options.segment_bytes))
+    }
+
     fn segments_and(&self, run_bytes: u64) -> u64 {
         let of_runs = run_bytes.div_ceil(u64::from(self.options.segment_bytes));
         let prepared = self.streams.iter().filter(|stream| !matches!(stream.next, NextSegment::None)).count();
-        (self.segments.len() + prepared + self.drops.refused()) as u64 + of_runs
+        (self.segments.len() + prepared) as u64 + of_runs + self.refused_segments()
     }
 
     /// Segments that only survivors and runs may use: cleaning fills one, and frees more than one with it. A sort takes one or

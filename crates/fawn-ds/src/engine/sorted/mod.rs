@@ -352,13 +352,7 @@ impl<D: Device> Engine<D> {
         let free: Vec<ListedRun> = self.sorted.retired.extract_if(.., |listed| listed.pins == 0).collect();
         for listed in free {
             self.device.close(listed.file);
-            // A refused unlink, or one that a crash undoes, leaves an orphan for the next opening.
-            if let Err(error) = self.device.unlink(&run::file_name(listed.run.header().uuid))
-                && !error.is_retryable()
-            {
-                self.poison(&error);
-            }
-            self.cleaner.note_change();
+            self.unlink(run::file_name(listed.run.header().uuid), listed.file_bytes);
         }
     }
 }
