@@ -727,7 +727,7 @@ fn fill_with_expiring(node: &mut TestNode, segments: u64) -> u64 {
         keys += 1;
     }
     (0..2000).for_each(|_| turn(node));
-    assert!(node.engine.log_report().segments as u64 > segments / 2);
+    assert!(node.engine.log_report().segments > segments / 2);
     keys
 }
 

@@ -457,6 +457,28 @@ fn a_manifest_that_lost_anything_loses_no_record() {
     assert!(dumped.content == expected && dumped.is_damaged, "all of it");
 }
 
+/// Later segments have the slots of dropped ones, so that names are in another order than the log.
+#[test]
+fn a_store_without_a_manifest_has_its_segments_in_any_order() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { space_amplification_max_percent: 110, ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, Now::at(1)).unwrap();
+    for i in 0..3000u32 {
+        node.append(&[put(i * 7 % 400, &[i as u8; 900])]).unwrap();
+        node.turn();
+        node.now = node.now.plus_ms(5);
+    }
+    node.settle();
+    drop(node.engine.close().unwrap());
+    let sequence_of = |name: &String| u64::from_le_bytes(disk.contents(name).unwrap()[48..56].try_into().unwrap());
+    let sequences: Vec<u64> = segments(&disk).iter().map(sequence_of).collect();
+    assert!(!sequences.is_sorted(), "{sequences:?}");
+    let expected = newest(records(&disk).iter());
+    fawn_flash::Device::unlink(&mut SimDevice::attach(&disk), "manifest").unwrap();
+    let dumped = dump(&disk);
+    assert!(expected.len() == 400 && dumped.content == expected, "{} of {}", dumped.content.len(), expected.len());
+}
+
 #[test]
 fn an_empty_directory_and_one_in_use_are_refused() {
     let disk = SimDisk::new(SimOptions::instant(1));
