@@ -115,17 +115,17 @@ pub(crate) struct Clears {
     pub(crate) listed: Version,
 }
 
-/// Lowest version of a range's puts in each segment, with the lowest of all first.
+/// One version for each segment of a range, with the lowest of all first.
 #[derive(Debug, Default)]
-pub(crate) struct LowestPuts {
+pub(crate) struct LowestVersions {
     by_sequence: BTreeMap<u64, Version>,
     sorted: BTreeSet<(Version, u64)>,
 }
 
-impl LowestPuts {
+impl LowestVersions {
     const NONE: Version = Version::from_u64(u64::MAX);
 
-    /// Sets the lowest version in the segment with this sequence number; `u64::MAX` without a put there.
+    /// Sets the version of the segment with this sequence number; `u64::MAX` for none.
     pub(crate) fn set(&mut self, sequence: u64, lowest: Version) {
         self.remove(sequence);
         if lowest < Self::NONE {
@@ -140,13 +140,13 @@ impl LowestPuts {
         }
     }
 
-    /// Whether another segment has a put of this version or a lower one.
+    /// Whether another segment has this version or a lower one.
     pub(crate) fn has_elsewhere(&self, sequence: u64, version: Version) -> bool {
         let elsewhere = self.sorted.iter().find(|(_, found)| *found != sequence);
         elsewhere.is_some_and(|&(lowest, _)| lowest <= version)
     }
 
-    /// The lowest version in the segment with this sequence number; `u64::MAX` without a put there.
+    /// The version of the segment with this sequence number; `u64::MAX` without one.
     pub(crate) fn of(&self, sequence: u64) -> Version {
         self.by_sequence.get(&sequence).copied().unwrap_or(Self::NONE)
     }
@@ -190,11 +190,12 @@ pub(crate) struct RangeState {
     pub(crate) open_facts: NumberFacts,
     /// Segments with records of the range's history: slots by sequence number.
     pub(crate) segments: BTreeMap<u64, u32>,
-    pub(crate) lowest_puts: LowestPuts,
-    /// The same of segments with puts that are not live.
-    pub(crate) lowest_dead_puts: LowestPuts,
-    /// The same of tombstones without index entries.
-    pub(crate) lowest_tombstones: LowestPuts,
+    /// Lowest version of a put.
+    pub(crate) lowest_puts: LowestVersions,
+    /// Lowest version of a tombstone that may hide a put that is not live.
+    pub(crate) dead_puts_hidden_from: LowestVersions,
+    /// Lowest version of a tombstone without an index entry.
+    pub(crate) lowest_tombstones: LowestVersions,
     /// Segments without live records that this range keeps: slots by reason and sequence number.
     pub(crate) held: BTreeMap<(KeepReason, u64), u32>,
     /// One of those reasons may have ended.
@@ -231,9 +232,9 @@ impl RangeState {
             in_open_frame: false,
             open_facts: NumberFacts::none(number),
             segments: BTreeMap::new(),
-            lowest_puts: LowestPuts::default(),
-            lowest_dead_puts: LowestPuts::default(),
-            lowest_tombstones: LowestPuts::default(),
+            lowest_puts: LowestVersions::default(),
+            dead_puts_hidden_from: LowestVersions::default(),
+            lowest_tombstones: LowestVersions::default(),
             held: BTreeMap::new(),
             is_released: false,
             shows_hidden: false,
@@ -345,7 +346,7 @@ impl RangeState {
         self.sole = None;
         self.segments.clear();
         self.lowest_puts.clear();
-        self.lowest_dead_puts.clear();
+        self.dead_puts_hidden_from.clear();
         self.lowest_tombstones.clear();
         self.held.clear();
         self.inherited.clear();
@@ -419,13 +420,14 @@ mod tests {
 
     #[test]
     fn a_lowest_put_elsewhere_is_found_whatever_the_segment_itself_has() {
-        let mut lowest = LowestPuts::default();
-        let has = |lowest: &LowestPuts, sequence, version| lowest.has_elsewhere(sequence, Version::from_u64(version));
+        let mut lowest = LowestVersions::default();
+        let has =
+            |lowest: &LowestVersions, sequence, version| lowest.has_elsewhere(sequence, Version::from_u64(version));
         lowest.set(1, Version::from_u64(10));
         assert!(!has(&lowest, 1, 99), "its own puts do not count");
         lowest.set(2, Version::from_u64(20));
         assert!(!has(&lowest, 1, 19) && has(&lowest, 1, 20) && has(&lowest, 2, 10), "an equal version counts");
-        lowest.set(1, LowestPuts::NONE);
+        lowest.set(1, LowestVersions::NONE);
         assert!(!has(&lowest, 2, 99), "a segment without puts has none");
         lowest.remove(2);
         assert!(!has(&lowest, 1, 99));

@@ -125,14 +125,14 @@ impl<D: Device> Engine<D> {
     pub(crate) fn note_dead_puts(&mut self, at: usize, slot: u32) {
         let segment = self.segments.expect(slot);
         let lowest = segment.share(at).map_or(Version::from_u64(u64::MAX), RangeShare::hidden_from);
-        self.ranges[at].lowest_dead_puts.set(segment.sequence, lowest);
+        self.ranges[at].dead_puts_hidden_from.set(segment.sequence, lowest);
     }
 
     /// Whether the ranges know of all puts that tombstones may hide.
     pub(in crate::engine) fn knows_dead_puts(&self) -> bool {
         self.segments.iter().all(|segment| {
             let is_noted = |share: &RangeShare| {
-                self.ranges[share.range].lowest_dead_puts.of(segment.sequence) <= share.hidden_from()
+                self.ranges[share.range].dead_puts_hidden_from.of(segment.sequence) <= share.hidden_from()
             };
             segment.shares.iter().all(is_noted)
         })
@@ -144,7 +144,8 @@ impl<D: Device> Engine<D> {
         slots.into_iter().for_each(|slot| self.note_dead_puts(at, slot));
     }
 
-    /// Whether another segment may have a put that a record of this version hides: one of this version or a lower one.
+    /// Whether another segment may have a put that a record of this version hides: by [`RangeShare::hidden_from`], or by the put's
+    /// own version where live puts count.
     ///
     /// A live put is no older version of a deleted key, with two exceptions: the delete waits for its verification, or the put is in
     /// an index that a range inherited which was cleared, and the clear is not listed. In both, one range of the family may have
@@ -156,7 +157,7 @@ impl<D: Device> Engine<D> {
         });
         self.is_any_of_family(at, |at| {
             let range = &self.ranges[at];
-            let puts = if hides_live { &range.lowest_puts } else { &range.lowest_dead_puts };
+            let puts = if hides_live { &range.lowest_puts } else { &range.dead_puts_hidden_from };
             puts.has_elsewhere(sequence, version)
         })
     }
@@ -355,7 +356,7 @@ impl<D: Device> Engine<D> {
             let range = &mut self.ranges[share.range];
             range.segments.remove(&segment.sequence);
             range.lowest_puts.remove(segment.sequence);
-            range.lowest_dead_puts.remove(segment.sequence);
+            range.dead_puts_hidden_from.remove(segment.sequence);
             range.lowest_tombstones.remove(segment.sequence);
             range.shows_hidden = true;
             self.release_held(share.range);
@@ -381,7 +382,9 @@ impl<D: Device> Engine<D> {
             let Dropping { segment, .. } = self.drops.dropping.swap_remove(i);
             // Its cached pages age out: file numbers are not reused.
             self.device.close(segment.file);
-            self.unlink(segment.name, u64::from(self.options.segment_bytes));
+            if self.unlink(segment.name, u64::from(self.options.segment_bytes)) {
+                self.note_freed();
+            }
             self.stats.segments_dropped += 1;
         }
         if self.drops.dropping.len() < before {
@@ -394,32 +397,35 @@ impl<D: Device> Engine<D> {
         if self.drops.unlink_at().is_some_and(|at| self.now.mono >= at) {
             let mut names = core::mem::take(&mut self.drops.refused).into_iter();
             // Where one is refused, the others are as well.
-            while self.drops.refused.is_empty()
-                && let Some((name, bytes)) = names.next()
+            while let Some((name, bytes)) = names.next()
+                && self.unlink(name, bytes)
             {
-                self.unlink(name, bytes);
+                self.note_freed();
             }
             self.drops.refused.extend(names);
             self.measure_device();
         }
     }
 
-    /// Unlinks a file that is not listed any more, now or later.
-    pub(in crate::engine) fn unlink(&mut self, name: String, bytes: u64) {
+    /// Unlinks a file that is not listed any more, now or later. Returns whether it is gone.
+    pub(in crate::engine) fn unlink(&mut self, name: String, bytes: u64) -> bool {
         // If the unlink does not survive a crash, recovery removes the file as an orphan.
         match self.device.unlink(&name) {
-            // Somebody removed a file that nothing reads any more.
-            Ok(()) | Err(DeviceError::NotFound { .. }) => {
-                self.cleaner.note_change();
-                self.sorted.note_space();
-                // Space was freed: a full device is tried again at once.
-                self.retry_at = MonoMs(0);
-            }
+            // The file was removed from outside; nothing reads it any more.
+            Ok(()) | Err(DeviceError::NotFound { .. }) => return true,
             Err(error) if error.is_retryable() => {
                 self.drops.refused.push((name, bytes));
                 self.drops.unlink_at = self.now.mono.plus_ms(RETRY_MS);
             }
             Err(error) => drop(self.poison(&error)),
         }
+        false
+    }
+
+    /// Space was freed: a full device is tried again at once.
+    fn note_freed(&mut self) {
+        self.cleaner.note_change();
+        self.sorted.note_space();
+        self.retry_at = MonoMs(0);
     }
 }

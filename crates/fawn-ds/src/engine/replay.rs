@@ -37,9 +37,9 @@ pub enum Replay {
 }
 
 impl<D: Device> Engine<D> {
-    /// Retains a range's records above `floor` for [`Engine::replay`]; older ones may go. Two bounds take precedence:
-    /// [`crate::Options::retained_records_max`], and a twentieth of the capacity, but two segments at least. On a full store a
-    /// write gives up all that sealed segments have.
+    /// Retains a range's records above `floor` for [`Engine::replay`]; older ones may go. Three bounds take precedence:
+    /// [`crate::Options::retained_records_max`]; a twentieth of the capacity, two segments at least; and on a full store, the segment
+    /// that is being written. The last two spare needed records ([`Engine::set_needed_from`]).
     pub fn set_retain_floor(&mut self, range: RangeId, floor: Version) {
         let Ok(at) = self.range_at(range) else { return };
         let range = &mut self.ranges[at];
@@ -49,7 +49,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Keeps a range's records from this version on, also above the number of [`Engine::set_retained_max`]: their
-    /// results may be requested again after a restart. Of the bounds of [`Engine::set_retain_floor`], that of the number takes precedence.
+    /// results may be requested again after a restart. Only [`crate::Options::retained_records_max`] takes precedence.
     pub fn set_needed_from(&mut self, range: RangeId, oldest: Option<Version>) {
         if let Ok(at) = self.range_at(range) {
             self.ranges[at].needed_from = oldest;
@@ -75,7 +75,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Bounds the log that retained records keep, whatever their number. A member that missed more gets a full resync.
+    /// Drops retained records outside the newest segments, a twentieth of the capacity. A member that missed more gets a full resync.
     pub(crate) fn bound_retained_log(&mut self) {
         if self.ranges.iter().all(|range| range.retained.is_empty()) {
             return;
@@ -92,7 +92,8 @@ impl<D: Device> Engine<D> {
     /// Gives up what is retained in sealed segments, because a write finds no space. Returns whether there was any.
     pub(crate) fn give_up_retained(&mut self) -> bool {
         let active = self.streams[StreamKind::Foreground].window.active();
-        let Some(first) = active.map(|chunk| self.segments.expect(chunk.slot).sequence) else { return false };
+        // Without one, as after an opening on a full device, all segments are sealed.
+        let first = active.map_or(u64::MAX, |chunk| self.segments.expect(chunk.slot).sequence);
         let has_some = self.drop_retained_before(first);
         if has_some {
             // The segments can be dropped or cleaned now: the write waits for that.

