@@ -89,7 +89,7 @@ pub(crate) enum ManifestReadError {
     Device(#[from] DeviceError),
     #[error("{0}")]
     Manifest(#[from] ManifestError),
-    #[error("two reads of what follows byte {from_bytes} differ: open again")]
+    #[error("two reads of the bytes from {from_bytes} on differ: try again, and check the disk if that persists")]
     Unstable { from_bytes: u64 },
 }
 

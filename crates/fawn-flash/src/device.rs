@@ -348,7 +348,7 @@ pub trait Device {
     }
 
     /// As [`Device::reap`], but first kicks, and waits for at least one completion if any operation is in flight. With a
-    /// limit it ends after that time, or earlier, although none has completed. Linux before 5.11 has no limit with io_uring.
+    /// limit it may return without one, at the limit or earlier. With io_uring, Linux before 5.11 ignores the limit.
     fn wait_at_most(&mut self, limit: Option<Duration>, out: &mut VecDeque<Completion>);
 
     /// Data operations submitted but not reaped. The caller must bound them: real devices panic beyond 65,536.

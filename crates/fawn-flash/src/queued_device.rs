@@ -26,7 +26,7 @@ pub trait IoQueue {
     fn kick(&mut self, data_dir: &mut DataDir);
     /// Appends completed operations to `out`.
     fn reap(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>);
-    /// Submits the queued operations, and waits for at least one completion if any operation is in flight.
+    /// Submits the queued operations. If any operation is in flight, waits for a completion, or until the limit.
     fn wait_at_most(&mut self, data_dir: &mut DataDir, limit: Option<Duration>, out: &mut VecDeque<Completion>);
     /// Operations submitted but not reaped.
     fn in_flight(&self) -> usize;

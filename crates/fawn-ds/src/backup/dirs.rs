@@ -9,7 +9,7 @@ use std::path::Path;
 const SKIPPED_GENERATIONS: u32 = 1 << 16;
 /// Length of one read, bytes.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Files of the source that are kept open, so that they cannot vanish before they are copied: at most so many.
+/// Most files of the source that are kept open. An open file cannot vanish before it is copied.
 const DESCRIPTORS_MAX: usize = 1 << 17;
 /// One in so many of the descriptors that the process may have. The target and the process need some, too.
 const DESCRIPTORS_SHARE: usize = 2;

@@ -6,8 +6,8 @@
 //!    later segments before earlier ones.
 //! 3. Sealed segments are copied, if they could not be linked. The copy gets the manifest of step 1.
 //!
-//! The content is thus newer than the manifest, never older: what is dropped meanwhile is held. If a file without a descriptor
-//! is dropped before it is copied, another attempt follows. A frame proves that
+//! The content is thus newer than the manifest, never older: dropped files are held. A file for which no descriptor was left is not
+//! held; if it is dropped before its copy, another attempt follows. A frame proves that
 //! those before it were synced, so it is copied before them. A copied survivor was moved out of a held segment: to be
 //! cleaned, a segment must be sealed, and then the manifest lists its successor. So the attempt counts only if at
 //! most one segment was added to the foreground before the survivors were copied.
@@ -333,7 +333,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let to = begun.to;
         let scanned = match self.scan_into(from, begun, self.tail.of(entry.uuid).as_deref()) {
             Ok(scanned) => scanned,
-            Err(error) => return self.lost(&name, from, Some(to), error),
+            Err(error) => return self.abandon_copy(&name, from, Some(to), error),
         };
         let end = Watermark { sequence: entry.sequence, offset: scanned.valid_len };
         // The evidence of this segment itself. A later one has more, but is copied before it.
@@ -355,7 +355,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
     fn begin_copy(&mut self, name: &str, from: FileId, slot: u32, entry: &SegmentEntry) -> Attempt<BegunCopy> {
         let header = match Io::new(self.source).read(from, 0, HEADER_BYTES, CLASS) {
             Ok(header) => header,
-            Err(error) => return self.lost(name, from, None, error),
+            Err(error) => return self.abandon_copy(name, from, None, error),
         };
         let is_listed = |header: &SegmentHeader| {
             let SegmentHeader { slot: found, uuid, sequence, stream, .. } = *header;
@@ -407,9 +407,9 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         io.finish(token).map(drop)
     }
 
-    /// Ends the copy of a file that could not be read. Without a descriptor of its own it may have been dropped meanwhile: the next
-    /// attempt's manifest does not list it then.
-    fn lost<V>(&mut self, name: &str, from: FileId, to: Option<FileId>, error: DeviceError) -> Attempt<V> {
+    /// Ends the copy of a file whose read failed. A file that is not there had no descriptor and was dropped: the next attempt's
+    /// manifest does not list it.
+    fn abandon_copy<V>(&mut self, name: &str, from: FileId, to: Option<FileId>, error: DeviceError) -> Attempt<V> {
         if !matches!(error, DeviceError::NotFound { .. }) {
             return Err(error.into());
         }
@@ -481,7 +481,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             let piece = match source.finish(token) {
                 Ok(Some(piece)) => piece,
                 Ok(None) => unreachable!("a read brings its buffer back"),
-                Err(error) => return self.lost(name, from, Some(to), error),
+                Err(error) => return self.abandon_copy(name, from, Some(to), error),
             };
             let next = at + len as u64;
             if next < len_bytes {

@@ -1,10 +1,10 @@
 //! Completion handling: applies each finished I/O and reports events.
 use super::fetch::ReadSpan;
 use super::{Engine, Event, InFlight};
+use core::time::Duration;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId};
 use fawn_types::Now;
-use std::time::Duration;
 
 /// Polls between two computations of the page cache's budget.
 const BALANCE_POLLS: u32 = 64;

@@ -3,13 +3,13 @@ use fawn_types::TimeMs;
 
 /// Time from the base to the end of the first step, ms.
 const FIRST_STEP_MS: u64 = 60_000;
-/// Steps: each ends four times as long after the base as the one before, the last one never.
+/// Steps: each ends four times as long after the base as the one before; the last ends at the latest expiry.
 const STEPS: usize = 8;
 
 /// Bytes of puts that expire, by the time from a base to their expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Expiries {
-    /// Expiry time when the first of them was counted.
+    /// Time of the expiry clock when the first of them was counted.
     base: TimeMs,
     bytes: [u32; STEPS],
 }
@@ -42,7 +42,7 @@ impl Expiries {
         self.ends(latest_ms).map(|(_, ends_at_ms)| TimeMs(ends_at_ms)).filter(|&ends_at| ends_at > at).min()
     }
 
-    /// The steps that are not empty, with the times when all of them has expired.
+    /// The steps that are not empty, with the times by which each has wholly expired.
     fn ends(&self, latest_ms: u64) -> impl Iterator<Item = (usize, u64)> {
         let used = (0..STEPS).filter(|&step| self.bytes[step] > 0);
         used.map(move |step| (step, self.base.0.saturating_add(end_ms(step)).min(latest_ms)))

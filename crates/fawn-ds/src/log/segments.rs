@@ -40,7 +40,7 @@ pub(crate) struct RangeShare {
     pub(crate) lowest_put: Version,
     /// Puts that died since the opening were replaced or removed by records of this version or higher ones.
     pub(crate) lowest_death: Version,
-    /// Puts died of which that is not known: they were at least as new as `lowest_put`.
+    /// Puts died without a known replacement: it is newer than `lowest_put`.
     pub(crate) has_unknown_deaths: bool,
     /// Copies whose index entries have not moved yet. Records of this version or higher ones may replace them before.
     pub(crate) copies_in_flight: u32,
@@ -93,7 +93,7 @@ impl RangeShare {
         self.has_unknown_deaths = self.puts > self.live_records;
     }
 
-    /// A put died: what replaced it has this version or a higher one; zero if nothing is known.
+    /// A put died. Its replacement has this version or a higher one; zero if nothing is known.
     fn enter_death(&mut self, version: Version) {
         if version == Version::ZERO {
             self.has_unknown_deaths = true;
@@ -137,8 +137,8 @@ impl RangeShare {
 pub(crate) struct Death {
     /// Version of the commit that must be durable before the segment is dropped; zero without one.
     pub(crate) by: Version,
-    /// What replaced the record, or may do so for its copy, has this version or a higher one; zero if nothing is known. A tombstone
-    /// of the key is as new.
+    /// Lowest version that the replacement of the record, or of its copy, may have; zero if nothing is known. A tombstone of the key
+    /// is at least as new.
     pub(crate) replaced_from: Version,
 }
 
@@ -451,7 +451,7 @@ impl Segment {
             }
             None => share.enter_death(replaced_from),
         }
-        // A share that was counted anew meanwhile has none in flight, and knows of no death.
+        // A share that was counted again meanwhile has none in flight, and knows of no death.
         share.copies_in_flight = share.copies_in_flight.saturating_sub(1);
         if share.copies_in_flight == 0 {
             share.lowest_in_flight = Version::from_u64(u64::MAX);
@@ -628,7 +628,8 @@ impl Segment {
         used_bytes.saturating_sub(self.live_bytes() + tombstone_bytes)
     }
 
-    /// Bytes of live records that have expired by this time, as many as of all records: deaths do not say which of them expire.
+    /// Estimate of the live bytes that have expired by this time. Deaths do not say whether the put had an expiry, so the share among
+    /// live records is taken for that of all.
     pub(crate) fn expired_bytes(&self, expired_by: TimeMs) -> u64 {
         let expired_bytes = self.expiries.expired_bytes(expired_by, self.facts.latest_expiry_ms);
         let (live_bytes, total_bytes) = (self.live_bytes(), self.lengths.total_bytes);

@@ -106,7 +106,7 @@ impl<D: Device> Engine<D> {
         let has_manifest = listed.is_ok();
         let (header, mut state) = match listed {
             Ok(decoded) => (decoded.header, decoded.state),
-            Err(error) if is_intact(&error) => return Err(error.into()),
+            Err(error) if may_be_intact(&error) => return Err(error.into()),
             Err(_) => invent_manifest(&headers)?,
         };
         let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
@@ -220,7 +220,7 @@ fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Vec<(String, 
 }
 
 /// Whether a manifest that was not read may be whole: it is of another format, or another read may return it.
-fn is_intact(error: &ManifestReadError) -> bool {
+fn may_be_intact(error: &ManifestReadError) -> bool {
     let is_other = |error: &HeaderError| matches!(error, HeaderError::Newer { .. } | HeaderError::Older { .. });
     match error {
         ManifestReadError::Unstable { .. } => true,

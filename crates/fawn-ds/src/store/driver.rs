@@ -64,7 +64,7 @@ impl Driver {
         }
     }
 
-    /// Waits a moment for a completion if anything is in flight, then acknowledges.
+    /// Waits for a completion if anything is in flight, a millisecond at most, then acknowledges.
     pub(super) fn wait(&mut self) {
         if let DriverState::Open(executor) = &mut self.state {
             executor.wait();

@@ -269,18 +269,22 @@ fn a_checkpoint_that_contradicts_itself_or_the_log_is_passed_over() {
     }
 }
 
-/// A build that stored entries one after the other left such a header.
+/// Earlier builds left such headers.
 #[test]
-fn a_checkpoint_with_cells_of_another_layout_is_passed_over() {
-    for why in refused(32, |disk, name| {
+fn a_checkpoint_of_another_layout_is_passed_over() {
+    for (layout, why) in [0, 1].into_iter().flat_map(|layout| refused(32, spoil(layout)).map(|why| (layout, why))) {
+        assert!(why.contains(&format!("layout {layout} is of another build")), "{why}");
+    }
+}
+
+fn spoil(layout: u8) -> impl Fn(&SimDisk, &str) {
+    move |disk, name| {
         let mut bytes = disk.contents(name).unwrap();
         assert_eq!(bytes[12], 2);
-        bytes[12] = 0;
+        bytes[12] = layout;
         let checksum = checksum64(&bytes[..504]);
         bytes[504..512].copy_from_slice(&checksum.to_le_bytes());
         disk.put(name, &bytes);
-    }) {
-        assert!(why.contains("layout 0 is of another build"), "{why}");
     }
 }
 

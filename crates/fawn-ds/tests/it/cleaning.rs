@@ -254,6 +254,7 @@ fn a_full_store_takes_deletes_and_then_writes_for_ever() {
     let report = node.engine.log_report();
     let filling = report.live_bytes * 100 / capacity_bytes;
     println!("refused {refused} times, {filling} % live: {report:?}, {:?}", node.engine.stats());
+    // Fewer tombstones make it full less often than they did.
     assert!(refused >= 5 && filling >= 60, "refused {refused} times, {filling} % live: {report:?}");
     node.settle();
     disk.crash(3);

@@ -431,7 +431,7 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
             node.now = node.now.plus_ms(20);
             assert!(puts < 10_000, "seed {seed}: the device does not become full");
         }
-        // A segment has 65 of these records. What sealed segments have was given up before a write was refused, unless
+        // A segment has 65 of these records. All that sealed segments have was given up before a write was refused, unless
         // results in them are needed.
         let progress = node.engine.progress(RANGE);
         let retained = progress.committed.seq() - node.engine.replay_floor(RANGE).seq();
@@ -487,7 +487,7 @@ fn segment_files(disk: &SimDisk) -> u64 {
     disk.names().iter().filter(|name| name.starts_with("segment-")).count() as u64
 }
 
-/// Members of a chain retain all that the bounds allow. What they retain must not fill the store.
+/// Members of a chain retain all that the bounds allow. That must not fill the store.
 #[test]
 fn records_retained_for_retransmission_never_fill_a_store() {
     let disk = SimDisk::new(SimOptions::instant(1));

@@ -30,6 +30,7 @@ mod deferred_survivors;
 mod deferred_traces;
 mod dropping;
 mod expired_in_flight;
+mod expired_space;
 mod failed_sync;
 mod fences_refused;
 mod filed_counts;

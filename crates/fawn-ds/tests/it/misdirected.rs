@@ -1,4 +1,4 @@
-//! Misdirected reads of an opening: no read of it may end up as bytes that it writes.
+//! One misdirected read during an opening, a check or a salvage: it is never written back, and hides no acknowledged record.
 use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::check::check;
 use fawn_ds::internals::{Engine, Options, RecordRef, View, open_for_salvage};

@@ -76,7 +76,7 @@ fn damage_of_one_record_brings_no_deleted_key_back_from_a_run() {
     assert!(found_damaged >= 3, "{found_damaged} openings found the damage");
 }
 
-/// What a killed process has acknowledged may be in the tail file alone, and runs have older versions of it.
+/// Records that a killed process has acknowledged may be in the tail file alone, while runs have older versions.
 #[test]
 fn a_salvage_takes_the_tail_files_records_for_newer_than_those_of_runs() {
     let (disk, mut content) = store(22);

@@ -42,7 +42,7 @@ struct Move {
     original: ReplacedRecord,
     copy: ReplacedRecord,
     version: Version,
-    /// What replaces the record before the move has this version or a higher one.
+    /// Lowest version that a record may have which replaces this one before the move.
     replaced_from: Version,
     /// End of the copy in the survivors' stream.
     end: LogPosition,

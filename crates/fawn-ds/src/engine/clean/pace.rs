@@ -60,10 +60,10 @@ pub(super) struct Pace {
     searched_at: MonoMs,
     searched_bytes: u64,
     repeats: u32,
-    /// Expiry time of the next search because records will have expired; `None` before the first poll.
+    /// Time of the expiry clock at which records will have expired, so that a search is due; `None` before the first poll.
     expires_at: Option<TimeMs>,
-    /// The last victim was the one with the oldest hidden puts.
-    was_oldest: bool,
+    /// The last victim was chosen because its dead puts were replaced earliest.
+    was_for_tombstones: bool,
     /// Segments above the target at the last search.
     pub(super) debt: u64,
     /// Bytes of the last victim for each dead one, rounded up: so many must be cleaned to free one.
@@ -149,7 +149,7 @@ fn merit(segment: &Segment, lengths: VictimLengths, log_end: LogPosition, segmen
     (dead_bytes * 1024 / (kept_bytes + 1)).saturating_mul(half * quarter)
 }
 
-/// What cleaning would copy of a segment, and what it would not.
+/// Bytes of a segment that cleaning would copy, and bytes that it would free.
 #[derive(Clone, Copy)]
 struct VictimLengths {
     kept_bytes: u64,
@@ -261,7 +261,7 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect(slot);
         let dead_bytes = segment.dead_bytes(self.kept_tombstone_bytes(segment)) + self.expired_bytes(segment);
         // One that is chosen for its age may have hardly a dead byte.
-        if !self.cleaner.pace.was_oldest {
+        if !self.cleaner.pace.was_for_tombstones {
             self.cleaner.pace.bytes_per_dead = u64::from(segment.end).div_ceil(dead_bytes.max(1));
         }
         let segment = self.segments.expect_mut(slot);
@@ -293,8 +293,8 @@ impl<D: Device> Engine<D> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
         let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
-        if !core::mem::take(&mut self.cleaner.pace.was_oldest) && self.tombstones_take_much() {
-            self.cleaner.pace.was_oldest = true;
+        if !core::mem::take(&mut self.cleaner.pace.was_for_tombstones) && self.tombstones_take_much() {
+            self.cleaner.pace.was_for_tombstones = true;
             // Sorted segments hide tombstones, too.
             let of_share =
                 if self.sorted.is_active() { RangeShare::hidden_from_sorted } else { RangeShare::hidden_from };
@@ -359,7 +359,7 @@ impl<D: Device> Engine<D> {
     /// Segments above the target: the space that live records may take, and what leaves a reserve of the capacity.
     fn space_debt(&self) -> u64 {
         let segment_bytes = u64::from(self.options.segment_bytes);
-        // What has expired is no reason to keep space.
+        // Expired records are no reason to keep space.
         let live_bytes: u64 =
             self.segments.iter().map(|segment| segment.live_bytes() - self.expired_bytes(segment)).sum();
         let allowed_bytes = live_bytes.saturating_mul(self.options.space_amplification_max_percent) / 100;

@@ -46,8 +46,7 @@ pub(crate) struct RangeFacts {
     pub(crate) newest: Version,
     /// Newest version whose commit replaced or removed a record of the range in the segment.
     pub(crate) died_by: Version,
-    /// The segment has a tombstone, an expired record or an unlisted clear, and another one has a put of its version or
-    /// a lower one.
+    /// The segment has a tombstone, an expired record or an unlisted clear, and another one has a dead put that it may hide.
     pub(crate) hides_puts: bool,
     /// The segment has a rollback, and an earlier one has records that it has invalidated.
     pub(crate) hides_rolled_back: bool,

@@ -1,4 +1,4 @@
-//! What a segment says that tombstones hide.
+//! Versions from which tombstones hide a segment's dead puts.
 use super::*;
 use crate::format::SegmentUuid;
 
