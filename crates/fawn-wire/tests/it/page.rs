@@ -32,7 +32,7 @@ request. Differences from Redis and memcached:
 - A value longer than the limit is rejected and its bytes are dropped; the connection remains open.
 - `MSET` is atomic across crashes, not only among clients.
 - A read of an expired key waits while an update is in flight that may keep the key.
-- `DBSIZE` includes expired keys until a request accesses them; there is no background expiry. A `SET` with an expiry
+- `DBSIZE` includes expired keys until a request accesses them or cleaning returns their space; nothing else looks for them. A `SET` with an expiry
   time in the past only removes the key.
 - `TOUCH` counts keys; there are no access times. A full store rejects writes; there is no eviction.
 - memcached's versions (`gets`, `cas`) are those of the store: they grow with every write and survive restarts.
