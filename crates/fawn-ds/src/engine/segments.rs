@@ -182,9 +182,8 @@ impl<D: Device> Engine<D> {
         if let Err(error) = self.device.allocate(file, 0, segment_bytes) {
             self.yield_checkpoint_space();
             self.device.close(file);
-            // If the unlink fails too, recovery removes the empty file as an orphan.
-            let unlinked = self.device.unlink(&name);
-            return Err(unlinked.err().filter(|failure| !failure.is_retryable()).unwrap_or(error));
+            self.unlink(name, 0);
+            return Err(error);
         }
         Ok(Segment::new((slot, sequence), uuid, kind, file, name))
     }

@@ -130,7 +130,10 @@ fn allocations_that_are_refused_now_and_then_poison_nothing() {
         node.turn();
         assert_eq!(node.engine.poisoned(), None, "key {key}");
     }
-    assert!(refusals > 10 && node.engine.log_report().segments < 100, "{refusals} refusals");
+    let segments = node.engine.log_report().segments;
+    assert!(refusals > 10 && segments < 100, "{refusals} refusals");
+    let open_files = disk.open_files() as u64;
+    assert!(open_files < segments + 8, "{open_files} open files of {segments} segments");
     node.settle();
     drop(node.engine.close().unwrap());
     let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();

@@ -147,6 +147,12 @@ impl SimDisk {
         state.change(id).0.flip(offset, bits);
     }
 
+    /// Open files of all devices.
+    #[must_use]
+    pub fn open_files(&self) -> usize {
+        self.state().handles.values().sum()
+    }
+
     /// Current names, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
