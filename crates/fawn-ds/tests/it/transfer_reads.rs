@@ -3,6 +3,7 @@ use crate::sorted_files::{put, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, small};
 use fawn_ds::internals::{Options, TransferPlace, TransferScan, TransferStep};
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
@@ -195,5 +196,32 @@ fn a_chunk_of_runs_has_no_key_that_was_cleared_before_it_was_sent() {
         });
         let after = sent.iter().find(|(_, sent)| sent.reads_before >= reads - 3);
         assert!(after.is_none(), "{:?}", after.map(|(key, _)| String::from_utf8_lossy(key)));
+    }
+}
+
+/// The index still has the old record of a key, as long as a committed delete or put of it waits for its verification.
+#[test]
+fn a_transfer_leaves_out_records_that_are_replaced_once_verified() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = long_records(small(Durability::Sync));
+    let mut node = TestNode::open_in_chain(&disk, options, Now::at(1_000)).unwrap();
+    for number in 0..20 {
+        put(&mut node, &key(number), Some(&[1; 200]));
+    }
+    push_out(&mut node);
+    disk.hang(OpKind::Read);
+    for number in 0..20 {
+        put(&mut node, &key(number), number.is_multiple_of(2).then_some(&[2; 200][..]));
+    }
+    for _ in 0..20 {
+        node.turn();
+    }
+    let progress = node.engine.progress(RANGE);
+    assert!(progress.committed == progress.appended && disk.hung() > 0, "{progress:?}");
+    disk.end_faults(OpKind::Read);
+    let (sent, _) = transfer(&mut node, (progress.committed, 64 << 10, 1_000), |_, _| {});
+    for number in 0..20 {
+        let value = sent.get(&key(number)).map(|record| record.value[0]);
+        assert_eq!(value, number.is_multiple_of(2).then_some(2), "key {number}");
     }
 }
