@@ -182,6 +182,11 @@ fn an_error_that_ends_is_no_damage() {
     let stats = node.engine.stats();
     assert_eq!((stats.scrub_reads_failed, stats.scrub_corrupt_records), (1, 0));
     assert_eq!(stats.scrub_segments, names.len() as u64);
+    // The failed read keeps no segment.
+    fill(&mut node, 0..600);
+    pass(&mut node, 1_000, 10);
+    let left: Vec<_> = names.iter().filter(|name| disk.names().contains(name)).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]
