@@ -404,7 +404,7 @@ impl Segment {
         share.live_bytes += u64::from(bytes);
     }
 
-    /// One of its records was replaced or removed, appended to the foreground before `log_end`. Returns whether
+    /// One of its records was replaced or removed; what did so lies in the foreground before `log_end`. Returns whether
     /// [`RangeShare::hidden_from`] has changed.
     pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, death: Death, log_end: LogPosition) -> bool {
         self.note_death(StreamKind::Foreground, log_end);

@@ -287,8 +287,8 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The segment with the highest merit; but every other one, while tombstones take much space, that with the oldest
-    /// puts that they hide: once these are gone, the tombstones are.
+    /// The segment with the highest merit; but every other one, while tombstones take much space, that whose dead puts were
+    /// replaced earliest: once these are gone, the tombstones are.
     fn best_victim(&mut self, room: SurvivorsRoom) -> Option<u32> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
@@ -300,8 +300,8 @@ impl<D: Device> Engine<D> {
                 if self.sorted.is_active() { RangeShare::hidden_from_sorted } else { RangeShare::hidden_from };
             let hidden = |segment: &Segment| segment.shares.iter().map(of_share).min();
             let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, 1, room));
-            let oldest = candidates.filter_map(|segment| Some((hidden(segment)?, segment.slot))).min();
-            if let Some((lowest, slot)) = oldest
+            let earliest = candidates.filter_map(|segment| Some((hidden(segment)?, segment.slot))).min();
+            if let Some((lowest, slot)) = earliest
                 && lowest < Version::from_u64(u64::MAX)
             {
                 return Some(slot);
@@ -501,7 +501,8 @@ impl<D: Device> Engine<D> {
         free_bytes.saturating_sub(self.manifest.growth_bytes()) / u64::from(self.options.segment_bytes)
     }
 
-    /// Segments with a file, prepared ones and those that could not be unlinked included, and as many as the runs are long, with those that are being written.
+    /// Segments with a file, and as many as the runs are long, those that are being written included. Prepared segments and files
+    /// whose unlink was refused count, too.
     pub(crate) fn taken_segments(&self) -> u64 {
         self.segments_and(self.sorted.file_bytes() + self.sorted.reserved_bytes())
     }
