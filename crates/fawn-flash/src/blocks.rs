@@ -112,7 +112,7 @@ impl<T: PlainBytes> Blocks<T> {
     #[must_use]
     pub fn pair_mut(&mut self, first: usize, second: usize) -> [&mut T; 2] {
         assert_ne!(first, second, "two mutable references to one block");
-        let [first, second] = [first, second].map(|at| std::ptr::from_mut(self.get_mut(at)));
+        let (first, second) = (std::ptr::from_mut(self.get_mut(first)), std::ptr::from_mut(self.get_mut(second)));
         // SAFETY: (1) both are in use, by `get_mut`, and different, so they do not overlap; (2) creating the second
         // reference accessed no byte of the first; (3) they live as long as the borrow of `self`, which excludes every
         // other access.

@@ -5,16 +5,13 @@
 //! that prefetches stage by stage overlap them.
 use super::Engine;
 use crate::format::record::RecordRef;
+pub use crate::index::PREFETCH_KEYS_MAX;
 use crate::index::Pointer;
 use crate::log::segments::Segment;
 use core::ops::Range;
 use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{KeyHash, RangeId};
-
-/// Maximum keys per batch: about as many as a core has cache misses in flight, and few enough that no line is evicted
-/// before its use.
-pub const PREFETCH_KEYS_MAX: usize = 16;
 
 /// Maximum prefetched bytes per record.
 const NEEDED_BYTES_MAX: usize = 320;
@@ -51,18 +48,13 @@ impl<D: Device> Engine<D> {
     #[inline]
     fn prefetch_indexed(&self, at: usize, hashes: &[KeyHash]) {
         let hashes = &hashes[..hashes.len().min(PREFETCH_KEYS_MAX)];
-        let index = &self.ranges[at].index;
-        index.prefetch(hashes);
         let mut pointers = [Pointer::new(0); PREFETCH_KEYS_MAX];
         let mut found = 0;
-        for &hash in hashes {
-            // A second candidate is rare; prefetching it would delay the other keys.
-            if let Some(pointer) = index.candidates(hash).next() {
-                pointers[found] = pointer;
-                found += 1;
-                self.prefetch_table(pointer);
-            }
-        }
+        self.ranges[at].index.prefetch_candidates(hashes, |pointer| {
+            pointers[found] = pointer;
+            found += 1;
+            self.prefetch_table(pointer);
+        });
         debug_assert!(found <= hashes.len(), "one candidate per key");
         pointers[..found].iter().for_each(|&pointer| self.prefetch_record(pointer));
     }

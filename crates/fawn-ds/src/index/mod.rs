@@ -97,6 +97,10 @@ impl PointerWidth {
     }
 }
 
+/// Maximum keys that are prefetched together: about as many as a core has cache misses in flight, and few enough that no
+/// line is evicted before its use.
+pub const PREFETCH_KEYS_MAX: usize = 16;
+
 /// Maximum entries of one page, and therefore maximum keys that share one 64-bit hash.
 pub const PAGE_ENTRIES_MAX: usize = slab::PAGE_ENTRIES_MAX;
 
@@ -195,18 +199,46 @@ impl Index {
     #[inline]
     #[must_use]
     pub fn candidates(&self, hash: KeyHash) -> Candidates<'_> {
-        let (address, page) = self.page_of(hash);
+        self.candidates_at(self.table.address(hash.0), hash)
+    }
+
+    #[inline]
+    fn candidates_at(&self, address: Address, hash: KeyHash) -> Candidates<'_> {
+        let page = self.page(address);
         page.fetch_pointers();
         Candidates::new(page, fragment::fresh(hash.0, address.depth))
     }
 
-    /// Prefetches the memory that lookups of these keys are about to read.
+    /// Prefetches the memory that lookups of these keys are about to read; only the first [`PREFETCH_KEYS_MAX`] are used.
     ///
-    /// A lookup waits for two dependent memory accesses; those of different keys overlap. Call this first for the
-    /// requests of an iteration, ~16 at a time.
+    /// A lookup waits for two dependent memory accesses; those of different keys overlap.
+    #[inline]
     pub fn prefetch(&self, hashes: &[KeyHash]) {
-        hashes.iter().for_each(|hash| self.table.fetch(self.table.address(hash.0).page));
-        hashes.iter().for_each(|hash| self.slab.fetch(self.table.handle(self.table.address(hash.0).page)));
+        self.prefetch_pages(hashes);
+    }
+
+    /// As [`Index::prefetch`]; then passes the first candidate of each key to `found`.
+    #[inline]
+    pub(crate) fn prefetch_candidates(&self, hashes: &[KeyHash], mut found: impl FnMut(Pointer)) {
+        let addresses = self.prefetch_pages(hashes);
+        for (address, &hash) in addresses.into_iter().zip(hashes) {
+            // A second candidate is rare; prefetching it would delay the other keys.
+            if let Some(pointer) = self.candidates_at(address, hash).next() {
+                found(pointer);
+            }
+        }
+    }
+
+    #[inline]
+    fn prefetch_pages(&self, hashes: &[KeyHash]) -> [Address; PREFETCH_KEYS_MAX] {
+        let mut addresses = [Address::default(); PREFETCH_KEYS_MAX];
+        for (address, hash) in addresses.iter_mut().zip(hashes) {
+            *address = self.table.address(hash.0);
+            self.table.fetch(address.page);
+        }
+        let used = hashes.len().min(PREFETCH_KEYS_MAX);
+        addresses[..used].iter().for_each(|address| self.slab.fetch(self.table.handle(address.page)));
+        addresses
     }
 
     /// Adds an entry, and splits at most one page.
@@ -218,13 +250,16 @@ impl Index {
             return Err(IndexError::Full);
         }
         let address = self.table.address(hash.0);
-        let len = self.page(address).fragments.len();
-        if len == PAGE_ENTRIES_MAX {
-            return Err(IndexError::PageFull { hash: hash.0 });
-        }
-        self.resize(address.page, len, len + 1);
+        let handle = self.table.handle(address.page);
         let entry = fragment::fresh(hash.0, address.depth);
-        self.slab.page_mut(self.table.handle(address.page)).set(len, entry, pointer);
+        if !self.slab.fill_vacant(handle, entry, pointer) {
+            let len = self.slab.places(handle);
+            if len == PAGE_ENTRIES_MAX {
+                return Err(IndexError::PageFull { hash: hash.0 });
+            }
+            self.resize(address.page, len, len + 1);
+            self.slab.page_mut(self.table.handle(address.page)).set(len, entry, pointer);
+        }
         self.entries += 1;
         self.split_if_due();
         Ok(())

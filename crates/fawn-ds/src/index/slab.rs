@@ -294,6 +294,7 @@ impl IndexSlab {
     }
 
     /// The places of the page at `handle`, which must own a slot.
+    #[inline]
     pub(super) fn page_mut(&mut self, handle: BlockHandle) -> IndexPageMut<'_> {
         assert_ne!(handle, BlockHandle::NONE, "an empty page owns no slot to write to");
         let block = self.blocks[handle.block()];
@@ -304,6 +305,21 @@ impl IndexSlab {
         let (pointers, rest) = rest.split_at_mut(2 * places);
         let high_units = rest.len() - OWNER_UNITS;
         IndexPageMut { fragments, pointers, high_bytes: &mut rest[..high_units] }
+    }
+
+    /// Writes an entry to the vacant place of the page at `handle`; `false` if it has none.
+    #[inline]
+    pub(super) fn fill_vacant(&mut self, handle: BlockHandle, fragment: u16, pointer: Pointer) -> bool {
+        if handle == BlockHandle::NONE {
+            return false;
+        }
+        let mut page = self.page_mut(handle);
+        let last = page.fragments.len() - 1;
+        let is_vacant = page.fragments[last] == VACANT;
+        if is_vacant {
+            page.set(last, fragment, pointer);
+        }
+        is_vacant
     }
 
     /// Places of the page at `handle`, the vacant one included.
@@ -374,7 +390,7 @@ impl IndexSlab {
     fn transfer_slot(&mut self, source: BlockHandle, target: BlockHandle, class: u8) -> u32 {
         let units = self.slot_units(class);
         let (from, to) = (source.slot() * units, target.slot() * units);
-        let [source, target] = [source, target].map(|handle| self.blocks[handle.block()]);
+        let (source, target) = (self.blocks[source.block()], self.blocks[target.block()]);
         assert_eq!(source.class, target.class, "slots of different sizes cannot replace each other");
         if source.place == target.place {
             self.units_mut(target).copy_within(from..from + units, to);

@@ -13,7 +13,7 @@ pub(super) const LEVEL_MIN: u32 = 6;
 const LEVEL_MAX: u32 = 31;
 
 /// A page's index in the table and the hash bits that it implies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Address {
     pub(super) page: u32,
     pub(super) depth: u32,
