@@ -125,7 +125,7 @@ def bad_input(binary, directory):
     assert not os.path.exists(other + ".partial"), "what was copied of it is removed"
     os.rename(directory + ".segment", os.path.join(store, segment))
     os.unlink(os.path.join(store, "manifest"))
-    assert "manifest" in refused(binary, "restore", backup, other)
+    assert "holds no store" in refused(binary, "restore", backup, other)
 
 
 def main():

@@ -2,7 +2,7 @@
 use crate::data_dir::{Layout, NewDir, refuse, with_suffix};
 use crate::failure::{Exit, Failure};
 use crate::salvage::{
-    FoundStore, Losses, finding_line, holds_store, open_device, open_layout, open_store, write_repaired,
+    FoundStore, Losses, RepairedCopy, finding_line, holds_store, open_device, open_layout, open_store, write_repaired,
 };
 use crate::server::random_bytes;
 use fawn_ds::internals::check::CheckReport;
@@ -59,9 +59,9 @@ impl Check {
         refuse(&self.dir, words)
     }
 
-    fn repair(self) -> Result<(), Failure> {
+    fn repair(&self) -> Result<(), Failure> {
         let layout = open_layout(&self.dir)?;
-        let target = match self.to {
+        let target = match self.to.clone() {
             Some(target) => target,
             // `.` and `data/..` have no name of their own.
             None => {
@@ -78,14 +78,27 @@ impl Check {
         eprintln!("{}: {}; {keys} keys are left", self.dir.display(), losses.describe());
         losses.explain();
         confirm(self.yes, target.path())?;
-        let copied = write_repaired(&layout, &target, HashSecret(random_bytes()?), &losses)?;
+        let partial = target.begin()?;
+        let copied = write_repaired(&layout, partial, HashSecret(random_bytes()?), &losses)?;
         drop(layout);
-        if !verify(target.path())? {
-            return refuse(target.path(), "the copy is corrupt, as listed; look at the kernel's log and at the disk");
+        if !verify(partial)? {
+            return refuse(partial, "the copy is corrupt, as listed; look at the kernel's log and at the disk");
         }
-        let (shown, copy) = (self.dir.display(), target.path().display());
-        println!("{copied} keys copied to {copy}, which is sound. {shown} is unchanged. To use the copy:");
-        println!("  {}", swap_commands(&self.dir, target.path()));
+        target.finish()?;
+        self.report(target.path(), &copied)
+    }
+
+    fn report(&self, copy: &Path, copied: &RepairedCopy) -> Result<(), Failure> {
+        let RepairedCopy { keys, has_lost_more } = copied;
+        let (shown, path) = (self.dir.display(), copy.display());
+        if *has_lost_more {
+            // The copy stays: on a failing disk it may be the last one.
+            let words =
+                "more was lost than the list before the question showed; the copy is sound and has what is left";
+            return Err(Failure::new(Exit::Lost, format!("{path}: {keys} keys copied; {words}")));
+        }
+        println!("{keys} keys copied to {path}, which is sound. {shown} is unchanged. To use the copy:");
+        println!("  {}", swap_commands(&self.dir, copy));
         Ok(())
     }
 }

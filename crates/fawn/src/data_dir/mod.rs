@@ -125,15 +125,16 @@ impl Layout {
             FoundLayout::Flat => None,
             FoundLayout::Nothing => return refuse(dir, "holds no store: it has no manifest; give a data directory"),
         };
+        several.iter().try_for_each(|(file, _)| stores::look(dir, file))?;
         Ok(Self { dir: dir.to_owned(), several })
     }
 
-    /// A new layout in the empty directory `dir` with the same shards, secret included. [`Layout::finish`] ends it.
+    /// A new layout in the empty directory `dir` with the same shards, secret included. [`Layout::finish`] writes it.
     pub(crate) fn create_like(&self, dir: &Path) -> Result<Self, Failure> {
         let Some((file, _)) = &self.several else { return Ok(Self::flat(dir)) };
         let lock = lock(dir)?;
+        // Not written yet: under `making` a start would create an empty store in place of each that is not copied.
         let file = LayoutFile { is_made: false, ..*file };
-        file::write(dir, &file).map_err(named(&dir.join(file::NAME)))?;
         Ok(Self { dir: dir.to_owned(), several: Some((file, Some(lock))) })
     }
 
@@ -270,6 +271,56 @@ fn find(dir: &Path) -> Result<FoundLayout, Failure> {
         }
         Err(LayoutFileError::Corrupt) => {
             refuse(&path, "corrupt; restore it from a copy of the directory, nothing was changed")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SettingFlags;
+    use std::fs::{create_dir, write};
+
+    fn settle(dir: &Path) -> Result<Layout, String> {
+        let shards = Some(ShardCount::Number(2));
+        let flags = SettingFlags { dir: Some(dir.to_owned()), shards, ..SettingFlags::default() };
+        let settings = Settings::resolve(flags, SettingFlags::default()).unwrap();
+        Layout::settle(&settings, HashSecret([7; 16])).map_err(|failure| failure.to_string())
+    }
+
+    fn make_store(dir: &Path, shard: u16) {
+        let store = store_dir(dir, shard);
+        create_dir(&store).unwrap();
+        write(store.join(manifest::FILE_NAME), "opening the store would read this").unwrap();
+    }
+
+    #[test]
+    fn a_copy_is_a_data_directory_once_all_its_shards_are_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        create_dir(&data).unwrap();
+        let layout = settle(&data).unwrap();
+        let (new, existing) = (dir.path().join("new"), dir.path().join("existing"));
+        create_dir(&existing).unwrap();
+        for path in [new, existing] {
+            let target = NewDir::choose(&data, path.clone()).unwrap();
+            let partial = target.begin().unwrap().to_owned();
+            make_store(&partial, 0);
+            drop(layout.create_like(&partial).unwrap());
+            // As after a kill between two shards.
+            for interrupted in [&partial, &path].into_iter().filter(|dir| dir.exists()) {
+                assert!(settle(interrupted).is_err(), "{}", interrupted.display());
+                assert!(!matches!(Layout::existing(interrupted), Ok(Some(_))), "{}", interrupted.display());
+                assert!(Layout::in_use(interrupted).is_err(), "{}", interrupted.display());
+            }
+            let mut copy = layout.create_like(&partial).unwrap();
+            make_store(&partial, 1);
+            copy.finish().unwrap();
+            drop(copy);
+            assert!(settle(&path).is_err(), "not verified yet: {}", path.display());
+            target.finish().unwrap();
+            assert!(!settle(&path).unwrap().is_unfinished());
+            assert!(!partial.exists());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A directory for a copy of a data directory: new or empty, and with its name only once it is complete.
-use super::refuse;
+use super::{file, refuse};
 use crate::failure::{Exit, Failure};
+use fawn_ds::internals::format::manifest;
 use std::cell::Cell;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -9,11 +10,15 @@ use std::path::{Component, Path, PathBuf};
 
 /// Directory that a new file system has.
 const LOST_AND_FOUND: &str = "lost+found";
+/// Directory of an unfinished copy in a directory that was there before.
+const PARTIAL_NAME: &str = "copy.partial";
+/// Without them a directory is no data directory.
+const NAMES_OF_DATA_DIRS: [&str; 2] = [manifest::FILE_NAME, file::NAME];
 
 /// A directory that a command writes.
 pub(crate) struct NewDir {
     path: PathBuf,
-    /// Its name until it is complete. A directory that is there already may be a mount point, and keeps its name.
+    /// Its name until it is complete: next to it, or within a directory that is there already.
     partial: PathBuf,
     is_begun: Cell<bool>,
 }
@@ -59,13 +64,35 @@ fn find_empty(path: &Path) -> Result<bool, Failure> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         Err(error) => return refuse(path, format_args!("{error}; choose another directory")),
     };
+    let mut is_empty = true;
     for entry in entries {
         let entry = entry.map_err(Failure::about(Exit::Data, path.display()))?;
-        if entry.file_name() != LOST_AND_FOUND {
-            return refuse(path, "exists and is not empty; remove it, or choose another directory");
+        if entry.file_name() == PARTIAL_NAME {
+            return refuse_unfinished(&entry.path());
         }
+        is_empty &= entry.file_name() == LOST_AND_FOUND;
     }
-    Ok(true)
+    if is_empty {
+        return Ok(true);
+    }
+    refuse(path, "exists and is not empty; empty it, remove it, or choose another directory")
+}
+
+fn refuse_unfinished<T>(partial: &Path) -> Result<T, Failure> {
+    refuse(partial, "is of a copy that is being made, or was interrupted: then remove it")
+}
+
+/// Moves everything in `from` to `to`, the directory above it, durably. The files that make it a data directory are the
+/// last: until then a server refuses `to`.
+fn move_up(from: &Path, to: &Path) -> std::io::Result<()> {
+    let names = from.read_dir()?.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
+    let (last, first): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| NAMES_OF_DATA_DIRS.iter().any(|last| name == last));
+    for names in [first, last] {
+        names.iter().try_for_each(|name| std::fs::rename(from.join(name), to.join(name)))?;
+        File::open(to)?.sync_all()?;
+    }
+    std::fs::remove_dir(from)
 }
 
 impl NewDir {
@@ -77,9 +104,9 @@ impl NewDir {
         if resolve(&path).map_err(Failure::about(Exit::Data, path.display()))?.starts_with(source_dir) {
             return refuse(&path, format_args!("is in {}, which stays as it is; choose another one", source.display()));
         }
-        // A directory that is there already may be a mount point, and keeps its name.
+        // A directory that is there already may be a mount point, which cannot be renamed over.
         if find_empty(&path)? {
-            return Ok(Self { partial: path.clone(), path, is_begun: Cell::new(false) });
+            return Ok(Self { partial: path.join(PARTIAL_NAME), path, is_begun: Cell::new(false) });
         }
         if path.file_name().is_none() {
             return refuse(&path, "does not exist, and does not end in a name; give the name of the new directory");
@@ -92,9 +119,9 @@ impl NewDir {
         Ok(Self { path, partial, is_begun: Cell::new(false) })
     }
 
-    /// Removes what was written of it, after a failure. Files in a directory that was there before stay.
+    /// Removes what was written of it, after a failure.
     pub(crate) fn discard(&self) {
-        if self.partial != self.path && self.is_begun.get() {
+        if self.is_begun.get() {
             // If it cannot be removed, the next attempt names it.
             let _ = std::fs::remove_dir_all(&self.partial);
         }
@@ -107,17 +134,13 @@ impl NewDir {
 
     /// Creates it, under the name that it has until then.
     pub(crate) fn begin(&self) -> Result<&Path, Failure> {
-        if self.partial == self.path {
-            self.is_begun.set(true);
-            return Ok(&self.partial);
-        }
         if let Some(parent) = self.partial.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             create_private(parent)?;
         }
         match DirBuilder::new().mode(0o700).create(&self.partial) {
             Ok(()) => self.is_begun.set(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                return refuse(&self.partial, "is of a copy that is being made, or was interrupted: then remove it");
+                return refuse_unfinished(&self.partial);
             }
             Err(error) => return Err(Failure::about(Exit::Failed, self.partial.display())(error)),
         }
@@ -127,9 +150,10 @@ impl NewDir {
     /// Gives it its name, durably.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         let fail = Failure::about(Exit::Failed, self.path.display());
-        if self.partial != self.path {
-            std::fs::rename(&self.partial, &self.path).map_err(&fail)?;
+        if self.partial.starts_with(&self.path) {
+            return move_up(&self.partial, &self.path).map_err(fail);
         }
+        std::fs::rename(&self.partial, &self.path).map_err(&fail)?;
         let whole = std::path::absolute(&self.path).map_err(&fail)?;
         let synced = whole.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all());
         synced.map_err(&fail)
@@ -214,8 +238,19 @@ mod tests {
         let (data, new) = (dir.path().join("data"), dir.path().join("new"));
         std::fs::create_dir_all(new.join(LOST_AND_FOUND)).unwrap();
         let target = choose(&data, &new).unwrap();
-        assert_eq!(target.begin().unwrap(), new, "a mount point keeps its name");
-        std::fs::write(new.join("file"), "content").unwrap();
+        let partial = target.begin().unwrap().to_owned();
+        assert_eq!(partial, new.join(PARTIAL_NAME));
+        std::fs::write(partial.join("file"), "content").unwrap();
+        let refused = choose(&data, &new).err().unwrap_or_default();
+        assert!(refused.contains("copy.partial: is of a copy"), "{refused}");
+        target.discard();
+        assert!(!partial.exists());
+
+        let target = choose(&data, &new).unwrap();
+        std::fs::write(target.begin().unwrap().join("file"), "content").unwrap();
+        target.finish().unwrap();
+        assert!(!partial.exists() && new.join(LOST_AND_FOUND).exists(), "a mount point keeps its name");
+        assert_eq!(std::fs::read(new.join("file")).unwrap(), b"content");
         let refused = choose(&data, &new).err().unwrap_or_default();
         assert!(refused.contains("is not empty"), "{refused}");
         let refused = choose(&data, &new.join("file")).err().unwrap_or_default();

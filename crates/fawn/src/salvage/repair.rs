@@ -1,6 +1,6 @@
 //! Repair: writes what a damaged data directory still has into a new one, and leaves the damaged one as it is.
 use super::{FoundStore, Losses, open_device, open_store};
-use crate::data_dir::{Layout, NewDir, create_private};
+use crate::data_dir::{Layout, create_private};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::record::{RecordRef, VALUE_BYTES_LIMIT};
 use fawn_ds::internals::{Engine, EngineError, Options};
@@ -12,17 +12,22 @@ use std::path::Path;
 /// Records between two rounds of writing.
 const ROUND_RECORDS: u64 = 256;
 
-/// Writes all that is left of the stores of `layout` into `target`. Returns the number of keys.
-///
-/// Fails, with the copy complete, if more is lost than the survey has printed, which the user accepted.
+/// The content of a repaired copy.
+pub(crate) struct RepairedCopy {
+    /// Number of keys.
+    pub(crate) keys: u64,
+    /// More is lost than the survey has printed, which the user accepted.
+    pub(crate) has_lost_more: bool,
+}
+
+/// Writes all that is left of the stores of `layout` into the empty directory `to`.
 pub(crate) fn write_repaired(
     layout: &Layout,
-    target: &NewDir,
+    to: &Path,
     secret: HashSecret,
     surveyed: &Losses,
-) -> Result<u64, Failure> {
-    let partial = target.begin()?;
-    let mut repaired = layout.create_like(partial)?;
+) -> Result<RepairedCopy, Failure> {
+    let mut repaired = layout.create_like(to)?;
     let secret = repaired.secret().unwrap_or(secret);
     let (mut keys, mut losses) = (0, surveyed.of_second_reading());
     let dirs: Vec<_> = repaired.shard_dirs().collect();
@@ -32,14 +37,7 @@ pub(crate) fn write_repaired(
         keys += copy_store(layout, (&from, &to), placement, secret, &mut losses)?;
     }
     repaired.finish()?;
-    target.finish()?;
-    if !losses.exceed(surveyed) {
-        return Ok(keys);
-    }
-    // The copy stays: on a failing disk it may be the last one.
-    let target = target.path().display();
-    let words = "more was lost than the list before the question showed; the copy has what is left: verify it with `fawn check`";
-    Err(Failure::new(Exit::Lost, format!("{target}: {keys} keys copied; {words}")))
+    Ok(RepairedCopy { keys, has_lost_more: losses.exceed(surveyed) })
 }
 
 fn copy_store(
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_after_the_survey_is_shown_and_fails_the_repair() {
+    fn damage_after_the_survey_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let layout = Layout::flat(&data);
@@ -219,18 +217,20 @@ mod tests {
         let losses = survey(&layout);
         assert!(!losses.is_damaged(), "{losses:?}");
         damage(&data);
-        let target = NewDir::choose(&data, dir.path().join("first")).unwrap();
-        let failure = write_repaired(&layout, &target, SECRET, &losses).unwrap_err().to_string();
-        assert!(failure.contains("99 keys copied; more was lost"), "{failure}");
-        assert!(!survey(&Layout::flat(target.path())).is_damaged(), "the copy is complete and sound");
+        let repair = |layout: &Layout, name: &str, surveyed: &Losses| {
+            let to = dir.path().join(name);
+            create_private(&to).unwrap();
+            let RepairedCopy { keys, has_lost_more } = write_repaired(layout, &to, SECRET, surveyed).unwrap();
+            assert!(!survey(&Layout::flat(&to)).is_damaged(), "the copy is complete and sound");
+            (keys, has_lost_more)
+        };
+        assert_eq!(repair(&layout, "first", &losses), (99, true));
 
         let losses = survey(&layout);
         assert!(losses.is_damaged(), "{losses:?}");
-        let target = NewDir::choose(&data, dir.path().join("second")).unwrap();
-        assert_eq!(write_repaired(&layout, &target, SECRET, &losses).unwrap(), 99);
-        let target = NewDir::choose(&data, dir.path().join("third")).unwrap();
-        fill(&Layout::flat(&dir.path().join("sound")));
+        assert_eq!(repair(&layout, "second", &losses), (99, false));
         let sound = Layout::flat(&dir.path().join("sound"));
-        assert_eq!(write_repaired(&sound, &target, SECRET, &losses).unwrap(), 100, "less may be lost");
+        fill(&sound);
+        assert_eq!(repair(&sound, "third", &losses), (100, false), "less may be lost");
     }
 }

@@ -1,10 +1,14 @@
 //! Backups, restored directories, and the swap after a repair: names of new directories.
-use crate::harness::{Server, connect, exchange, fawn, run};
+use crate::harness::{Server, connect, exchange, fawn, run, run_refused};
 use std::path::{Path, PathBuf};
 
 /// A data directory `name` in `dir` with some keys, of a server that has stopped.
 fn data_dir(dir: &Path, name: &str) -> PathBuf {
-    let mut server = Server::start_in(dir, &[]);
+    data_dir_with(dir, name, &[])
+}
+
+fn data_dir_with(dir: &Path, name: &str, flags: &[&str]) -> PathBuf {
+    let mut server = Server::start_in(dir, flags);
     let mut client = connect(server.resp);
     exchange(&mut client, b"SET key a-value-to-look-for\r\n", b"+OK\r\n");
     // Damage before an intact record is no unfinished end of the log.
@@ -73,6 +77,90 @@ fn a_new_file_system_takes_a_backup() {
     let file = mount.join("manifest");
     let (code, _, error) = run(&["backup", text(&data), text(&file)]);
     assert!(code == 3 && error.contains("Not a directory"), "{code} {error}");
+}
+
+fn is_empty(dir: &Path) -> bool {
+    dir.read_dir().expect("it is there").next().is_none()
+}
+
+/// Neither a server nor a check takes it for a data directory.
+fn assert_no_store(dir: &Path) {
+    let args = ["serve", "--dir", text(dir), "--resp", "off", "--memcached", "off", "--admin", "off"];
+    let (code, error) = run_refused(&args);
+    assert_eq!(code, 3, "{error}");
+    let (code, out, error) = run(&["check", text(dir)]);
+    assert!(code == 3 && !out.contains("sound"), "{code} {out} {error}");
+}
+
+#[test]
+fn a_backup_without_one_of_its_shards_is_refused_before_anything_is_written() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = data_dir_with(dir.path(), "data", &["--shards", "2"]);
+    let (backup, existing, new) = (dir.path().join("backup"), dir.path().join("existing"), dir.path().join("new"));
+    let (code, out, error) = run(&["backup", text(&data), text(&backup)]);
+    assert_eq!(code, 0, "{out} {error}");
+    std::fs::remove_dir_all(backup.join("shard-1")).expect("removed");
+    std::fs::create_dir(&existing).expect("created");
+    for target in [&existing, &new] {
+        let (code, _, error) = run(&["restore", text(&backup), text(target)]);
+        assert!(code == 3 && error.contains("shard-1: missing, though shard 1 of 2 was made"), "{code} {error}");
+    }
+    assert!(is_empty(&existing) && !new.exists() && !dir.path().join("new.partial").exists());
+}
+
+#[test]
+fn a_copy_that_fails_leaves_an_existing_directory_empty() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = data_dir_with(dir.path(), "data", &["--shards", "2"]);
+    let target = dir.path().join("target");
+    std::fs::create_dir(&target).expect("created");
+    // Shard 0 is copied before this is noticed.
+    let manifest = data.join("shard-1/manifest");
+    let intact = std::fs::read(&manifest).expect("readable");
+    std::fs::write(&manifest, &intact[..100]).expect("written");
+    let (code, _, error) = run(&["backup", text(&data), text(&target)]);
+    assert!(code == 3 && error.contains("manifest"), "{code} {error}");
+    assert!(is_empty(&target), "what was copied is removed");
+
+    std::fs::write(&manifest, intact).expect("written");
+    let (code, out, error) = run(&["backup", text(&data), text(&target)]);
+    assert_eq!(code, 0, "the same directory serves the next attempt: {out} {error}");
+    assert!(!target.join("copy.partial").exists());
+    assert_eq!(run(&["check", text(&target)]).0, 0);
+}
+
+#[test]
+fn an_interrupted_copy_in_an_existing_directory_is_named_and_not_served() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = data_dir(dir.path(), "data");
+    let (target, complete) = (dir.path().join("target"), dir.path().join("complete"));
+    let (code, out, error) = run(&["backup", text(&data), text(&complete)]);
+    assert_eq!(code, 0, "{out} {error}");
+    std::fs::create_dir(&target).expect("created");
+    // Complete, but not verified yet.
+    std::fs::rename(&complete, target.join("copy.partial")).expect("renamed");
+    assert_no_store(&target);
+    let (code, _, error) = run(&["backup", text(&data), text(&target)]);
+    let partial = target.join("copy.partial");
+    let expected = format!("{}: is of a copy that is being made, or was interrupted: then remove it", text(&partial));
+    assert!(code == 3 && error.contains(&expected), "{code} {error}");
+    // Verified, and moved in part.
+    for entry in partial.read_dir().expect("it is there") {
+        let name = entry.expect("readable").file_name();
+        if name != "manifest" {
+            std::fs::rename(partial.join(&name), target.join(&name)).expect("moved");
+        }
+    }
+    assert_no_store(&target);
+    std::fs::remove_dir_all(&partial).expect("removed");
+    assert_no_store(&target);
+    let (code, _, error) = run(&["backup", text(&data), text(&target)]);
+    assert!(code == 3 && error.contains("exists and is not empty; empty it"), "{code} {error}");
+    std::fs::remove_dir_all(&target).expect("removed");
+    std::fs::create_dir(&target).expect("created");
+    damage(&data);
+    let (code, out, error) = run(&["check", text(&data), "--repair", "--yes", "--to", text(&target)]);
+    assert!(code == 0 && target.join("manifest").exists() && !partial.exists(), "{code} {out} {error}");
 }
 
 /// Flips a bit of the value.
