@@ -1,6 +1,7 @@
 //! Failures of a command: exit code and message, and the one place where they are reported to the user.
 //!
 //! An error that ends a command becomes one of these: the code and the text are all that counts.
+use crate::printing::print_note;
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -68,7 +69,7 @@ impl Failure {
     /// Prints the message on standard error.
     pub(crate) fn report(self) -> ExitCode {
         if !self.message.is_empty() {
-            eprintln!("fawn: {}", self.message);
+            print_note(format_args!("fawn: {}", self.message));
         }
         ExitCode::from(self.exit as u8)
     }

@@ -1,6 +1,7 @@
 //! Command `fawn backup`.
 use super::data_copy::copy;
 use crate::failure::Failure;
+use crate::printing::print_result;
 use std::path::PathBuf;
 
 /// Copies a data directory, also while a server uses it, and verifies the copy.
@@ -27,8 +28,8 @@ pub(super) struct Backup {
 impl Backup {
     pub(super) fn run(self) -> Result<(), Failure> {
         let copied = copy(&self.dir, self.to, self.copy)?;
-        println!("{copied}");
-        println!("sound. To restore it: fawn restore {} DIR", copied.path().display());
+        print_result(&copied);
+        print_result(format_args!("sound. To restore it: fawn restore {} DIR", copied.path().display()));
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Command `fawn check`.
 use crate::data_dir::{Layout, NewDir, refuse, with_suffix};
 use crate::failure::{Exit, Failure};
+use crate::printing::{print_note, print_result};
 use crate::salvage::{
     FoundStore, Losses, RepairedCopy, finding_line, holds_store, open_device, open_layout, open_store, write_repaired,
 };
@@ -51,7 +52,7 @@ impl Check {
         }
         drop(layout);
         if verify(&self.dir)? {
-            println!("sound");
+            print_result("sound");
             return Ok(());
         }
         let words = "corrupt, as listed; keep a copy of the directory before anything else. `fawn check --repair` copies \
@@ -72,10 +73,10 @@ impl Check {
         let target = NewDir::choose(&self.dir, target)?;
         let Survey { keys, losses } = survey(&layout)?;
         if !losses.is_damaged() {
-            println!("sound; there is nothing to repair");
+            print_result("sound; there is nothing to repair");
             return Ok(());
         }
-        eprintln!("{}: {}; {keys} keys are left", self.dir.display(), losses.describe());
+        print_note(format_args!("{}: {}; {keys} keys are left", self.dir.display(), losses.describe()));
         losses.explain();
         confirm(self.yes, target.path())?;
         let partial = target.begin()?;
@@ -97,8 +98,10 @@ impl Check {
                 "more was lost than the list before the question showed; the copy is sound and has what is left";
             return Err(Failure::new(Exit::Lost, format!("{path}: {keys} keys copied; {words}")));
         }
-        println!("{keys} keys copied to {path}, which is sound. {shown} is unchanged. To use the copy:");
-        println!("  {}", swap_commands(&self.dir, copy));
+        print_result(format_args!(
+            "{keys} keys copied to {path}, which is sound. {shown} is unchanged. To use the copy:"
+        ));
+        print_result(format_args!("  {}", swap_commands(&self.dir, copy)));
         Ok(())
     }
 }
@@ -166,10 +169,11 @@ fn confirm(yes: bool, target: &Path) -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::new(Exit::Usage, "nothing was written; --yes repairs without a question"));
     }
-    eprint!("Copy what is left to {}? [y/N] ", target.display());
+    // A question that cannot be shown is not answered.
+    let asked = write!(std::io::stderr(), "Copy what is left to {}? [y/N] ", target.display());
+    asked.map_err(Failure::about(Exit::Failed, "standard error"))?;
     let mut answer = String::new();
-    let asked = std::io::stderr().flush().and_then(|()| std::io::stdin().read_line(&mut answer));
-    asked.map_err(Failure::about(Exit::Failed, "standard input"))?;
+    std::io::stdin().read_line(&mut answer).map_err(Failure::about(Exit::Failed, "standard input"))?;
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
@@ -186,12 +190,12 @@ pub(super) fn verify(dir: &Path) -> Result<bool, Failure> {
 
 /// Checks all stores, also after a corrupt one.
 fn check_stores(layout: &Layout) -> Result<bool, Failure> {
-    println!("{} shards", layout.shards());
+    print_result(format_args!("{} shards", layout.shards()));
     let mut is_sound = true;
     for (placement, dir) in layout.shard_dirs() {
-        println!("shard {}:", placement.shard().0);
+        print_result(format_args!("shard {}:", placement.shard().0));
         if layout.is_unfinished() && !dir.join(manifest::FILE_NAME).exists() {
-            println!("note: not made yet; the first start was interrupted, the next goes on with it");
+            print_result("note: not made yet; the first start was interrupted, the next goes on with it");
             continue;
         }
         is_sound &= check_store(&dir)?;
@@ -209,9 +213,9 @@ fn check_store(dir: &Path) -> Result<bool, Failure> {
 
 fn print(report: &CheckReport) {
     let CheckReport { segments, frames, records, bytes, findings } = report;
-    println!("{segments} segments, {frames} frames, {records} records, {bytes} bytes verified");
+    print_result(format_args!("{segments} segments, {frames} frames, {records} records, {bytes} bytes verified"));
     for finding in findings {
-        println!("{}", finding_line(finding));
+        print_result(finding_line(finding));
     }
 }
 

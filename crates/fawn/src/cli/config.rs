@@ -1,6 +1,7 @@
 //! Command `fawn config`.
 use crate::config::SettingSources;
 use crate::failure::Failure;
+use crate::printing::print_result;
 use clap::Subcommand;
 
 /// Inspects the configuration without starting a server.
@@ -19,7 +20,7 @@ enum ConfigAction {
 impl Config {
     pub(super) fn run(self) -> Result<(), Failure> {
         let ConfigAction::Check(sources) = self.action;
-        print!("{}", sources.resolve()?.to_toml());
+        print_result(sources.resolve()?.to_toml().trim_end());
         Ok(())
     }
 }

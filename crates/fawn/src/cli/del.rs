@@ -1,6 +1,7 @@
 //! Command `fawn del`.
 use super::target::Target;
 use crate::failure::{Exit, Failure};
+use crate::printing::print_result;
 use fawn_wire::client::resp::RespReply;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +24,7 @@ impl Del {
             RespReply::Integer(removed) => removed,
             _ => 0,
         })?;
-        println!("{removed}");
+        print_result(removed);
         if removed == 0 { Err(Failure::silent(Exit::Absent)) } else { Ok(()) }
     }
 }

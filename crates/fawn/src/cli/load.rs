@@ -2,6 +2,7 @@
 use super::target::Target;
 use crate::failure::{Exit, Failure};
 use crate::load::{self, Fields, Format, InputRows, LoadProgress, Present, Summary};
+use crate::printing::{print_note, print_result};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -62,7 +63,7 @@ impl Load {
         let summary = load::send(&mut rows, |_| true, &name, &mut client, Present::Replaced, &progress)?;
         report(&summary);
         if rows.is_complete_dump() == Some(false) {
-            eprintln!("note: the dump is of a damaged store: it has what was left of it");
+            print_note("note: the dump is of a damaged store: it has what was left of it");
         }
         verdict(&summary, &name, self.skip_bad)
     }
@@ -140,12 +141,12 @@ fn report(summary: &Summary) {
         0 => String::new(),
         refused => format!(", {refused} refused by the server"),
     };
-    println!(
+    print_result(format_args!(
         "{} rows loaded, {:.1} MB in {seconds:.2} s: {:.0} rows/s, {:.1} MB/s; {} bad rows{refused}",
         summary.rows,
         summary.bytes as f64 / 1e6,
         summary.rows as f64 / seconds,
         summary.bytes as f64 / 1e6 / seconds,
         summary.bad_rows,
-    );
+    ));
 }

@@ -7,6 +7,8 @@ use tracing_subscriber::EnvFilter;
 pub(super) fn start(format: LogFormat, level: &str) {
     let filter = EnvFilter::try_from_env("FAWN_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // It would report a failed write by `eprintln!`, which panics: a server outlives the reader of its log.
+    let builder = builder.log_internal_errors(false);
     let outcome = match format {
         LogFormat::Human => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),

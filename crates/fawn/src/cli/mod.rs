@@ -15,6 +15,7 @@ mod set;
 mod target;
 
 use crate::failure::{Exit, Failure, MANUAL};
+use crate::printing;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -64,8 +65,15 @@ pub(crate) fn main() -> ExitCode {
         CliCommand::Config(command) => command.run(),
         CliCommand::Bench(bench) => fawn_bench::cli::run(bench).map_err(|error| Failure::new(Exit::Failed, error)),
     };
-    match outcome {
+    match outcome.and_then(|()| check_printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// The failure of a command whose result was not printed as a whole.
+fn check_printed() -> Result<(), Failure> {
+    let Some(error) = printing::first_error() else { return Ok(()) };
+    let words = "the command is done, and only its output is incomplete";
+    Err(Failure::new(Exit::Failed, format!("standard output: {error}; {words}")))
 }

@@ -1,6 +1,7 @@
 //! Command `fawn restore`.
 use super::data_copy::copy;
 use crate::failure::Failure;
+use crate::printing::print_result;
 use std::path::PathBuf;
 
 /// Makes a data directory of a backup, and verifies it.
@@ -23,8 +24,8 @@ pub(super) struct Restore {
 impl Restore {
     pub(super) fn run(self) -> Result<(), Failure> {
         let copied = copy(&self.backup, self.dir, self.copy)?;
-        println!("{copied}");
-        println!("sound. To use it: fawn serve --dir {}", copied.path().display());
+        print_result(&copied);
+        print_result(format_args!("sound. To use it: fawn serve --dir {}", copied.path().display()));
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Catalogue of the demo: the machine's packages, a file, or the small one built into the binary.
 use crate::failure::{Exit, Failure};
 use crate::load::{Fields, Format, InputRows, LoadRow};
+use crate::printing::print_result;
 use fawn_types::checksum::checksum64;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -42,7 +43,7 @@ impl Catalogue {
             found.ok_or_else(|| "apt-cache lists no package; `apt-get update` would fill it".to_owned())
         });
         own.or_else(|reason| {
-            println!("{reason}; loading the small catalogue that comes with fawn instead");
+            print_result(format_args!("{reason}; loading the small catalogue that comes with fawn instead"));
             let shipped = Self::new("the catalogue that comes with fawn".to_owned(), SHIPPED.into());
             shipped.ok_or_else(|| Failure::new(Exit::Failed, "the shipped catalogue is empty: a faulty build"))
         })

@@ -4,6 +4,7 @@ use super::marker::Marker;
 use crate::client::CliClient;
 use crate::failure::{Exit, Failure};
 use crate::load::{self, LoadProgress, Present, Summary};
+use crate::printing::print_result;
 use crate::server::ListenAddrs;
 use std::path::Path;
 use std::time::Duration;
@@ -21,9 +22,12 @@ pub(super) fn ensure(listen_addrs: &ListenAddrs, file: Option<&Path>) -> Result<
     let mut client = CliClient::connect(&address.to_string(), TIMEOUT)?;
     let found = Marker::fetch(&mut client)?;
     if let Some(marker) = found.as_ref().filter(|marker| marker.is_complete) {
-        println!("{} packages of {} are here already: nothing to load", marker.packages, marker.source);
+        print_result(format_args!(
+            "{} packages of {} are here already: nothing to load",
+            marker.packages, marker.source
+        ));
         if let Some(file) = file.filter(|file| file.display().to_string() != marker.source) {
-            println!("{} is not loaded; another directory (--dir) would take it", file.display());
+            print_result(format_args!("{} is not loaded; another directory (--dir) would take it", file.display()));
         }
         return Ok(marker.clone());
     }
@@ -32,7 +36,7 @@ pub(super) fn ensure(listen_addrs: &ListenAddrs, file: Option<&Path>) -> Result<
     let mut marker = Marker { source, digest, packages: catalogue.len(), example, is_complete: false };
     // Existing values of the same catalogue are right; values of another one are replaced.
     let present = if found.as_ref() == Some(&marker) { Present::Kept } else { Present::Replaced };
-    println!("loading {} packages of {}", marker.packages, marker.source);
+    print_result(format_args!("loading {} packages of {}", marker.packages, marker.source));
     marker.store(&mut client)?;
     load(&catalogue, present, &mut client)?;
     marker.is_complete = true;
@@ -65,14 +69,14 @@ fn load(catalogue: &Catalogue, mut present: Present, client: &mut CliClient) -> 
 
 fn print_summary(summary: &Summary, loaded: u64) {
     let seconds = summary.elapsed.as_secs_f64().max(1e-9);
-    println!(
+    print_result(format_args!(
         "loaded {loaded} packages, {:.1} MB in {seconds:.1} s, each acknowledged by three nodes",
         summary.bytes as f64 / 1e6
-    );
+    ));
     if summary.kept > 0 {
-        println!("{} more were here from an interrupted load", summary.kept);
+        print_result(format_args!("{} more were here from an interrupted load", summary.kept));
     }
     if summary.bad_rows > 0 {
-        println!("{} stanzas are no packages and were left out", summary.bad_rows);
+        print_result(format_args!("{} stanzas are no packages and were left out", summary.bad_rows));
     }
 }

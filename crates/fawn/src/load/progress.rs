@@ -1,5 +1,6 @@
 //! Progress of a load: a bar with rate and remaining time on a terminal; bad rows always.
 use super::BadRow;
+use crate::printing::print_note;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::Cell;
 use std::io::IsTerminal;
@@ -43,14 +44,14 @@ impl LoadProgress {
         let Some((next_percent, total_bytes)) = self.next_percent.as_ref().zip(self.bar.length()) else { return };
         let percent = consumed_bytes.saturating_mul(100) / total_bytes.max(1);
         if percent >= next_percent.get() {
-            eprintln!("{percent:>3}%  {rows} rows");
+            print_note(format_args!("{percent:>3}%  {rows} rows"));
             next_percent.set(percent / LINE_PERCENT * LINE_PERCENT + LINE_PERCENT);
         }
     }
 
     /// Prints a bad row above the bar.
     pub(super) fn bad_row(&self, name: &str, bad: &BadRow) {
-        self.bar.suspend(|| eprintln!("{name}:{}: {}", bad.line, bad.reason));
+        self.bar.suspend(|| print_note(format_args!("{name}:{}: {}", bad.line, bad.reason)));
     }
 
     /// Removes the bar.

@@ -5,6 +5,7 @@ pub(crate) use repair::{RepairedCopy, write_repaired};
 
 use crate::data_dir::{Layout, refuse};
 use crate::failure::{Exit, Failure};
+use crate::printing::print_note;
 use fawn_ds::internals::check::{CheckFinding, Severity};
 use fawn_ds::internals::format::manifest::{self, decode_header};
 use fawn_ds::internals::format::segment;
@@ -173,7 +174,7 @@ impl Losses {
     }
 
     fn print(&self, line: &str) {
-        eprintln!("{}{line}", self.prefix);
+        print_note(format_args!("{}{line}", self.prefix));
     }
 
     /// Whether more was lost than an earlier reading of the same stores has found.
@@ -189,9 +190,9 @@ impl Losses {
     /// Prints what a loss means.
     pub(crate) fn explain(&self) {
         if self.is_damaged {
-            eprintln!(
+            print_note(
                 "Lost records may be old versions of keys that are left. A key whose newest record is lost is missing or has \
-                 an older value; a deleted one may be back."
+                 an older value; a deleted one may be back.",
             );
         }
     }

@@ -89,8 +89,18 @@ impl Server {
         Self::await_ready(dir, Self::spawn("demo", dir, flags))
     }
 
+    /// Starts on a given directory, with `log` as standard error.
+    pub(crate) fn start_with_log(dir: &Path, log: Stdio) -> Self {
+        let mut command = Self::command("serve", dir, &[]);
+        Self::await_ready(dir, Reaped(command.stderr(log).spawn().expect("the binary runs")))
+    }
+
     /// Starts a server without waiting for it.
     pub(crate) fn spawn(word: &str, dir: &Path, flags: &[&str]) -> Reaped {
+        Reaped(Self::command(word, dir, flags).spawn().expect("the binary runs"))
+    }
+
+    fn command(word: &str, dir: &Path, flags: &[&str]) -> Command {
         let any = "127.0.0.1:0";
         let mut command = fawn();
         command.args([word, "--resp", any, "--memcached", any, "--admin", any]);
@@ -99,7 +109,8 @@ impl Server {
         }
         command.arg("--dir").arg(dir.join("data")).arg("--ready-file").arg(dir.join("ready")).args(flags);
         let file = |name| std::fs::File::create(dir.join(name)).expect("a file");
-        Reaped(command.stdout(file("out")).stderr(file("err")).spawn().expect("the binary runs"))
+        command.stdout(file("out")).stderr(file("err"));
+        command
     }
 
     fn await_ready(dir: &Path, mut child: Reaped) -> Self {

@@ -14,3 +14,4 @@ mod load;
 mod one_shot;
 mod shards;
 mod shutdown;
+mod unwritable_output;
