@@ -256,4 +256,20 @@ mod tests {
         let refused = choose(&data, &new.join("file")).err().unwrap_or_default();
         assert!(refused.contains("Not a directory"), "{refused}");
     }
+
+    #[test]
+    fn an_existing_target_has_its_manifest_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = dir.path().join("new");
+        std::fs::create_dir(&new).unwrap();
+        let target = choose(&dir.path().join("data"), &new).unwrap();
+        let partial = target.begin().unwrap();
+        for name in NAMES_OF_DATA_DIRS.into_iter().chain(["a-segment", "z-segment"]) {
+            std::fs::write(partial.join(name), "content").unwrap();
+        }
+        // No file can be moved over it: the end is interrupted.
+        std::fs::create_dir(new.join("a-segment")).unwrap();
+        assert!(target.finish().is_err());
+        assert!(NAMES_OF_DATA_DIRS.iter().all(|name| !new.join(name).exists()));
+    }
 }
