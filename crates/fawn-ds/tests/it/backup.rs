@@ -1,8 +1,10 @@
 //! Copies of a store that is in use: between any two accesses of the copy to the source, the store goes on.
-use crate::crash::{CrashImageCounts, CrashRun, cold_keys_in};
+use crate::crash::{CrashImageCounts, CrashRun, KEYS, cold_keys_in};
 use crate::sorted_tier::sorted;
 use crate::support::{TestNode, TestWrite, frames, small};
 use fawn_ds::internals::backup::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
+use fawn_ds::internals::format::manifest::{SegmentEntry, decode_all};
+use fawn_ds::internals::format::segment::StreamKind;
 use fawn_ds::internals::{Options, RecordLayout, check};
 use fawn_flash::sim::Image;
 use fawn_flash::{
@@ -10,7 +12,7 @@ use fawn_flash::{
 };
 use fawn_flash::{SimOptions, Token};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, Now};
+use fawn_types::{Durability, Now, Version};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -26,6 +28,9 @@ struct BusySource<'r> {
     steps_max: u64,
     /// One in so many accesses follows a burst, in which segments are filled and cleaned; 0: none.
     burst_every: u64,
+    /// The access, counted from 0, before which the store fills its segment and writes the next one's first frames.
+    switch_before: Option<u64>,
+    accesses: u64,
     /// One in so many accesses follows a restart of the store; 0: none.
     restart_every: u64,
     /// Every other file has no descriptor between accesses: once it is dropped, it cannot be read any more.
@@ -36,13 +41,37 @@ struct BusySource<'r> {
     lost: VecDeque<Completion>,
 }
 
-impl BusySource<'_> {
+impl<'r> BusySource<'r> {
+    /// A source whose store is idle.
+    fn new(run: &'r mut CrashRun, seed: u64) -> Self {
+        Self {
+            device: SimDevice::attach(&run.disk),
+            run,
+            rng: Rng::new(seed),
+            steps_max: 0,
+            burst_every: 0,
+            switch_before: None,
+            accesses: 0,
+            restart_every: 0,
+            has_few_descriptors: false,
+            opened: Vec::new(),
+            lost: VecDeque::new(),
+        }
+    }
+
     fn device(&mut self) -> &mut SimDevice {
         let is_due = |rng: &mut Rng, every: u64| every > 0 && rng.below(every) == 0;
         let steps_max = if is_due(&mut self.rng, self.burst_every) { BURST_STEPS } else { self.steps_max };
         for _ in 0..self.rng.below(steps_max + 1) {
             self.run.step(&mut self.rng).unwrap();
         }
+        if self.switch_before == Some(self.accesses) {
+            let (name, _) = active(&self.run.disk);
+            while active(&self.run.disk).0 == name {
+                self.run.step(&mut self.rng).unwrap();
+            }
+        }
+        self.accesses += 1;
         if is_due(&mut self.rng, self.restart_every) {
             self.run.reopen(0);
         }
@@ -171,36 +200,29 @@ fn copies_with(
     for i in 0..count {
         let acked = run.acked();
         let target = SimDisk::new(SimOptions { seed: rng.next(), ..SimOptions::default() });
-        let device = SimDevice::attach(&run.disk);
-        let busy = Rng::new(rng.next());
-        let (opened, lost) = (Vec::new(), VecDeque::new());
-        let mut source = BusySource {
-            device,
-            run: &mut run,
-            rng: busy,
-            steps_max,
-            burst_every,
-            restart_every,
-            has_few_descriptors,
-            opened,
-            lost,
-        };
+        let idle = BusySource::new(&mut run, rng.next());
+        let mut source = BusySource { steps_max, burst_every, restart_every, has_few_descriptors, ..idle };
         match copy(&mut source, &target, if i % 2 == 0 { 0 } else { 1000 }) {
             Ok(report) => attempts += report.attempts,
             Err(error) => panic!("{context}, copy {i}: {error}"),
         }
         drop(source);
-        // All of the copy is durable.
-        target.crash(rng.next());
-        let found = check::check(&mut SimDevice::attach(&target)).unwrap();
-        assert_eq!(found.findings, [], "{context}, copy {i}");
-        target.crash(rng.next());
-        let image = Image { op: run.disk.ops() + 1, disk: target };
-        classes.add(run.check_disk(&image, acked, &format!("{context}, copy {i}")));
+        classes.add(check_copy(&run, target, acked, &mut rng, &format!("{context}, copy {i}")));
     }
     assert!(classes.images == count && classes.checkpoints > count / 2, "{context}: {classes:?}");
     assert!(!is_sorting || run.node.engine.runs() > 0, "{context}: {:?}", run.node.engine);
     attempts
+}
+
+/// Checks that a copy is sound, and opens with at least what was acknowledged as `acked`.
+fn check_copy(run: &CrashRun, target: SimDisk, acked: Version, rng: &mut Rng, context: &str) -> CrashImageCounts {
+    // All of the copy is durable.
+    target.crash(rng.next());
+    let found = check::check(&mut SimDevice::attach(&target)).unwrap();
+    assert_eq!(found.findings, [], "{context}");
+    target.crash(rng.next());
+    let image = Image { op: run.disk.ops() + 1, disk: target };
+    run.check_disk(&image, acked, context)
 }
 
 #[test]
@@ -213,6 +235,39 @@ fn a_copy_of_a_store_in_use_has_all_that_was_acked() {
 fn a_copy_of_a_store_that_fills_and_cleans_segments_meanwhile_has_all_that_was_acked() {
     let attempts: u32 = (200..216).map(|seed| copies((seed, 140), 5, (2, 40, 0))).sum();
     assert!(attempts > 16 * 5, "no attempt met a change");
+}
+
+/// Foreground segments without a seal that the manifest lists.
+fn unsealed(disk: &SimDisk) -> usize {
+    let state = decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
+    let is_unsealed = |entry: &&SegmentEntry| entry.stream == StreamKind::Foreground && entry.seal.is_none();
+    state.segments.values().filter(is_unsealed).count()
+}
+
+/// The first frame of a segment proves where the one before it ended: an older copy of that one would look damaged.
+#[test]
+fn a_copy_is_sound_at_whichever_access_the_store_switches_to_the_next_segment() {
+    for switch_before in 0.. {
+        let context = format!("a switch before access {switch_before}");
+        let (mut rng, options) = (Rng::new(switch_before), options(Durability::EverySecond, 0));
+        let mut run = CrashRun::new(switch_before, options, KEYS);
+        // The next segment is listed, while the active one has space left.
+        while unsealed(&run.disk) < 2 {
+            run.step(&mut rng).unwrap();
+        }
+        let acked = run.acked();
+        let target = SimDisk::new(SimOptions::default());
+        let idle = BusySource::new(&mut run, rng.next());
+        let mut source = BusySource { switch_before: Some(switch_before), ..idle };
+        copy(&mut source, &target, 0).unwrap_or_else(|error| panic!("{context}: {error}"));
+        if source.accesses <= switch_before {
+            // The copy has fewer accesses: each one was preceded by a switch once. Two segments alone have 32 pieces.
+            assert!(switch_before > 32, "{context}");
+            return;
+        }
+        drop(source);
+        check_copy(&run, target, acked, &mut rng, &context);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
 
-const KEYS: u64 = 40;
+pub(crate) const KEYS: u64 = 40;
 pub(crate) type CrashContent = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The history of a workload, by number of device operations.
@@ -62,7 +62,7 @@ pub(crate) struct CrashRun {
 }
 
 impl CrashRun {
-    fn new(seed: u64, options: Options, keys: u64) -> Self {
+    pub(crate) fn new(seed: u64, options: Options, keys: u64) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let options = Options { pointers_if_new: Some(pointers_of(seed)), ..options };
         let node = TestNode::open(&disk, options.clone(), Now::at(5000)).unwrap();
