@@ -156,6 +156,12 @@ impl Options {
         ((self.memory_bytes / 8) as usize).max(PENDING_BYTES_MIN)
     }
 
+    /// Maximum memory of one batch between append and commit, bytes. All its records are appended at once, when others may have
+    /// used up nearly all of [`Options::pending_bytes_max`].
+    pub(crate) fn batch_pending_bytes_max(&self) -> usize {
+        2 * self.pending_bytes_max()
+    }
+
     /// Maximum keys whose old versions an opening leaves to be confirmed later: three eighths of the budget, taken from the
     /// caches.
     pub(crate) fn deferred_keys_max(&self) -> usize {

@@ -87,6 +87,9 @@ pub(crate) const ENTRY_BYTES: usize = (size_of::<OverlayEntry>() + 1) * 16 / 7;
 /// Maximum additional memory of an entry apart: its nodes in two ordered collections, half empty at worst.
 pub(crate) const APART_BYTES: usize = 4 * size_of::<OverlayKey>() + 2 * size_of::<Written>();
 
+/// Places that an empty table or queue of records in flight keeps: turns of many writers need some hundreds.
+pub(crate) const SPARE_PLACES: usize = 1024;
+
 /// Sort key of an entry: range, hash, second hash.
 type OverlayKey = (usize, u64, u64);
 
@@ -237,6 +240,14 @@ impl Overlay {
             + unconfirmed
             + self.deferred.resident_bytes()
             + self.apart.len() * size_of::<OverlayKey>()
+    }
+
+    /// Shrinks the table if it is nearly empty.
+    pub(crate) fn drop_unused(&mut self) {
+        let wanted = (2 * self.table.len()).max(SPARE_PLACES);
+        if self.table.capacity() > 4 * wanted {
+            self.table.shrink_to(wanted, |entry| entry.name.hash);
+        }
     }
 
     /// Number of entries whose base is unreadable or corrupt.

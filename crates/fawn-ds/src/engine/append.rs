@@ -1,4 +1,5 @@
 //! Appends: encodes records into the open frame of the append window and enters them in overlay, segment and range.
+use super::verify::pending_bytes;
 use super::{Engine, PREFETCH_KEYS_MAX};
 use crate::error::EngineError;
 use crate::format::frame;
@@ -61,6 +62,19 @@ impl<D: Device> Engine<D> {
                 left -= 1;
                 self.append_one(at, *hash, record, record::encoded_len(record), left > 0);
             }
+        }
+        Ok(())
+    }
+
+    /// Checks that a client's batch of so many records leaves memory for others until its commit: about 350 B each, however short
+    /// they are. Records of a peer are not checked: its chain has taken them.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLarge`] if together they need more than a quarter of the memory budget.
+    pub fn check_batch(&self, records: usize) -> Result<(), EngineError> {
+        let (found_bytes, limit_bytes) = (pending_bytes(records, records), self.options.batch_pending_bytes_max());
+        if found_bytes > limit_bytes {
+            return Err(EngineError::TooLarge { found_bytes, limit_bytes });
         }
         Ok(())
     }

@@ -317,13 +317,14 @@ impl<D: Device> Engine<D> {
     pub fn memory(&self) -> MemoryReport {
         let pending: usize = self.ranges.iter().map(RangeState::queue_bytes).sum();
         let records: usize = self.ranges.iter().map(|range| range.pending.len()).sum();
+        let verify_bytes = self.verify_queue.capacity() * size_of::<(usize, KeyName)>();
         let window_bytes: usize = self.streams.iter().map(|stream| stream.window.capacity_bytes()).sum();
         debug_assert_eq!(records, self.pending_records, "every pending record is counted once");
         MemoryReport {
             budget_bytes: self.options.memory_bytes,
             index_bytes: self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum::<u64>()
                 + self.sorted.runs_bytes() as u64,
-            overlay_bytes: (self.overlay.resident_bytes() + pending) as u64,
+            overlay_bytes: (self.overlay.resident_bytes() + pending + verify_bytes) as u64,
             buffer_bytes: (window_bytes + self.pool.resident_bytes() + self.read_bytes_in_flight) as u64
                 + (self.checkpoints.resident_bytes() + self.scrubber.resident_bytes() + self.sorted.buffer_bytes())
                     as u64,

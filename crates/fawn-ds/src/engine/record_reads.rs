@@ -12,11 +12,12 @@ use super::sorted::RunsPassed;
 use crate::error::EngineError;
 use crate::format::record::{self, RecordKind};
 use crate::format::segment::StreamKind;
-use crate::overlay::KeyName;
+use crate::overlay::{KeyName, SPARE_PLACES};
 use crate::range::PendingRecord;
 use crate::record_cache::{CacheSplit, RecordPosition};
 use fawn_flash::{CacheStats, Device};
 use fawn_types::{EntryRef, KeyHash, TimeMs};
+use std::collections::VecDeque;
 
 /// Part of the caches' memory, one in sixteen, by which the record cache may grow between two computations: the page
 /// cache keeps its memory until records take it.
@@ -124,7 +125,9 @@ impl<D: Device> Engine<D> {
 
     /// Divides the memory that index, overlay and buffers leave between the page cache and the record cache.
     pub(crate) fn balance_memory(&mut self) {
-        self.pool.drop_unused(self.now.mono);
+        if self.pool.drop_unused(self.now.mono) {
+            self.drop_unused_places();
+        }
         let report = self.memory();
         let used = report.total_bytes() - report.cache_bytes - report.record_cache_bytes;
         // The caches always keep a sixteenth, so that lookups find the page they have just read.
@@ -144,6 +147,14 @@ impl<D: Device> Engine<D> {
         self.cache.set_budget_bytes((caches - records) as usize);
     }
 
+    /// Returns memory that a large batch or many writers needed once: queues keep their capacity otherwise, and the caches
+    /// would go without.
+    fn drop_unused_places(&mut self) {
+        self.overlay.drop_unused();
+        drop_unused(&mut self.verify_queue);
+        self.ranges.iter_mut().for_each(|range| drop_unused(&mut range.pending));
+    }
+
     /// Counters of the page cache.
     pub fn page_cache_stats(&self) -> CacheStats {
         self.cache.stats()
@@ -152,5 +163,13 @@ impl<D: Device> Engine<D> {
     /// Counters of the record cache.
     pub fn record_cache_stats(&self) -> CacheStats {
         self.records.stats()
+    }
+}
+
+/// Shrinks a queue that is nearly empty.
+fn drop_unused<T>(queue: &mut VecDeque<T>) {
+    let wanted = (2 * queue.len()).max(SPARE_PLACES);
+    if queue.capacity() > 4 * wanted {
+        queue.shrink_to(wanted);
     }
 }

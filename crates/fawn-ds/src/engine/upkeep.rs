@@ -1,9 +1,11 @@
-//! Timers of work that no client asks for: scrub, cleaning, the sorted tier, a manifest that found no space, and refused
+//! Timers of work that no client asks for: delayed flushes and syncs, scrub, cleaning, the sorted tier, a manifest that found no space, and refused
 //! unlinks. Without them a store that nothing is written to would leave it undone, since no completion leads to its next
 //! step.
 use super::Engine;
+use crate::format::segment::StreamKind;
+use crate::log::flush::{EVERYSEC_SYNC_MS, MEMORY_FLUSH_MS};
 use fawn_flash::Device;
-use fawn_types::MonoMs;
+use fawn_types::{Durability, MonoMs};
 
 impl<D: Device> Engine<D> {
     /// Time by which a poll is due for such work, although no I/O completes; a time that has passed: at once.
@@ -14,6 +16,23 @@ impl<D: Device> Engine<D> {
         let unlink_at = self.drops.unlink_at().filter(|_| self.poisoned.is_none());
         let of_space = [manifest_at, clears_at, unlink_at];
         [self.scrub_at(), self.clean_at(), self.sort_at()].into_iter().chain(of_space).flatten().min()
+    }
+
+    /// Time by which the durability mode wants the foreground written (`memory`) or synced (`everysec`), although nobody
+    /// writes any more; a time that has passed: at once, or after the write in flight.
+    pub fn log_due_at(&self) -> Option<MonoMs> {
+        let flush = &self.streams[StreamKind::Foreground].flush;
+        if self.poisoned.is_some() {
+            return None;
+        }
+        match self.options.durability {
+            Durability::Sync => None,
+            Durability::EverySecond => {
+                let is_unsynced = (flush.open.is_some() || !flush.unsynced.is_empty()) && flush.sync.is_none();
+                is_unsynced.then(|| flush.last_sync.plus_ms(EVERYSEC_SYNC_MS))
+            }
+            Durability::Memory => flush.open.is_some().then(|| flush.last_flush.plus_ms(MEMORY_FLUSH_MS)),
+        }
     }
 
     /// Reads, writes and syncs that have completed.

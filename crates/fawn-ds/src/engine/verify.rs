@@ -39,13 +39,18 @@ pub(crate) struct ApartRetry {
     after: (usize, u64, u64),
 }
 
+/// Maximum memory of so many records between append and commit, of so many keys, bytes.
+pub(super) const fn pending_bytes(records: usize, keys: usize) -> usize {
+    records * 2 * size_of::<PendingRecord>() + keys * ENTRY_BYTES
+}
+
 impl<D: Device> Engine<D> {
     /// Checks whether memory for another record in flight is left; otherwise the caller waits for commits and
     /// verifications. Entries apart have their own bound: one bad place on the disk must not stop all writes.
     pub(crate) fn check_pending(&self) -> Result<(), EngineError> {
         let waiting = self.verify_queue.len() + self.verify_in_flight;
         let keys = self.overlay.len() - self.overlay.apart();
-        let bytes = self.pending_records * 2 * size_of::<PendingRecord>() + keys * ENTRY_BYTES;
+        let bytes = pending_bytes(self.pending_records, keys);
         let is_full = waiting >= WAITING_MAX || bytes >= self.options.pending_bytes_max();
         if is_full { Err(EngineError::Overloaded) } else { Ok(()) }
     }

@@ -57,10 +57,11 @@ impl AppendBufferPool {
         }
     }
 
-    /// Drops the oldest buffers, as many as were spare all the time since the last call that did so.
-    pub(crate) fn drop_unused(&mut self, now: MonoMs) {
+    /// Drops the oldest buffers, as many as were spare all the time since the last call that did so. Returns whether it was
+    /// time for it.
+    pub(crate) fn drop_unused(&mut self, now: MonoMs) -> bool {
         if now < self.drop_unused_at {
-            return;
+            return false;
         }
         self.drop_unused_at = now.plus_ms(UNUSED_MS);
         let kept_bytes = self.spare_bytes - self.unused_bytes;
@@ -68,6 +69,7 @@ impl AppendBufferPool {
             self.drop_oldest();
         }
         self.unused_bytes = self.spare_bytes;
+        true
     }
 
     fn drop_oldest(&mut self) {

@@ -59,8 +59,8 @@ impl WriteBatch {
     /// batch is empty.
     ///
     /// # Errors
-    /// As [`Store::put`]; nothing is written then. [`Error::TooLarge`] if all together are longer than half a segment,
-    /// [`Error::InvalidOption`] if a write has a condition.
+    /// As [`Store::put`]; nothing is written then. [`Error::TooLarge`] if all together are longer than half a segment
+    /// or need more than a quarter of the memory budget until they are committed, [`Error::InvalidOption`] if a write has a condition.
     pub fn commit(self) -> Result<Option<Version>> {
         if self.has_condition {
             return Err(Error::InvalidOption {

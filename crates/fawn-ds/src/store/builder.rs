@@ -11,7 +11,8 @@ use fawn_types::{Durability, HashSecret, KeyRange, Now};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Largest memory budget, bytes.
 const MEMORY_BYTES_MAX: u64 = 1 << 48;
@@ -32,12 +33,17 @@ pub struct Builder {
     path: Option<PathBuf>,
     options: Options,
     clock: Arc<dyn Clock>,
+    close_timeout: Duration,
 }
+
+/// Longest time of a close by default. Service managers wait for half a minute or more.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Builder {
     /// Default settings without a directory, for [`Builder::open_on`].
     pub fn new() -> Self {
-        Self { path: None, options: Options::default(), clock: Arc::new(SystemClock) }
+        let (options, clock) = (Options::default(), Arc::new(SystemClock));
+        Self { path: None, options, clock, close_timeout: CLOSE_TIMEOUT }
     }
 
     pub(super) fn path(mut self, path: impl AsRef<Path>) -> Self {
@@ -92,6 +98,12 @@ impl Builder {
         self
     }
 
+    /// Longest time that [`Store::close`], and the drop of the last handle, wait for the device; 30 seconds by default.
+    pub const fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.close_timeout = timeout;
+        self
+    }
+
     /// Writes nothing, and opens a corrupt store as far as it can be read: for exports. Lookups that may concern the
     /// corrupt part fail.
     pub const fn read_only(mut self, read_only: bool) -> Self {
@@ -117,13 +129,13 @@ impl Builder {
     /// # Errors
     /// As [`Builder::open`].
     pub fn open_on(self, device: impl Device + Send + 'static) -> Result<Store> {
-        let Self { mut options, clock, .. } = self;
+        let Self { mut options, clock, close_timeout, .. } = self;
         options.secret_if_new = Some(random_secret());
-        let read_only = options.read_only;
+        let (read_only, durability) = (options.read_only, options.durability);
         let engine = open_engine(Box::new(device), options, clock::read(&*clock))?;
         let shared = Arc::new(EngineQueue::new(Driver::new(engine), clock));
-        let ticker = if read_only { None } else { Some(ticker::spawn(&shared)?) };
-        Ok(Store { handle: Arc::new(StoreHandle { shared, ticker }) })
+        let ticker = if read_only { None } else { Some(ticker::spawn(&shared, durability)?) };
+        Ok(Store { handle: Arc::new(StoreHandle { shared, ticker, close_timeout, closed: OnceLock::new() }) })
     }
 }
 

@@ -2,6 +2,7 @@
 use crate::error::{EngineError, OpenError};
 use fawn_flash::DeviceError;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The result of a store's operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -95,6 +96,14 @@ pub enum Error {
         found_bytes: usize,
         /// The limit.
         limit_bytes: usize,
+    },
+    /// The device did not complete what closing needs. A thread goes on with it.
+    #[error(
+        "the store is not closed after {after:?}: its device does not answer; what was not durable yet may be lost"
+    )]
+    StillClosing {
+        /// Time that passed.
+        after: Duration,
     },
     /// [`crate::Store::close`] was called on a clone.
     #[error("the store is closed")]

@@ -11,7 +11,7 @@ use fawn_types::{ClientTag, Condition, EntryRef, Epoch, KeyHash, Now, TimeMs, Ve
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Device reads in flight at most; further lookups are queued, however many callers ask for at once.
 const READS_IN_FLIGHT_MAX: usize = 256;
@@ -20,6 +20,8 @@ const READS_IN_FLIGHT_MAX: usize = 256;
 const WAIT_MAX: Duration = Duration::from_millis(1);
 /// Keys that one step of a scan brings at least.
 const SCAN_KEYS: usize = 16;
+/// Longest time for a checkpoint at a close.
+const CHECKPOINT_AT_CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// An operation that waits for a device read.
 #[derive(Debug)]
@@ -152,7 +154,9 @@ impl OpExecutor {
         let failed = unacked.chain(syncs).chain(waiting).chain(deferred);
         self.done.extend(failed.map(|id| (id, Response::Failed(Error::Closed))));
         done.append(&mut self.done);
-        self.engine.close().map(drop).map_err(Error::from)
+        let begun = Instant::now();
+        let is_past_deadline = &mut || begun.elapsed() > CHECKPOINT_AT_CLOSE_MAX;
+        self.engine.close_with_deadline(is_past_deadline).map(drop).map_err(Error::from)
     }
 
     fn follow(&mut self, events: Vec<Event>) {
@@ -265,6 +269,7 @@ impl OpExecutor {
                 is_busy: self.is_busy(),
                 is_confirming: self.engine.is_confirming(),
                 upkeep_in_ms: self.engine.upkeep_at().map(|at| at.ms_since(self.now.mono)),
+                log_due_in_ms: self.engine.log_due_at().map(|at| at.ms_since(self.now.mono)),
                 has_upkeep: self.engine.has_upkeep(),
                 completed: self.engine.completed(),
             }))),
@@ -357,7 +362,7 @@ impl OpExecutor {
             let record = record_of(key, value.as_deref(), expiry.at_ms(self.lives_from_ms()), version);
             records.push((KeyHash::of(self.engine.secret(), key), record));
         }
-        let appended = self.engine.append_batch(RANGE, &records);
+        let appended = self.engine.check_batch(records.len()).and_then(|()| self.engine.append_batch(RANGE, &records));
         self.written(Op::Batch(writes), appended, last)
     }
 

@@ -29,8 +29,10 @@ use fawn_types::{Condition, RangeId, Version};
 use leader::EngineQueue;
 use op::{Op, Response};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The one range of an embedded store.
 const RANGE: RangeId = RangeId(0);
@@ -75,6 +77,28 @@ pub struct Store {
 struct StoreHandle {
     shared: Arc<EngineQueue>,
     ticker: Option<JoinHandle<()>>,
+    close_timeout: Duration,
+    closed: OnceLock<Result<()>>,
+}
+
+impl StoreHandle {
+    /// Closes the store, or leaves that to a thread once its time is over: that ends when the device answers.
+    fn close(&self) -> Result<()> {
+        let close = || {
+            let (sender, receiver) = mpsc::channel();
+            let shared = Arc::clone(&self.shared);
+            let closing = std::thread::Builder::new().name("fawn-ds close".to_owned());
+            let closing = closing.spawn(move || drop(sender.send(shared.close())));
+            if closing.is_err() {
+                return self.shared.close();
+            }
+            receiver.recv_timeout(self.close_timeout).unwrap_or_else(|error| match error {
+                RecvTimeoutError::Timeout => Err(Error::StillClosing { after: self.close_timeout }),
+                RecvTimeoutError::Disconnected => Err(Error::panicked()),
+            })
+        };
+        self.closed.get_or_init(close).clone()
+    }
 }
 
 impl Store {
@@ -242,9 +266,10 @@ impl Store {
     /// [`Error::Closed`] from then on; closing again returns the same result.
     ///
     /// # Errors
-    /// When writing or syncing failed: what was not durable yet may be lost.
+    /// When writing or syncing failed: what was not durable yet may be lost. [`Error::StillClosing`] after
+    /// [`Builder::close_timeout`]: a thread goes on, and the directory is in use until the device answers.
     pub fn close(self) -> Result<()> {
-        self.handle.shared.close()
+        self.handle.close()
     }
 
     fn call(&self, op: Op) -> Result<Response> {
@@ -270,8 +295,10 @@ impl IntoIterator for &Store {
 
 impl Drop for StoreHandle {
     fn drop(&mut self) {
-        let closed = self.shared.close();
-        if let Some(ticker) = self.ticker.take() {
+        let closed = self.close();
+        // The ticker may wait for the device as well.
+        let is_closing = matches!(closed, Err(Error::StillClosing { .. }));
+        if let Some(ticker) = self.ticker.take().filter(|_| !is_closing) {
             // A panic of the ticker has failed the store, which `closed` reports.
             let _ = ticker.join();
         }

@@ -62,6 +62,8 @@ pub(super) struct TickReport {
     pub(super) is_confirming: bool,
     /// Time until the engine wants to be polled for upkeep, whether or not any I/O completes.
     pub(super) upkeep_in_ms: Option<u64>,
+    /// Time until what was written is due to be flushed or synced, by the durability mode.
+    pub(super) log_due_in_ms: Option<u64>,
     /// A segment is being cleaned, or a job is in progress.
     pub(super) has_upkeep: bool,
     /// Reads, writes and syncs that have completed.

@@ -1,6 +1,6 @@
 //! Counts of device operations: one read per cold hit, one write per submit, no read per cached hit.
 use crate::support::{RANGE, TestNode, TestWrite, scanned, small};
-use fawn_ds::internals::{Lookup, Options, PREFETCH_KEYS_MAX, View};
+use fawn_ds::internals::{EngineError, Lookup, Options, PREFETCH_KEYS_MAX, View};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{Device, SimDisk, SimOptions};
 use fawn_types::{Durability, Now, RangeId, TimeMs};
@@ -120,6 +120,32 @@ fn memory_stays_within_the_budget() {
     }
     let report = node.engine.memory();
     assert!(report.total_bytes() <= (8 << 20) * 11 / 10, "{report:?}");
+}
+
+/// The bound of records in flight was looked at before each record of a batch, when none of them counted yet; and what a large
+/// batch took stayed taken from the caches.
+#[test]
+fn a_batch_is_bounded_by_its_records_and_gives_its_memory_back() {
+    let (_disk, _options, mut node) = loaded(8 << 20);
+    let (limit, before) = (2 << 20, node.engine.memory().overlay_bytes);
+    assert!(matches!(
+        node.engine.check_batch(200_000),
+        Err(EngineError::TooLarge { found_bytes, limit_bytes }) if found_bytes > limit && limit_bytes == limit
+    ));
+    node.engine.check_batch(5_000).unwrap();
+    let writes: Vec<TestWrite> = (0..5_000_u32)
+        .map(|i| TestWrite { key: i.to_le_bytes().to_vec(), value: Some(Vec::new()), expires_at_ms: 0 })
+        .collect();
+    node.append(&writes).unwrap();
+    let at_most = node.engine.memory().overlay_bytes;
+    assert!(at_most > before + (512 << 10) && at_most < before + limit as u64, "{before} {at_most}");
+    node.settle();
+    for _ in 0..4 {
+        node.now = node.now.plus_ms(1_000);
+        (0..64).for_each(|_| node.settle());
+    }
+    let after = node.engine.memory().overlay_bytes;
+    assert!(after < before + (256 << 10), "{after} bytes, {before} before");
 }
 
 #[test]

@@ -52,6 +52,27 @@ fn a_failed_delete_reports_no_delete_that_was_never_durable() {
     }
 }
 
+/// A program that drops its last handle while the disk hangs never ended.
+#[test]
+fn a_close_ends_in_time_although_the_device_hangs() {
+    let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
+    let open = || {
+        let builder = builder(Durability::EverySecond).close_timeout(Duration::from_millis(20));
+        builder.open_on(SimDevice::attach(&disk))
+    };
+    let store = open().unwrap();
+    store.put("k", "v").unwrap();
+    disk.hang(OpKind::Sync);
+    let clone = store.clone();
+    let closed = store.close();
+    assert!(matches!(closed, Err(Error::StillClosing { .. })), "{closed:?}");
+    drop(clone);
+    assert!(open().is_err(), "its files are in use");
+    disk.release_hung();
+    let reopened = std::iter::repeat_with(open).find_map(Result::ok).unwrap();
+    assert_eq!(&reopened.get("k").unwrap().unwrap()[..], b"v", "the thread has closed it");
+}
+
 #[test]
 fn a_condition_refused_by_what_is_durable_needs_no_write() {
     let disk = SimDisk::new(SimOptions::default());

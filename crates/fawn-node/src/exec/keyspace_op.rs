@@ -139,6 +139,7 @@ impl<D: Device> ExecContext<'_, D> {
             if client.is_some() && found_bytes > BATCH_BYTES_MAX {
                 return Err(EngineError::TooLarge { found_bytes, limit_bytes: BATCH_BYTES_MAX });
             }
+            engine.check_batch(records.len())?;
             engine.append_batch(range, &records)
         };
         let appended = self.append_as(count, client, &reply_at(Version::ZERO), append);

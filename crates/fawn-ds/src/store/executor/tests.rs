@@ -10,6 +10,9 @@ use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, HashSecret};
 
+/// Interval of the ticks of a store that was written to lately, at most.
+const UNTIL_NEXT_TICK_MS: u64 = 250;
+
 fn open(disk: &SimDisk, durability: Durability) -> OpExecutor {
     open_with(disk, durability, IndexOptions::default())
 }
@@ -221,7 +224,7 @@ fn a_scan_returns_only_keys_of_its_stretch() {
 
 /// Ticks as the timer's thread does, until the store has no upkeep or so much time has passed. Returns the ticks.
 fn tick_for(executor: &mut OpExecutor, ms: u64) -> (u64, bool) {
-    let (mut calm, mut ticks, since) = (Calm::default(), 0, executor.now);
+    let (mut calm, mut ticks, since) = (Calm::new(Durability::Sync), 0, executor.now);
     while executor.now.mono.ms_since(since.mono) < ms {
         let interval = calm.interval().unwrap();
         let passed_ms = u64::try_from(interval.as_millis()).unwrap();
@@ -238,6 +241,52 @@ fn tick_for(executor: &mut OpExecutor, ms: u64) -> (u64, bool) {
         ticks += 1;
     }
     (ticks, false)
+}
+
+/// The guide's table of durability holds when nobody calls after the last write: only ticks flush and sync it.
+#[test]
+fn the_last_write_is_flushed_and_synced_in_time_without_callers() {
+    for (durability, within_ms) in [(Durability::Memory, 50), (Durability::EverySecond, 1_010)] {
+        // The second write comes right after the flush of the first one, at each time between two ticks.
+        for after_ms in 0..UNTIL_NEXT_TICK_MS {
+            let disk = SimDisk::new(SimOptions::instant(1));
+            let mut executor = open(&disk, durability);
+            let mut calm = Calm::new(durability);
+            (0..2).for_each(|_| tick(&mut executor, &mut calm, true));
+            let mut wake_at = executor.now.mono.plus_ms(calm.interval().unwrap().as_millis() as u64);
+            for key in 0..2 {
+                executor.set_time(
+                    executor.now.plus_ms(after_ms.min(wake_at.ms_since(executor.now.mono) - 1) * u64::from(key == 0)),
+                );
+                executor.start(1, put(key, PutOptions::new()));
+                run(&mut executor, 1);
+            }
+            let written_at = executor.now.mono;
+            let is_safe = |executor: &OpExecutor| {
+                let progress = executor.engine.progress(RANGE);
+                let safe = if durability == Durability::Memory { progress.flushed } else { progress.synced };
+                safe == progress.appended
+            };
+            assert!(!is_safe(&executor), "{durability:?}: nothing is left to do");
+            while !is_safe(&executor) {
+                executor.set_time(executor.now.plus_ms(wake_at.ms_since(executor.now.mono)));
+                tick(&mut executor, &mut calm, true);
+                wake_at = executor.now.mono.plus_ms(calm.interval().unwrap().as_millis() as u64);
+                let passed_ms = executor.now.mono.ms_since(written_at);
+                assert!(passed_ms <= within_ms, "{durability:?}, {after_ms}: {passed_ms} ms");
+            }
+        }
+    }
+}
+
+/// One tick of the timer's thread, with the completions that have come until then.
+fn tick(executor: &mut OpExecutor, calm: &mut Calm, has_written: bool) {
+    executor.start(99, Op::Tick);
+    executor.turn();
+    let mut done = Vec::new();
+    executor.take_done(&mut done);
+    let [(99, Response::Ticked(report))] = done[..] else { unreachable!("only ticks are done") };
+    calm.note(has_written, report);
 }
 
 /// A week of writes at the highest rates uses up an epoch.
