@@ -267,9 +267,15 @@ impl RangeState {
         self.end_retention();
     }
 
+    /// A retired range as an opening finds it: with the entries that a checkpoint may have, and no others. An empty index for as many
+    /// as a serving range would take 256 KiB, and a lineage may have thousands of numbers.
+    pub(crate) fn retired(number: RangeNumber, keys: KeyRange, index: IndexOptions) -> Self {
+        Self::new(None, number, keys, IndexOptions { entries_min: 0, ..index })
+    }
+
     /// Fills a place that has no range.
     pub(crate) fn vacant(index: IndexOptions) -> Self {
-        Self::new(None, RangeNumber::default(), KeyRange::ALL, index)
+        Self::retired(RangeNumber::default(), KeyRange::ALL, index)
     }
 
     pub(crate) fn is_vacant(&self) -> bool {

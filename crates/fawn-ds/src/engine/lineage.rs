@@ -247,7 +247,7 @@ impl<D: Device> Engine<D> {
                         ends.iter().all(Option::is_some).then(|| ends.into_iter().flatten().max()).flatten();
                 }
                 None => {
-                    self.place_range(RangeState::new(None, number, keys, self.options.index));
+                    self.place_range(RangeState::retired(number, keys, self.options.index));
                 }
             }
         }
@@ -343,7 +343,8 @@ impl<D: Device> Engine<D> {
     /// Pointers of the entries whose fragment matches a key of the range: its own, then inherited ones.
     pub(crate) fn candidates(&self, at: usize, hash: KeyHash) -> impl Iterator<Item = Pointer> + '_ {
         let range = &self.ranges[at];
-        let inherited = range.inherited().iter().flat_map(move |&from| self.ranges[from].index.candidates(hash));
+        let indexes = range.inherited().iter().map(|&from| &self.ranges[from].index).filter(|index| !index.is_empty());
+        let inherited = indexes.flat_map(move |index| index.candidates(hash));
         range.index.candidates(hash).chain(inherited)
     }
 
@@ -361,9 +362,12 @@ impl<D: Device> Engine<D> {
     }
 
     /// Pointers of whole cells of the range's index and the inherited ones from `cursor` on, and where the next cells begin.
-    /// Cells nest: the largest one at the cursor contains whole ones of the other indexes.
+    /// Cells nest: the largest one at the cursor contains whole ones of the other indexes. Those of an empty index do not count: they are
+    /// large, and no retired range's index gets entries.
     pub(crate) fn cells(&self, at: usize, cursor: u64) -> (Vec<Pointer>, Option<u64>) {
-        let parts = || [at].into_iter().chain(self.ranges[at].inherited().iter().copied());
+        let inherited = self.ranges[at].inherited().iter().copied();
+        let inherited: SmallVec<[usize; 2]> = inherited.filter(|&place| !self.ranges[place].index.is_empty()).collect();
+        let parts = || [at].into_iter().chain(inherited.iter().copied());
         let ends = parts().map(|place| self.ranges[place].index.cell(cursor).next);
         let end = ends.max_by_key(|next| next.unwrap_or(u64::MAX)).flatten();
         let mut pointers = Vec::new();

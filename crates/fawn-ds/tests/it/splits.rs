@@ -1,6 +1,7 @@
 //! Splits and merges: the new ranges serve at once with the old records, and filing makes their indexes and counts their own.
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, cached, scanned, small};
+use fawn_ds::internals::index::IndexOptions;
 use fawn_ds::internals::{Engine, EngineError, Options, RecordLayout, RecordRef, Scan, ScanStep};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
@@ -351,6 +352,32 @@ fn a_thousand_splits_and_merges_leave_nothing_behind() {
     assert!(manifest < 1 << 20, "a manifest of {manifest} bytes");
     harness.reopen(6, true);
     harness.check(&keys, "opened after 500 splits and merges");
+}
+
+/// Each number of a lineage that a segment names has a place after an opening, whose empty index took 256 KiB.
+#[test]
+fn an_opening_after_many_splits_takes_no_memory_for_empty_indexes() {
+    let options = Options { index: IndexOptions::default(), ..small(Durability::Sync) };
+    let mut harness = whole(6, options, true);
+    let keys = keys(240);
+    for (round, pairs) in (0..60_u32).zip(keys.chunks(4)) {
+        let id = 1 + 3 * round;
+        let write = |harness: &mut RangeHarness, key: &Vec<u8>| harness.write(key, Some(&[round as u8; 20]));
+        write(&mut harness, &pairs[0]);
+        write(&mut harness, &pairs[1]);
+        harness.settle();
+        harness.split(id, ring_at(0x80), id + 1, id + 2);
+        write(&mut harness, &pairs[2]);
+        write(&mut harness, &pairs[3]);
+        harness.settle();
+        harness.merge(id + 1, id + 2, id + 3);
+    }
+    assert!(harness.engine.lineage_len() > 100, "{} numbers", harness.engine.lineage_len());
+    let before = harness.engine.memory().index_bytes;
+    harness.reopen(6, true);
+    let after = harness.engine.memory().index_bytes;
+    assert!(after < (4 << 20), "{after} bytes, {before} before");
+    harness.check(&keys, "opened after 60 splits and merges");
 }
 
 /// A record of the old range that an heir's record replaced stays until that one's commit is durable: after a crash it may be
