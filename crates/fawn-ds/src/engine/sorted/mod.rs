@@ -35,7 +35,7 @@ use crate::format::{RangeNumber, StoreUuid};
 use crate::log::failures::ReadFailures;
 use crate::sorted::{Run, RunError};
 use fawn_flash::{Device, DeviceError, FileId};
-use fawn_types::{KeyHash, RingKey, Version};
+use fawn_types::{KeyHash, MonoMs, RingKey, Version};
 pub(super) use gather::{CleanGoal, run_record};
 pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
@@ -90,7 +90,9 @@ pub(crate) struct SortedTier {
     /// The indexes took more than half of the budget, and have not shrunk enough since.
     is_over_budget: bool,
     /// No job begins before.
-    retry_at: fawn_types::MonoMs,
+    retry_at: MonoMs,
+    /// Jobs in a row for which there was no space.
+    refusals: u32,
     /// The search for segments to sort.
     segment_search: JobSearch,
     /// The search for runs to merge.
@@ -128,13 +130,13 @@ impl SortedTier {
     }
 
     /// A job has begun, or a read or write of so many bytes of one has ended.
-    pub(crate) const fn note_work(&mut self, now: fawn_types::MonoMs, bytes: u64) {
+    pub(crate) const fn note_work(&mut self, now: MonoMs, bytes: u64) {
         self.hold.worked_at = now;
         self.hold.work_bytes += bytes;
     }
 
     /// Time of the last such event.
-    pub(crate) const fn worked_at(&self) -> fawn_types::MonoMs {
+    pub(crate) const fn worked_at(&self) -> MonoMs {
         self.hold.worked_at
     }
 
@@ -237,6 +239,13 @@ impl SortedTier {
     pub(super) const fn note_space(&mut self) {
         self.run_search.note_change();
         self.segment_search.note_change();
+    }
+
+    /// A file is gone: a job that was refused may find space.
+    pub(in crate::engine) fn note_freed(&mut self, now: MonoMs) {
+        self.note_space();
+        self.refusals = 0;
+        self.retry_at = self.retry_at.min(now.plus_ms(write::RETRY_MS));
     }
 
     fn next_job(&mut self) -> SortJobId {

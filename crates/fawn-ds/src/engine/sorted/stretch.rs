@@ -211,8 +211,8 @@ impl<D: Device> Engine<D> {
         let cell_of = |key: &RingKey| bounds.cells.position(key) >> SLICE_BITS;
         let first = bounds.from >> SLICE_BITS;
         let mut end: Option<u64> = None;
-        for id in self.run_ids() {
-            let Some(listed) = self.sorted.find(id) else { continue };
+        for place in 0..self.sorted.runs.len() {
+            let listed = &self.sorted.runs[place];
             // The oldest runs have no keys in common: only the one at the position is read.
             let lowest = listed.bounds().lowest;
             if rest.end.is_some_and(|end| lowest >= end) {
@@ -222,14 +222,14 @@ impl<D: Device> Engine<D> {
                 end = Some(end.map_or(cell_of(&lowest), |end| end.min(cell_of(&lowest))));
                 continue;
             }
-            let mut pages = self.pages_of(id, rest);
+            let mut pages = self.pages_of(place, rest);
             // A stretch ends within the first page that has a key of a later cell.
             let run_end = loop {
                 let Some(page) = pages.next() else { break None };
-                if let Some(span) = self.load_stretch_page(stretch, id, page) {
+                if let Some(span) = self.load_stretch_page(stretch, place, page) {
                     return Ok(Loaded::Read(span));
                 }
-                let last = self.with_stretch_page(stretch, id, page, |content| {
+                let last = self.with_stretch_page(stretch, place, page, |content| {
                     content.ends().map(|(_, last)| RingKey::of(&self.secret, last.key))
                 })?;
                 let last = last.flatten().filter(|last| *last >= rest.start).map(|last| cell_of(&last));
@@ -249,15 +249,15 @@ impl<D: Device> Engine<D> {
         (from, to): (u64, u64),
         stretch: &mut RunStretch,
     ) -> Result<Loaded, EngineError> {
-        for id in self.run_ids() {
+        for place in 0..self.sorted.runs.len() {
             let mut rest = Some(*cell);
             while let Some(part) = rest.take() {
                 let mut found = None;
-                for page in self.pages_of(id, &part) {
-                    if let Some(span) = self.load_stretch_page(stretch, id, page) {
+                for page in self.pages_of(place, &part) {
+                    if let Some(span) = self.load_stretch_page(stretch, place, page) {
                         return Ok(Loaded::Read(span));
                     }
-                    let in_page = self.with_stretch_page(stretch, id, page, |content| {
+                    let in_page = self.with_stretch_page(stretch, place, page, |content| {
                         let mut keys = content.records().map(|record| RingKey::of(&self.secret, record.key));
                         keys.find(|key| *key >= part.start)
                     })?;
@@ -268,8 +268,8 @@ impl<D: Device> Engine<D> {
                 }
                 let Some(tag) = found.filter(|key| cell.contains(key)) else { break };
                 let Some(start) = in_tag(&tag, from) else { break };
-                for page in self.pages_of(id, &KeyRange { start, end: in_tag(&tag, to) }) {
-                    if let Some(span) = self.load_stretch_page(stretch, id, page) {
+                for page in self.pages_of(place, &KeyRange { start, end: in_tag(&tag, to) }) {
+                    if let Some(span) = self.load_stretch_page(stretch, place, page) {
                         return Ok(Loaded::Read(span));
                     }
                 }
@@ -288,9 +288,10 @@ impl<D: Device> Engine<D> {
     ) -> Result<Vec<StretchKey>, EngineError> {
         // Newest runs first: of two records of a key the first one counts.
         let mut newest: BTreeMap<RingKey, StretchKey> = BTreeMap::new();
-        for id in self.run_ids() {
+        for (place, listed) in self.sorted.runs.iter().enumerate() {
+            let id = listed.id;
             for (&(_, page), _) in stretch.pages.range((id, 0)..=(id, u32::MAX)) {
-                self.with_stretch_page(stretch, id, page, |content| {
+                self.with_stretch_page(stretch, place, page, |content| {
                     for record in content.records().filter(|record| self.counts_for(at, record)) {
                         let ring_key = RingKey::of(&self.secret, record.key);
                         let position = bounds.cells.position(&ring_key);
@@ -305,21 +306,18 @@ impl<D: Device> Engine<D> {
         Ok(newest.into_values().rev().collect())
     }
 
-    fn run_ids(&self) -> SmallVec<[u64; 8]> {
-        self.sorted.runs.iter().map(|listed| listed.id).collect()
-    }
-
-    fn pages_of(&self, id: u64, part: &KeyRange) -> core::ops::Range<u32> {
-        let run = self.sorted.find(id).map(|listed| &listed.run);
-        run.map_or(0..0, |run| run.extent(Space::KEYS, &part.start, part.end.as_ref()))
+    /// The pages of a run that may have keys of a part of the ring. Runs are named by their places in the list, which does not change
+    /// within a pass: a search for each of them would make a pass take the square of their number.
+    fn pages_of(&self, place: usize, part: &KeyRange) -> core::ops::Range<u32> {
+        self.sorted.runs[place].run.extent(Space::KEYS, &part.start, part.end.as_ref())
     }
 
     /// Takes the page from the cache, or returns the read that is needed.
-    fn load_stretch_page(&mut self, stretch: &mut RunStretch, id: u64, page: u32) -> Option<ReadSpan> {
+    fn load_stretch_page(&mut self, stretch: &mut RunStretch, place: usize, page: u32) -> Option<ReadSpan> {
+        let super::ListedRun { id, file, .. } = self.sorted.runs[place];
         if stretch.pages.contains_key(&(id, page)) || stretch.lost.contains(&(id, page)) {
             return None;
         }
-        let file = self.sorted.find(id)?.file;
         match self.cache.get(file, (page_offset(page) / PAGE_BYTES as u64) as u32) {
             Some(content) => {
                 stretch.pages.insert((id, page), content.to_vec());
@@ -343,14 +341,15 @@ impl<D: Device> Engine<D> {
     fn with_stretch_page<T>(
         &self,
         stretch: &RunStretch,
-        id: u64,
+        place: usize,
         page: u32,
         look: impl FnOnce(&RunPage<'_>) -> T,
     ) -> Result<Option<T>, EngineError> {
-        if stretch.lost.contains(&(id, page)) {
+        let listed = &self.sorted.runs[place];
+        if stretch.lost.contains(&(listed.id, page)) {
             return Ok(None);
         }
-        let (Some(bytes), Some(listed)) = (stretch.pages.get(&(id, page)), self.sorted.find(id)) else {
+        let Some(bytes) = stretch.pages.get(&(listed.id, page)) else {
             unreachable!("a stretch begins again when the runs change")
         };
         let content = RunPage::decode(bytes, listed.run.header().uuid, page);

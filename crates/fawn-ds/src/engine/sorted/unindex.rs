@@ -11,13 +11,16 @@ impl<D: Device> Engine<D> {
     /// Passes the next cells of the index at this place.
     pub(super) fn unindex_next(&mut self, at: usize, mut cursor: u64) {
         let Some(job) = &self.sorted.job else { return };
-        let slots: Vec<u32> = job.slots.iter().map(|gathered| gathered.slot).collect();
+        let mut slots: Vec<u32> = job.slots.iter().map(|gathered| gathered.slot).collect();
+        // A sort has up to thousands of segments, and each entry of the index is looked for.
+        slots.sort_unstable();
         let Self { ranges, segments, .. } = self;
         let Some(range) = ranges.get_mut(at) else { return self.end_sort(&slots) };
         let mut next = Some(SortStep::Unindex { at: at + 1, cursor: 0 });
         for _ in 0..CELLS_PER_STEP {
-            let (_, end) =
-                range.index.retain_in_cell(cursor, |pointer| !slots.contains(&segments.slot_and_offset(pointer).0));
+            let (_, end) = range
+                .index
+                .retain_in_cell(cursor, |pointer| slots.binary_search(&segments.slot_and_offset(pointer).0).is_err());
             match end {
                 Some(end) => cursor = end,
                 None => {
@@ -37,9 +40,10 @@ impl<D: Device> Engine<D> {
 
     /// No index entry points to the segments any more: their records only hide older ones.
     fn end_sort(&mut self, slots: &[u32]) {
+        debug_assert!(slots.is_sorted());
         self.sorted.end_job();
         let segments = &self.segments;
-        self.overlay.forget_bases_at(|pointer| slots.contains(&segments.slot_and_offset(pointer).0));
+        self.overlay.forget_bases_at(|pointer| slots.binary_search(&segments.slot_and_offset(pointer).0).is_ok());
         for &slot in slots {
             let segment = self.segments.expect_mut(slot);
             segment.end_sorting();

@@ -6,6 +6,9 @@ use crate::format::run::KeyBounds;
 use crate::format::segment::NumberFacts;
 use fawn_flash::Device;
 
+/// Runs that a job drops at most: a commit of the manifest has a limit, and the largest store has more runs.
+const VOID_RUNS_MAX: usize = if cfg!(test) { 3 } else { 16_384 };
+
 impl SortedTier {
     /// A clear is listed, or a range was dropped: all records of a run may be void.
     pub(in crate::engine) const fn note_void(&mut self) {
@@ -22,7 +25,7 @@ impl<D: Device> Engine<D> {
             return false;
         }
         let runs = self.sorted.runs.iter().filter(|listed| self.is_void_run(listed));
-        let ids: Vec<u64> = runs.map(|listed| listed.id).collect();
+        let ids: Vec<u64> = runs.map(|listed| listed.id).take(VOID_RUNS_MAX).collect();
         let edits = self.drop_edits(&ids);
         if edits.is_empty() {
             return false;
@@ -32,6 +35,7 @@ impl<D: Device> Engine<D> {
             self.sorted.may_be_void = true;
             return false;
         }
+        self.sorted.may_be_void = ids.len() == VOID_RUNS_MAX;
         let inputs = RunInputs { replaced: ids, ..RunInputs::default() };
         let mut job = SortJob::of_runs(self.sorted.next_job(), inputs, Vec::new(), 0, LATER_FILTER_BITS);
         job.step = SortStep::Listing(self.manifest.commit(&edits));

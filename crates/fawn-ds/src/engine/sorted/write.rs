@@ -27,7 +27,9 @@ const READ_BYTES: RangeInclusive<u64> = PAGE_BYTES as u64..=256 << 10;
 /// Length of a write of a run, bytes.
 const WRITE_BYTES: usize = 256 << 10;
 /// Time after a failure before the next job.
-const RETRY_MS: u64 = 10_000;
+pub(super) const RETRY_MS: u64 = 10_000;
+/// Doublings of this time at most: more than ten minutes.
+const REFUSALS_MAX: u32 = 6;
 
 /// The reason why a step of a job ended.
 enum SortPause {
@@ -222,7 +224,9 @@ impl<D: Device> Engine<D> {
             },
             may_hide: &|record: &RunRecord<'_>, ring_key: &RingKey| {
                 let space = Space::of_type_byte(record.type_byte);
-                let listed = self.sorted.runs.iter().filter(|listed| listed.age < oldest).map(|listed| &listed.run);
+                // A job passes many such records, and a large store has thousands of runs.
+                let covering = self.sorted.runs.covering(ring_key).map(|at| &self.sorted.runs[at]);
+                let listed = covering.filter(|listed| listed.age < oldest).map(|listed| &listed.run);
                 let of_batches = job.done.iter().filter(|done| done.age < job.age).map(|done| &done.run);
                 listed.chain(of_batches).any(|run| run.may_contain(space, ring_key))
             },
@@ -327,13 +331,24 @@ impl<D: Device> Engine<D> {
     fn sort_failed(&mut self, failure: &SortFailure) {
         match failure {
             SortFailure::Device(error) if !error.is_retryable() => drop(self.poison(error)),
-            SortFailure::Device(error) => tracing::warn!(%error, "segments are not sorted now"),
+            SortFailure::Device(error) => {
+                tracing::warn!(%error, "segments are not sorted now");
+                return self.give_up_refused();
+            }
             SortFailure::Merge(error) => {
                 tracing::warn!(%error, "runs are not merged now");
                 self.bar_corrupt(error);
             }
         }
         self.give_up_sort();
+    }
+
+    /// Gives the job up for lack of space. Each one in a row waits twice as long: a job that is refused at its end has written all that
+    /// the device had.
+    pub(super) fn give_up_refused(&mut self) {
+        self.give_up_sort();
+        self.sorted.retry_at = self.now.mono.plus_ms(RETRY_MS << self.sorted.refusals.min(REFUSALS_MAX));
+        self.sorted.refusals += 1;
     }
 
     /// Keeps later merges from the run that has made one fail: they would fail too.
@@ -408,7 +423,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         if self.reserve_manifest_to_free(edits.len() * 64).is_err() {
-            return self.give_up_sort();
+            return self.give_up_refused();
         }
         let end = self.manifest.commit(&edits);
         if let Some(job) = &mut self.sorted.job {
@@ -449,6 +464,7 @@ impl<D: Device> Engine<D> {
         let Some(mut job) = self.sorted.job.take() else { return };
         let inputs = core::mem::take(&mut job.inputs);
         self.sorted.changes += 1;
+        self.sorted.refusals = 0;
         if let Some(part) = inputs.part {
             self.sorted.end_part(part, job.file_bytes());
             self.stats.sweep_parts += 1;

@@ -408,6 +408,43 @@ fn segments_of_a_sort_that_was_given_up_are_free_again() {
     assert_eq!(pinned, 0);
 }
 
+/// A part of a sweep that the device refused at its end was written anew every ten seconds, for ever.
+#[test]
+fn a_job_that_finds_no_space_waits_twice_as_long_each_time() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 4 * SEGMENT_BYTES);
+    let now = store.engine.now.mono;
+    let mut refuse = |store: &mut SmallStore| {
+        store.engine.give_up_refused();
+        store.engine.sorted.retry_at.ms_since(now) / 1_000
+    };
+    let waits: Vec<u64> = (0..9).map(|_| refuse(&mut store)).collect();
+    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 640, 640]);
+    store.engine.sorted.note_freed(now);
+    assert_eq!(store.engine.sorted.retry_at, now.plus_ms(10_000), "space came back");
+    assert_eq!(refuse(&mut store), 10);
+}
+
+/// A commit of the manifest has a limit, which the runs of the largest store exceed.
+#[test]
+fn any_number_of_void_runs_is_dropped_without_being_read() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 4 * SEGMENT_BYTES);
+    store.engine.options.run_bytes_max = SEGMENT_BYTES;
+    (0..3_000).for_each(|number| store.put(number));
+    (0..2_000).for_each(|_| store.turn());
+    let (runs, sort_bytes) = (store.engine.sorted.runs.len(), store.engine.stats().sort_bytes);
+    assert!(runs > 7, "{runs} runs");
+    store.writes += 1;
+    let version = Version::new(Epoch::new(store.engine.generation()).unwrap(), store.writes).unwrap();
+    store.engine.clear(RANGE, version).unwrap();
+    let mut turns = 0;
+    while !store.engine.sorted.runs.is_empty() {
+        store.turn();
+        turns += 1;
+        assert!(turns < 1_000, "{} runs are left", store.engine.sorted.runs.len());
+    }
+    assert_eq!(store.engine.stats().sort_bytes, sort_bytes, "nothing was written");
+}
+
 /// A put that a sort has taken is in no listed run yet.
 #[test]
 fn a_run_that_is_being_made_may_have_any_key() {
