@@ -1,26 +1,38 @@
 //! The runs' part of a dump: all runs are read sequentially at once, in ring order.
 use super::super::{DumpReport, Engine, Event, Lookup, LostPart, View};
+use super::ListedRun;
 use crate::format::record::{RecordKind, RecordRef};
-use crate::format::run::RunRecord;
+use crate::format::run::{self, RunRecord};
 use crate::recovery::sequential::SequentialRead;
-use crate::sorted::{Run, RunSource, SourceHead};
+use crate::sorted::{RunSource, SourceHead};
 use fawn_flash::{Device, FileId, IoClass};
 use fawn_types::{KeyHash, RangeId, RingKey, TimeMs};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Length of a read of each run, bytes.
 const READ_BYTES: usize = 256 << 10;
 
-/// A run that is read, newest runs first in a list of them.
+/// A run that is read.
 struct DumpedRun {
     source: RunSource,
     file: FileId,
     name: String,
-    head: Option<(RingKey, DumpedRecord)>,
+    head: Option<DumpedRecord>,
 }
 
 /// A run's next record.
 struct DumpedRecord {
     bytes: Vec<u8>,
+}
+
+/// The runs of a dump by place in their list, newest first. Each one that is read takes memory, and most oldest runs have no key in
+/// common.
+struct DumpedRuns {
+    /// Runs that are not read yet with their lowest key, the highest one first.
+    waiting: Vec<(RingKey, usize)>,
+    reading: BTreeMap<usize, DumpedRun>,
+    /// The next key of each run that is read.
+    heads: BTreeSet<(RingKey, usize)>,
 }
 
 impl<D: Device> Engine<D> {
@@ -30,24 +42,10 @@ impl<D: Device> Engine<D> {
         report: &mut DumpReport,
         visit: &mut impl FnMut(&mut DumpReport, &RecordRef<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let dumped = |run: &Run, file| {
-            let name = crate::format::run::file_name(run.header().uuid);
-            DumpedRun { source: RunSource::all(run), file, name, head: None }
-        };
-        let mut runs: Vec<DumpedRun> = self.sorted.runs.iter().map(|listed| dumped(&listed.run, listed.file)).collect();
+        let mut runs = DumpedRuns::new(&self.sorted.runs);
         loop {
-            for run in &mut runs {
-                run.find_head(&mut self.device, report);
-            }
-            // The first of several runs is the newest one.
-            let heads = runs.iter().filter_map(|run| run.head.as_ref().map(|(ring_key, _)| *ring_key));
-            let Some(ring_key) = heads.min() else { return Ok(()) };
-            let mut of_key: Vec<DumpedRecord> = Vec::new();
-            for run in &mut runs {
-                if let Some((_, record)) = run.head.take_if(|(found, _)| *found == ring_key) {
-                    of_key.push(record);
-                }
-            }
+            runs.begin_due(&self.sorted.runs, &mut self.device, report);
+            let Some(of_key) = runs.next_key(&mut self.device, report) else { return Ok(()) };
             for DumpedRecord { bytes } in of_key {
                 let Some((record, _)) = RunRecord::decode(&bytes) else { continue };
                 if self.is_void_in_run(&record) {
@@ -117,21 +115,61 @@ impl<D: Device> Engine<D> {
     }
 }
 
+impl DumpedRuns {
+    fn new(runs: &[ListedRun]) -> Self {
+        let places = runs.iter().enumerate();
+        let mut waiting: Vec<_> = places.map(|(place, listed)| (listed.bounds().lowest, place)).collect();
+        waiting.sort_unstable_by(|first, second| second.cmp(first));
+        Self { waiting, reading: BTreeMap::new(), heads: BTreeSet::new() }
+    }
+
+    /// Begins to read the runs whose lowest key may be the next one.
+    fn begin_due<D: Device>(&mut self, runs: &[ListedRun], device: &mut D, report: &mut DumpReport) {
+        let Self { waiting, reading, heads } = self;
+        while let Some((_, place)) =
+            waiting.pop_if(|(lowest, _)| heads.first().is_none_or(|(next, _)| *lowest <= *next))
+        {
+            let ListedRun { run, file, .. } = &runs[place];
+            let name = run::file_name(run.header().uuid);
+            let mut dumped = DumpedRun { source: RunSource::all(run), file: *file, name, head: None };
+            if let Some(ring_key) = dumped.find_head(device, report) {
+                heads.insert((ring_key, place));
+                reading.insert(place, dumped);
+            }
+        }
+    }
+
+    /// Takes the records of the next key, the newest one first; `None` at the end of all runs.
+    fn next_key<D: Device>(&mut self, device: &mut D, report: &mut DumpReport) -> Option<Vec<DumpedRecord>> {
+        let &(ring_key, _) = self.heads.first()?;
+        let mut of_key = Vec::new();
+        while let Some(&(_, place)) = self.heads.first().filter(|(next, _)| *next == ring_key) {
+            self.heads.pop_first();
+            let Some(run) = self.reading.get_mut(&place) else { unreachable!("a run with a next key is read") };
+            of_key.extend(run.head.take());
+            match run.find_head(device, report) {
+                Some(next) => _ = self.heads.insert((next, place)),
+                None => _ = self.reading.remove(&place),
+            }
+        }
+        Some(of_key)
+    }
+}
+
 impl DumpedRun {
-    /// Finds the next record. Corrupt pages are passed and reported.
-    fn find_head<D: Device>(&mut self, device: &mut D, report: &mut DumpReport) {
-        while self.head.is_none() {
+    /// Finds the next record, and returns its key; `None` at the end. Corrupt pages are passed and reported.
+    fn find_head<D: Device>(&mut self, device: &mut D, report: &mut DumpReport) -> Option<RingKey> {
+        loop {
             match self.source.head() {
                 Ok(SourceHead::Record(ring_key, record)) => {
                     let mut bytes = vec![0; record.encoded_len()];
                     record.encode(&mut bytes);
-                    self.head = Some((ring_key, DumpedRecord { bytes }));
-                    if self.source.advance().is_err() {
-                        // The next search reports it.
-                        continue;
-                    }
+                    self.head = Some(DumpedRecord { bytes });
+                    // The next search reports a corrupt page.
+                    let _ = self.source.advance();
+                    return Some(ring_key);
                 }
-                Ok(SourceHead::End) => return,
+                Ok(SourceHead::End) => return None,
                 Ok(SourceHead::Wait) => self.read_on(device),
                 Err(_) => {
                     let from_bytes = self.source.page_offset() as u32;
