@@ -75,7 +75,7 @@ pub struct EngineStats {
     pub sweep_parts: u64,
     /// Bytes written for checkpoints.
     pub checkpoint_bytes: u64,
-    /// Attempts to clean a segment that failed, because it is corrupt or unreadable.
+    /// Attempts to clean a segment that failed, because it is corrupt or unreadable, or a read of it hangs.
     pub cleaning_failed: u64,
     /// Segments whose records of split or merged ranges were filed under the new ones.
     pub segments_filed: u64,

@@ -120,7 +120,7 @@ pub(crate) enum InFlight {
     ManifestName,
     Lookup { plan: LookupPlan, user: u64 },
     Verify { at: usize, number: RangeNumber, name: KeyName, span: ReadSpan, rejected: Rejected, is_deferred: bool },
-    Clean { from: u32, len: usize },
+    Clean { slot: u32, from: u32, len: usize },
     Scrub { len: usize },
     Checkpoint,
     CheckpointSync,

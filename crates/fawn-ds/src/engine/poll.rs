@@ -83,7 +83,7 @@ impl<D: Device> Engine<D> {
                 let read = self.take_read(&span, result, buf);
                 self.verified((at, number), name, span, rejected, is_deferred, read);
             }
-            InFlight::Clean { from, len } => self.clean_read(from, len, result, buf),
+            InFlight::Clean { slot, from, len } => self.clean_read(slot, from, len, Completion { token, result, buf }),
             InFlight::Scrub { len } => self.scrub_read(len, result, buf),
             InFlight::SortRead { source, range } => self.sort_read(source, range, result, buf),
             InFlight::SortWrite => self.sort_written(Completion { token, result, buf }),

@@ -40,8 +40,10 @@ impl<D: Device> Engine<D> {
         self.completed
     }
 
-    /// Whether a segment is being cleaned, or a job of the sorted tier is in progress. Both stop once the store has failed.
+    /// Whether a segment is being cleaned, a read of one was left in flight, or a job of the sorted tier is in progress. All of these
+    /// stop once the store has failed.
     pub fn has_upkeep(&self) -> bool {
-        self.poisoned.is_none() && (self.cleaner.has_work() || self.sorted.has_work())
+        let is_cleaning = self.cleaner.has_work() || self.cleaner.has_reads_left();
+        self.poisoned.is_none() && (is_cleaning || self.sorted.has_work())
     }
 }

@@ -1,10 +1,13 @@
-//! Failed reads in the background: what could not be read is left alone for a while, and longer each time.
+//! Failed reads in the background: what could not be read is left alone for a while, and longer each time. So is a file of which
+//! a read does not end.
 use fawn_types::MonoMs;
 
 /// First delay, ms; each further failure doubles it.
 const UNREADABLE_MS: u64 = 10_000;
 /// Longest delay, ms.
 const UNREADABLE_MS_MAX: u64 = 3_600_000;
+/// Time after which a read that has not ended is left in flight, ms; each further one of the same file doubles it.
+const HANGING_MS: u64 = 500;
 
 /// Failed reads of a run or a segment in the background.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,12 +15,36 @@ pub(crate) struct ReadFailures {
     unreadable: u32,
     /// Nothing reads it in the background before; `None`: no read has failed.
     pub(crate) barred_until: Option<MonoMs>,
+    /// Reads that were left in flight, and whether the last one still is.
+    left: u32,
+    is_hanging: bool,
 }
 
 impl ReadFailures {
     /// Whether it is left alone now.
     pub(crate) fn is_barred(&self, now: MonoMs) -> bool {
-        self.barred_until.is_some_and(|until| now < until)
+        self.is_hanging || self.barred_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether a read of it was left in flight.
+    pub(crate) const fn is_hanging(&self) -> bool {
+        self.is_hanging
+    }
+
+    /// Time that its next read may take before it is left in flight, ms.
+    pub(crate) fn patience_ms(&self) -> u64 {
+        // It grows until it is longer than reads of a slow device take. Otherwise a segment there would never be read to its end.
+        HANGING_MS.saturating_mul(1 << self.left.min(16)).min(UNREADABLE_MS_MAX)
+    }
+
+    /// A read of it is left in flight.
+    pub(crate) const fn note_left(&mut self) {
+        (self.left, self.is_hanging) = (self.left + 1, true);
+    }
+
+    /// The read that was left has ended.
+    pub(crate) const fn note_ended(&mut self) {
+        self.is_hanging = false;
     }
 
     /// It was found corrupt: bytes that were written long ago do not change before the next opening.
@@ -51,5 +78,18 @@ mod tests {
         assert!((24..=34).contains(&attempts), "{attempts} attempts a day");
         failures.note_corrupt();
         assert!(failures.is_barred(now.plus_ms(1 << 40)));
+    }
+
+    #[test]
+    fn a_file_is_left_alone_while_its_read_hangs_and_its_next_read_may_take_longer() {
+        let mut failures = ReadFailures::default();
+        for patience_ms in [500, 1_000, 2_000, 4_000] {
+            assert_eq!((failures.is_barred(MonoMs(7)), failures.patience_ms()), (false, patience_ms));
+            failures.note_left();
+            assert!(failures.is_hanging() && failures.is_barred(MonoMs(u64::MAX)));
+            failures.note_ended();
+        }
+        (0..40).for_each(|_| failures.note_left());
+        assert_eq!(failures.patience_ms(), 3_600_000);
     }
 }

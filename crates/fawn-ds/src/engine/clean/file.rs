@@ -44,6 +44,7 @@ impl<D: Device> Engine<D> {
         let is_ready = |slot: u32| {
             let is_ready = |segment: &Segment| {
                 let is_free = !segment.is_filing_failed && (!segment.is_gathered || segment.is_sorted);
+                let is_free = is_free && !segment.failures.is_hanging();
                 is_free && (segment.stream == StreamKind::Foreground || self.is_written(segment))
             };
             self.segments.get(slot).is_some_and(is_ready)
@@ -59,7 +60,7 @@ impl<D: Device> Engine<D> {
         // A retired range's records are synced, but for survivors, so they are in frames that are written whole.
         let end = self.segments.expect(slot).end.min(self.written_frames_end(slot));
         self.segments.expect_mut(slot).pins += 1;
-        self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::File(Vec::new()), self.now.mono));
+        self.cleaner.begin(Victim::new(slot, end, VictimPurpose::File(Vec::new())), self.now.mono);
         true
     }
 

@@ -32,6 +32,10 @@ use victim::{Victim, VictimPurpose};
 
 /// Survivors in the open frame that start a write, bytes.
 const WRITE_BYTES: u32 = 256 << 10;
+/// Time without progress for which writes of a full store wait for a victim, ms.
+const PROGRESS_MS_MAX: u64 = 1_000;
+/// Reads that hang and are left in flight at most, each with its buffer: a device of which no part can be read gets no more.
+const READS_LEFT_MAX: u32 = 4;
 
 /// A copied record whose index entry moves once the copy is flushed.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +55,10 @@ struct Move {
 #[derive(Debug, Default)]
 pub(crate) struct Cleaner {
     victim: Option<Victim>,
+    /// Time when a read of a victim last ended, a record was last cleaned, or an index entry last moved.
+    progressed_at: MonoMs,
+    /// Reads of former victims that have not ended.
+    reads_left: u32,
     /// In the order of the copies; all of the victim.
     moves: VecDeque<Move>,
     pace: Pace,
@@ -72,6 +80,23 @@ impl Cleaner {
         self.victim.as_ref().is_some_and(Victim::is_reading)
     }
 
+    /// Whether reads of former victims are in flight.
+    pub(crate) const fn has_reads_left(&self) -> bool {
+        self.reads_left > 0
+    }
+
+    /// Begins with a victim. While the read of another one hangs, only progress with this one shows that the device does not.
+    fn begin(&mut self, victim: Victim, now: MonoMs) {
+        if self.reads_left == 0 {
+            self.note_progress(now);
+        }
+        self.victim = Some(victim);
+    }
+
+    const fn note_progress(&mut self, now: MonoMs) {
+        self.progressed_at = now;
+    }
+
     /// Whether this segment is being cleaned.
     pub(crate) fn is_victim(&self, slot: u32) -> bool {
         self.victim.as_ref().is_some_and(|victim| victim.slot == slot)
@@ -89,7 +114,11 @@ impl Cleaner {
 
     /// Whether cleaning is expected to free space: writes need only wait for it. A search that is due comes after the victim.
     pub(crate) fn is_freeing(&self, now: MonoMs) -> bool {
-        self.victim.as_ref().map_or(self.pace.due_at.is_some(), |victim| victim.is_progressing(now))
+        match self.victim {
+            // Without progress, the device may hang.
+            Some(_) => now.ms_since(self.progressed_at) < PROGRESS_MS_MAX,
+            None => self.pace.due_at.is_some(),
+        }
     }
 
     /// Segments above the target at the last search for a victim.
@@ -145,7 +174,7 @@ impl<D: Device> Engine<D> {
         }
         if let Some((slot, id)) = self.choose_to_sort() {
             let end = self.segments.expect(slot).end;
-            self.cleaner.victim = Some(Victim::new(slot, end, VictimPurpose::Sort(id), self.now.mono));
+            self.cleaner.begin(Victim::new(slot, end, VictimPurpose::Sort(id)), self.now.mono);
             return true;
         }
         self.choose_victim() || (may_file && self.choose_to_file())
@@ -161,9 +190,7 @@ impl<D: Device> Engine<D> {
             }
             prefetched -= 1;
             self.move_survivor(&next);
-            if let Some(victim) = &mut self.cleaner.victim {
-                victim.note_progress(self.now.mono);
-            }
+            self.cleaner.note_progress(self.now.mono);
         }
     }
 

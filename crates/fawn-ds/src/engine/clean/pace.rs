@@ -188,10 +188,10 @@ impl<D: Device> Engine<D> {
             return Some(self.now.mono);
         }
         if let Some(victim) = &cleaner.victim {
-            // Otherwise a read is in flight, or copies are not flushed or durable yet.
+            // Otherwise a read is in flight that may still be waited for, or copies are not flushed or durable yet.
             let is_out_of_credit = !victim.is_reading() && !pace.has_credit();
             let credit = is_out_of_credit.then(|| pace.paid_at.plus_ms(STEP_MS));
-            return [credit, victim.room_at()].into_iter().flatten().min();
+            return [credit, victim.room_at(), self.leave_read_at(victim)].into_iter().flatten().min();
         }
         if self.sorted.is_gathering() {
             // The next segment is chosen by the next poll.
@@ -266,7 +266,8 @@ impl<D: Device> Engine<D> {
         }
         let segment = self.segments.expect_mut(slot);
         segment.pins += 1;
-        self.cleaner.victim = Some(Victim::new(slot, segment.end, VictimPurpose::Clean, now));
+        let victim = Victim::new(slot, segment.end, VictimPurpose::Clean);
+        self.cleaner.begin(victim, now);
         true
     }
 
@@ -433,7 +434,7 @@ impl<D: Device> Engine<D> {
         if !segment.sealed || segment.is_cleaned || segment.is_gathered || self.overlay.may_defer(segment.sequence) {
             return false;
         }
-        // A read of it failed, which may pass.
+        // A read of it failed or hangs, which may pass.
         if segment.failures.is_barred(self.now.mono) {
             return false;
         }

@@ -3,22 +3,20 @@ use super::super::prefetch::PREFETCH_KEYS_MAX;
 use super::super::segments::RETRY_MS;
 use super::super::sorted::{CleanGoal, SortJobId};
 use super::super::{Engine, InFlight};
-use super::WRITE_BYTES;
 use super::copy::Cleaned;
 use super::deferred_tombstones::DeferredTombstones;
 use super::pace::SEARCH_MS_MAX;
+use super::{READS_LEFT_MAX, WRITE_BYTES};
 use crate::format::record::{self, PEEK_BYTES, PeekedKey, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
 use crate::log::segments::RangeShare;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
+use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
 use fawn_types::{KeyHash, MonoMs};
 
 /// Length of a read, bytes; a longer record gets a read of its own length.
 const READ_BYTES: u32 = 512 << 10;
-/// Time without progress for which writes of a full store wait for a victim, ms.
-const PROGRESS_MS_MAX: u64 = 1_000;
 
 /// Purpose for which a segment is read.
 #[derive(Debug)]
@@ -46,9 +44,8 @@ pub(super) struct Victim {
     chunk: Option<(u32, AlignedBuf)>,
     /// Records before this offset were prefetched.
     prefetched_to: u32,
-    is_reading: bool,
-    /// Time when a read of it last ended, a record was last cleaned, or an index entry last moved.
-    progressed_at: MonoMs,
+    /// The read in flight, and the time when it was submitted.
+    reading: Option<(Token, MonoMs)>,
     /// The last poll has ended its step, with credit left.
     has_next_step: bool,
     /// Records that had to stay.
@@ -64,7 +61,7 @@ pub(super) struct Victim {
 }
 
 impl Victim {
-    pub(super) fn new(slot: u32, end: u32, purpose: VictimPurpose, now: MonoMs) -> Self {
+    pub(super) fn new(slot: u32, end: u32, purpose: VictimPurpose) -> Self {
         let at = FRAMES_OFFSET;
         Self {
             purpose,
@@ -75,8 +72,7 @@ impl Victim {
             end,
             chunk: None,
             prefetched_to: at,
-            is_reading: false,
-            progressed_at: now,
+            reading: None,
             has_next_step: false,
             stays: 0,
             stays_ms: 0,
@@ -96,16 +92,7 @@ impl Victim {
     }
 
     pub(super) const fn is_reading(&self) -> bool {
-        self.is_reading
-    }
-
-    /// Whether it has progressed a short time ago. Otherwise the device may hang.
-    pub(super) fn is_progressing(&self, now: MonoMs) -> bool {
-        now.ms_since(self.progressed_at) < PROGRESS_MS_MAX
-    }
-
-    pub(super) const fn note_progress(&mut self, now: MonoMs) {
-        self.progressed_at = now;
+        self.reading.is_some()
     }
 
     pub(super) const fn has_next_step(&self) -> bool {
@@ -150,7 +137,10 @@ pub(super) enum Pause {
 impl<D: Device> Engine<D> {
     pub(super) fn clean_victim(&mut self) {
         let Some(mut victim) = self.cleaner.victim.take() else { return };
-        if victim.is_reading {
+        if victim.is_reading() {
+            if self.leave_read_at(&victim).is_some_and(|at| self.now.mono >= at) {
+                return self.leave_read(victim);
+            }
             self.cleaner.victim = Some(victim);
             return;
         }
@@ -160,7 +150,7 @@ impl<D: Device> Engine<D> {
         let at = victim.at;
         let pause = self.walk(&mut victim);
         if victim.at > at {
-            victim.note_progress(self.now.mono);
+            self.cleaner.note_progress(self.now.mono);
         }
         if !matches!(pause, Pause::NoRoom(_)) {
             (victim.room_at, victim.room_attempts) = (None, 0);
@@ -170,11 +160,11 @@ impl<D: Device> Engine<D> {
             Pause::End => return self.finish_victim(victim),
             Pause::Corrupt(detail) => return self.give_up_corrupt(victim, &detail),
             // Its records were more than expected, or the device lost space since. Another victim may still fit.
-            Pause::NoRoom(len) if self.has_no_room_for_copy(len) => return self.give_up_victim(victim),
+            Pause::NoRoom(len) if self.has_no_room_for_copy(len) => return self.give_up_without_room(victim),
             Pause::NeedsBytes(len) => self.read_victim(&mut victim, len),
             Pause::NoRoom(_) => victim.wait_for_room(self.now.mono),
             // The writes of the job are the victim's progress meanwhile.
-            Pause::Unsorted => victim.note_progress(victim.progressed_at.max(self.sorted.worked_at())),
+            Pause::Unsorted => self.cleaner.note_progress(self.cleaner.progressed_at.max(self.sorted.worked_at())),
             Pause::OutOfCredit | Pause::StepEnded | Pause::Unmoved | Pause::Undurable => {}
         }
         self.cleaner.victim = Some(victim);
@@ -327,27 +317,25 @@ impl<D: Device> Engine<D> {
         let to = (from + wanted.max(READ_BYTES)).min(victim.end).next_multiple_of(page);
         let len = (to - from) as usize;
         let buf = self.pool.take_exact(len);
-        let token = Token(self.in_flight.insert(InFlight::Clean { from, len }) as u64);
+        let token = Token(self.in_flight.insert(InFlight::Clean { slot: victim.slot, from, len }) as u64);
         self.read_bytes_in_flight += len;
         self.device.submit_read(self.segments.expect(victim.slot).file, u64::from(from), buf, IoClass::Cleaning, token);
-        victim.is_reading = true;
+        victim.reading = Some((token, self.now.mono));
     }
 
     /// Takes a chunk of the victim; the next step continues with it.
-    pub(crate) fn clean_read(
-        &mut self,
-        from: u32,
-        len: usize,
-        result: Result<usize, DeviceError>,
-        buf: Option<AlignedBuf>,
-    ) {
+    pub(crate) fn clean_read(&mut self, slot: u32, from: u32, len: usize, completion: Completion) {
+        let Completion { token, result, buf } = completion;
         self.read_bytes_in_flight -= len;
-        let Some(mut victim) = self.cleaner.victim.take() else { unreachable!("a chunk is read for a victim") };
+        self.cleaner.note_progress(self.now.mono);
+        let is_awaited = |victim: &mut Victim| victim.reading.is_some_and(|(awaited, _)| awaited == token);
+        let Some(mut victim) = self.cleaner.victim.take_if(is_awaited) else {
+            return self.left_read_ended(slot, result, buf);
+        };
         if matches!(victim.purpose, VictimPurpose::Sort(_)) {
             self.sorted.note_work(self.now.mono, len as u64);
         }
-        victim.is_reading = false;
-        victim.note_progress(self.now.mono);
+        victim.reading = None;
         match (result, buf) {
             (Ok(_), Some(buf)) => {
                 self.stats.cleaning_read_bytes += len as u64;
@@ -355,8 +343,47 @@ impl<D: Device> Engine<D> {
                 self.cleaner.victim = Some(victim);
             }
             (Ok(_), None) => unreachable!("a read brings its buffer back"),
-            (Err(error), _) => self.give_up_unreadable(victim, &error),
+            (Err(error), _) => {
+                if !victim.is_filed() {
+                    self.segments.expect_mut(slot).failures.note_unreadable(self.now.mono);
+                }
+                self.give_up_unreadable(victim, &error.to_string());
+            }
         }
+    }
+
+    /// Time when the victim's read has hung for so long that it is left in flight; `None` without a read, or if too many were left.
+    pub(super) fn leave_read_at(&self, victim: &Victim) -> Option<MonoMs> {
+        let (_, since) = victim.reading.filter(|_| self.cleaner.reads_left < READS_LEFT_MAX)?;
+        Some(since.plus_ms(self.segments.expect(victim.slot).failures.patience_ms()))
+    }
+
+    /// Leaves a read that does not end, and the rest of its segment: the device may read others all the same.
+    fn leave_read(&mut self, mut victim: Victim) {
+        victim.reading = None;
+        self.cleaner.reads_left += 1;
+        let segment = self.segments.expect_mut(victim.slot);
+        // The read keeps its file when the victim is released.
+        segment.pins += 1;
+        segment.failures.note_left();
+        self.give_up_unreadable(victim, "a read hangs");
+    }
+
+    /// A read that was left has ended: its segment may be a victim again, from the start.
+    fn left_read_ended(&mut self, slot: u32, result: Result<usize, DeviceError>, buf: Option<AlignedBuf>) {
+        if let Some(buf) = buf {
+            self.pool.give(buf);
+        }
+        self.cleaner.reads_left -= 1;
+        let segment = self.segments.expect_mut(slot);
+        segment.pins -= 1;
+        segment.failures.note_ended();
+        if result.is_err() {
+            segment.failures.note_unreadable(self.now.mono);
+        }
+        self.examine_if_dead(slot);
+        self.cleaner.note_change();
+        self.sorted.note_change();
     }
 
     /// Releases the victim once all its copies are flushed.
@@ -372,14 +399,6 @@ impl<D: Device> Engine<D> {
             return;
         }
         if let VictimPurpose::Sort(id) = victim.purpose {
-            if victim.is_given_up {
-                // A copy had no room, and only records that are too long for a run are copied. A corrupt segment is not chosen
-                // again in any case, and one that could not be read may be whole.
-                let segment = self.segments.expect_mut(victim.slot);
-                if !segment.failures.is_barred(self.now.mono) {
-                    segment.too_long = segment.too_long.max(1);
-                }
-            }
             return self.gathered(victim.slot, id, victim.stays == 0 && !victim.is_given_up);
         }
         let end = self.survivors_end();
@@ -411,16 +430,25 @@ impl<D: Device> Engine<D> {
         self.give_up_victim(victim);
     }
 
-    /// Leaves the rest of a segment whose read failed: it is tried again after a while.
-    fn give_up_unreadable(&mut self, victim: Victim, error: &DeviceError) {
+    /// Leaves the rest of a segment whose read failed or hangs: it is tried again later.
+    fn give_up_unreadable(&mut self, victim: Victim, detail: &str) {
         if victim.is_filed() {
-            self.filing_failed(victim.slot, &error.to_string());
+            self.filing_failed(victim.slot, detail);
             return self.release_victim(&victim);
         }
-        let segment = self.segments.expect_mut(victim.slot);
-        segment.failures.note_unreadable(self.now.mono);
-        tracing::warn!(file = %segment.name, offset = victim.at, %error, "a segment is not cleaned now");
+        let segment = self.segments.expect(victim.slot);
+        tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment is not cleaned now");
         self.stats.cleaning_failed += 1;
+        self.give_up_victim(victim);
+    }
+
+    /// Leaves the rest of a segment whose copies have no room.
+    fn give_up_without_room(&mut self, victim: Victim) {
+        if matches!(victim.purpose, VictimPurpose::Sort(_)) {
+            // Only records that are too long for a run are copied.
+            let segment = self.segments.expect_mut(victim.slot);
+            segment.too_long = segment.too_long.max(1);
+        }
         self.give_up_victim(victim);
     }
 

@@ -310,7 +310,8 @@ impl<D: Device> Engine<D> {
     /// Whether the segment has live records and takes no more.
     fn may_be_sorted(segment: &Segment) -> bool {
         let is_candidate = segment.sealed && !segment.is_cleaned && !segment.is_sorted;
-        is_candidate && segment.live_records() > 0
+        // The end of a read that hangs makes another search due.
+        is_candidate && segment.live_records() > 0 && !segment.failures.is_hanging()
     }
 
     /// Copies the record of a store with runs, or takes it into the run that is being made, if it is its key's newest.
