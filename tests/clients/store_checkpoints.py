@@ -15,6 +15,7 @@ from store_files import (
     TOMBSTONE,
     Damage,
     check_header,
+    expiries_of,
     fold,
     sip,
     u32,
@@ -23,7 +24,6 @@ from store_files import (
 from store_pieces import Content, read_pieces
 
 STEPS = 64  # of record lengths
-EXPIRY_STEPS = 8
 
 Entry = namedtuple("Entry", "first depth fragment pointer")
 RangeEnd = namedtuple("RangeEnd", "number committed cleared complete_above kept")
@@ -182,12 +182,9 @@ class Checkpoint:
         is_counted = part.tombstone_bytes < tombstone_bytes and state.indexes_deletes
         if found != (part.record_bytes, part.lengths) or part.tombstone_bytes != tombstone_bytes and not is_counted:
             raise self.wrong(f"slot {part.slot} has records of {found}, tombstones of {tombstone_bytes} B, not {part[2:5]}")
-        expiries = Counter()
-        for record in (record for record in records if record.expiry_ms):
-            after_s = (record.expiry_ms - part.expiry_base) / 1000
-            expiries[next((i for i in range(EXPIRY_STEPS - 1) if after_s <= 60 * 4**i), EXPIRY_STEPS - 1)] += record.bytes
-        if sorted(expiries.items()) != part.expiries:
-            raise self.wrong(f"slot {part.slot} has records that expire of {sorted(expiries.items())}, not {part.expiries}")
+        expiries = [step for step in enumerate(expiries_of(records, part.expiry_base)) if step[1]]
+        if expiries != part.expiries:
+            raise self.wrong(f"slot {part.slot} has records that expire of {expiries}, not {part.expiries}")
 
     def check_kept(self, state, segments):
         unit_bits = (state.segment_bytes // 16).bit_length() - 1

@@ -11,6 +11,7 @@ FRAME_HEADER_BYTES = 64
 UNIT_BYTES = 16
 TAIL_UNIT_BYTES = 64
 M64 = 2**64 - 1
+EXPIRY_STEPS = 8
 FOREGROUND, SURVIVORS = 0, 1
 PUT, TOMBSTONE, RESULT, CLEAR, MARK, ROLLBACK = range(1, 7)
 EXPIRY, FLAGS, TAG, SHORT_RESULT, BATCH, WIDE_RESULT = (1 << bit for bit in range(6))
@@ -250,6 +251,15 @@ class Segment:
         rest_is_zero = is_zero(self.data[self.end :])
         if own > self.end or not rest_is_zero and (here < watermark or later_header):
             raise Damage(self.file, self.end, f"{why}; synced up to {max(watermark, (here[0], own))}")
+
+
+def expiries_of(records, base):
+    """Length of the records that expire in each step after the time `base`."""
+    lengths = [0] * EXPIRY_STEPS
+    for record in (record for record in records if record.expiry_ms):
+        after_s = (record.expiry_ms - base) / 1000
+        lengths[next((i for i in range(EXPIRY_STEPS - 1) if after_s <= 60 * 4**i), EXPIRY_STEPS - 1)] += record.bytes
+    return lengths
 
 
 def facts(records):

@@ -12,6 +12,7 @@ from store_files import (
     Record,
     check_header,
     checksum32,
+    expiries_of,
     facts,
     fold,
     is_zero,
@@ -44,7 +45,7 @@ class Footer:
 
     def __init__(self, file, at, data):
         try:
-            check_header(file, data, b"FAWN-END", [(84, 88), (256, 504), (512, PAGE_BYTES)])
+            check_header(file, data, b"FAWN-END", [(84, 88), (296, 504), (512, PAGE_BYTES)])
         except Damage as damage:
             raise Damage(file, at + damage.at, f"footer: {damage.why}") from damage
         self.pages, self.uuid, self.store = u32(data, 12), data[16:32], data[32:48]
@@ -52,6 +53,7 @@ class Footer:
         self.first_pages, self.chain = struct.unpack_from("<5I", data, 64), u64(data, 88)
         bounds = [data[place : place + 20] for place in range(96, 256, 20)]
         self.lowest, self.highest = bounds[::2], bounds[1::2]
+        self.expiry_base, *self.expiries = struct.unpack_from("<Q8I", data, 256)
 
 
 class Fences:
@@ -186,6 +188,12 @@ class Run:
             keys = [ring_key for of_space, ring_key in places if of_space == space] or [bytes(20)]
             if (footer.lowest[space], footer.highest[space]) != (keys[0], keys[-1]):
                 raise self.damage(footer.pages, "the footer has other bounds than the pages")
+        later = [placed.record for placed in records if placed.record.expiry_ms > footer.expiry_base]
+        expiries = expiries_of(later, footer.expiry_base)
+        # Earlier builds did not count them.
+        is_counted = footer.expiry_base or any(footer.expiries)
+        if is_counted and footer.expiries != expiries or footer.expiry_base and not any(expiries):
+            raise self.damage(footer.pages, f"records that expire of {expiries}, not {footer.expiries}")
         return records
 
     def read_page(self, page, data):

@@ -1,17 +1,17 @@
-//! Histogram of a segment's puts by expiry time: how much of the segment has expired, without reading it.
+//! Histogram of the puts of a segment or run by expiry time: how much of it has expired, without reading it.
 use fawn_types::TimeMs;
 
 /// Time from the base to the end of the first step, ms.
 const FIRST_STEP_MS: u64 = 60_000;
 /// Steps: each ends four times as long after the base as the one before; the last ends at the latest expiry.
-const STEPS: usize = 8;
+pub(super) const STEPS: usize = 8;
 
 /// Bytes of puts that expire, by the time from a base to their expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Expiries {
+pub struct Expiries {
     /// Time of the expiry clock when the first of them was counted.
-    base: TimeMs,
-    bytes: [u32; STEPS],
+    pub(super) base: TimeMs,
+    pub(super) bytes: [u32; STEPS],
 }
 
 /// Time from the base to the end of a step, ms.
@@ -46,6 +46,11 @@ impl Expiries {
     fn ends(&self, latest_ms: u64) -> impl Iterator<Item = (usize, u64)> {
         let used = (0..STEPS).filter(|&step| self.bytes[step] > 0);
         used.map(move |step| (step, self.base.0.saturating_add(end_ms(step)).min(latest_ms)))
+    }
+
+    /// Time from which the steps are counted.
+    pub(crate) const fn base(&self) -> TimeMs {
+        self.base
     }
 
     /// The base, and the steps that are not empty with their bytes.

@@ -4,6 +4,7 @@
 //! panics on any input. `docs/formats/fawn-ds.md` specifies the format; a test compares its worked examples with this
 //! code.
 pub mod checkpoint;
+mod expiries;
 pub mod frame;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
@@ -19,6 +20,7 @@ pub mod walk;
 
 mod bytes;
 
+pub use expiries::Expiries;
 pub use id::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
 
 /// The format number that this code writes; it reads all numbers from [`FORMAT_OLDEST`] up to it. The format page has the

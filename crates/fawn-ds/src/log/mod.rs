@@ -1,5 +1,4 @@
 //! The log's state in memory: positions, the append window, the flush state and the segment table.
-pub(crate) mod expiries;
 pub(crate) mod failures;
 pub(crate) mod flush;
 pub(crate) mod segments;

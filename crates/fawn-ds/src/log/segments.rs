@@ -3,14 +3,13 @@
 mod tests;
 
 use super::LogPosition;
-use super::expiries::Expiries;
 use super::failures::ReadFailures;
 use crate::format::manifest::slots_max;
 use crate::format::manifest::{ManifestEdit, SegmentSeal};
 use crate::format::record::{self, RecordKind};
 use crate::format::run;
 use crate::format::segment::{PerStream, RecordFacts, StreamKind};
-use crate::format::{RangeNumber, SegmentUuid, UNIT_BYTES};
+use crate::format::{Expiries, RangeNumber, SegmentUuid, UNIT_BYTES};
 use crate::index::{Pointer, PointerWidth};
 use core::cell::Cell;
 use fawn_flash::FileId;

@@ -13,10 +13,9 @@ use crate::format::checkpoint::content::{
 use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTES};
 use crate::format::manifest::CheckpointEntry;
 use crate::format::segment::{PerStream, StreamKind};
-use crate::format::{RangeNumber, SegmentUuid, StoreUuid, Watermark};
+use crate::format::{Expiries, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use crate::index::{Index, IndexImageError, Pointer};
 use crate::log::LogPosition;
-use crate::log::expiries::Expiries;
 use crate::log::segments::{RangeShare, Segment, SegmentTable};
 use crate::range::Retained;
 use core::cmp::Ordering;

@@ -1,6 +1,7 @@
 //! Check of a run: all pages, in sequential chunks, against its counts, facts, fences and filters.
 use super::source::SourceHead;
 use super::{PageSpan, ReadRange, Run, RunError, RunSource};
+use crate::format::Expiries;
 use crate::format::record::RecordKind;
 use crate::format::run::{KeyBounds, SPACES};
 use crate::format::segment::RecordFacts;
@@ -10,6 +11,7 @@ use crate::format::segment::RecordFacts;
 pub struct RunCheck {
     source: RunSource,
     facts: RecordFacts,
+    expiries: Expiries,
     bounds: [KeyBounds; SPACES],
     has_records: [bool; SPACES],
     damage: Vec<RunError>,
@@ -22,8 +24,8 @@ impl RunCheck {
     /// A check from the first page on.
     #[must_use]
     pub fn new(run: &Run) -> Self {
-        let (facts, bounds) = (RecordFacts::default(), [KeyBounds::NONE; SPACES]);
-        Self { source: RunSource::all(run), facts, bounds, has_records: [false; SPACES], damage: Vec::new() }
+        let (facts, expiries, bounds) = (RecordFacts::default(), Expiries::default(), [KeyBounds::NONE; SPACES]);
+        Self { source: RunSource::all(run), facts, expiries, bounds, has_records: [false; SPACES], damage: Vec::new() }
     }
 
     /// The next read; `None`: [`Self::finish`].
@@ -59,6 +61,10 @@ impl RunCheck {
         self.facts.tombstones += u32::from(record.kind == RecordKind::Tombstone);
         self.facts.latest_expiry_ms = self.facts.latest_expiry_ms.max(record.expires_at_ms);
         self.facts.count_version(record.number, record.version);
+        let base = run.footer.expiries.base();
+        if record.expires_at_ms > base.0 {
+            self.expiries.add(record.encoded_len() as u32, record.expires_at_ms, base);
+        }
         let is_located = |PageSpan { first, last }: PageSpan| (first..=last).contains(&page);
         if !run.locate(space, &ring_key).is_some_and(is_located) {
             let error = run.corrupt(page, format!("the fences lead {ring_key:?} elsewhere"));
@@ -90,10 +96,13 @@ impl RunCheck {
             // The counts of the rest differ because of it.
             return self.damage;
         }
+        // Earlier builds did not count them.
+        let has_expiries = [self.expiries, Expiries::default()].contains(&run.footer.expiries);
         for (is_equal, what) in [
             (self.source.chain() == run.footer.chain, "the pages are others than the footer's"),
             (self.facts == run.facts, "the records have other facts"),
             (self.bounds == run.footer.bounds, "the records have other bounds"),
+            (has_expiries, "the records have other expiries"),
             (self.source.pages_left() == 0, "not all pages were read"),
         ] {
             if !is_equal {

@@ -2,6 +2,7 @@
 //!
 //! Each panics when a decoder accepts bytes that the encoder would not write, or when accepted bytes make a lookup panic.
 use super::Fences;
+use crate::format::Expiries;
 use crate::format::run::page::{PageBuilder, RunPage};
 use crate::format::run::tail::RunTail;
 use crate::format::run::{
@@ -84,6 +85,7 @@ pub fn run_tail(data: &[u8]) {
         starts,
         bounds: std::array::from_fn(|at| if starts[at] < starts[at + 1] { bounds } else { KeyBounds::NONE }),
         chain: PageChain::default(),
+        expiries: Expiries::default(),
     };
     let Ok(fences) = Fences::load(tail.fences.clone(), &footer) else { return };
     let mut random = SplitMix64::new(checksum64(content));

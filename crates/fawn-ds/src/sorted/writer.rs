@@ -6,6 +6,7 @@
 use super::fences::prefix_of;
 use super::filter;
 use super::{FenceBuilder, Fences, Run};
+use crate::format::Expiries;
 use crate::format::checkpoint::PIECE_BYTES;
 use crate::format::record::RecordKind;
 use crate::format::run::page::PageBuilder;
@@ -17,7 +18,7 @@ use crate::format::run::{
 use crate::format::segment::RecordFacts;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId, IoClass, Token};
-use fawn_types::{HashSecret, RingKey};
+use fawn_types::{HashSecret, RingKey, TimeMs};
 use std::collections::VecDeque;
 
 /// Buffers being filled, waiting, or in flight.
@@ -42,6 +43,8 @@ pub struct RunWriterOptions {
     pub pages_max: u32,
     /// Ring keys that begin another run, by their highest 32 bits, in order.
     pub cuts: Vec<u32>,
+    /// Time of the expiry clock, from which expiries are counted.
+    pub now: TimeMs,
 }
 
 impl RunWriterOptions {
@@ -56,6 +59,7 @@ impl RunWriterOptions {
             write_bytes: 1 << 20,
             pages_max: 65_536,
             cuts: Vec::new(),
+            now: TimeMs(0),
         }
     }
 }
@@ -158,6 +162,7 @@ struct Contents {
     pages: u32,
     chain: PageChain,
     facts: RecordFacts,
+    expiries: Expiries,
     fences: FenceBuilder,
     filters: Vec<FilterParts>,
     hashes: Vec<u64>,
@@ -188,6 +193,7 @@ impl RunWriter {
             pages: 0,
             chain: PageChain::default(),
             facts: RecordFacts::default(),
+            expiries: Expiries::default(),
             fences: FenceBuilder::default(),
             filters: Vec::new(),
             hashes: Vec::new(),
@@ -258,6 +264,12 @@ impl RunWriter {
         }
         self.page.push(record);
         self.contents.count(record, found);
+        // A put that has expired and is kept all the same is no reason for the next merge.
+        let now = self.options.now;
+        if record.expires_at_ms > now.0 {
+            let len_bytes = record.encoded_len() as u32;
+            self.contents.expiries.add(len_bytes, record.expires_at_ms, now);
+        }
         Ok(Pushed::Taken)
     }
 
@@ -409,10 +421,10 @@ impl RunWriter {
     }
 
     fn footer(&self) -> RunFooter {
-        let Contents { starts, bounds, pages, chain, facts, tail_bytes, .. } = &self.contents;
+        let Contents { starts, bounds, pages, chain, facts, expiries, tail_bytes, .. } = &self.contents;
         let (header, records) = (self.options.header, facts.records());
-        let (pages, tail_bytes, chain) = (*pages, *tail_bytes, *chain);
-        RunFooter { header, pages, records, tail_bytes, starts: *starts, bounds: *bounds, chain }
+        let (pages, tail_bytes, chain, expiries) = (*pages, *tail_bytes, *chain, *expiries);
+        RunFooter { header, pages, records, tail_bytes, starts: *starts, bounds: *bounds, chain, expiries }
     }
 
     /// The footer, once pages and tail are synced: it proves that they are.

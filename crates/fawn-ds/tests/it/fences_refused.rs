@@ -1,5 +1,6 @@
 //! Fences that contradict each other: a run with them is refused, because its lookups would miss keys.
 use crate::runs::header;
+use fawn_ds::internals::format::Expiries;
 use fawn_ds::internals::format::run::tail::{FenceArea, FenceParts};
 use fawn_ds::internals::format::run::{KeyBounds, PageChain, RunFooter, SPACES};
 use fawn_ds::internals::sorted::{FenceBuilder, Fences};
@@ -22,7 +23,16 @@ fn two_areas() -> (FenceParts, RunFooter) {
     let mut bounds = [KeyBounds::NONE; SPACES];
     bounds[0] = KeyBounds { lowest: firsts[0], highest: firsts[firsts.len() - 1] };
     let (records, tail_bytes, chain) = (u64::from(pages), 0, PageChain::default());
-    let footer = RunFooter { header: header(1), pages, records, tail_bytes, starts, bounds, chain };
+    let footer = RunFooter {
+        header: header(1),
+        pages,
+        records,
+        tail_bytes,
+        starts,
+        bounds,
+        chain,
+        expiries: Expiries::default(),
+    };
     let mut builder = FenceBuilder::default();
     firsts.into_iter().for_each(|first| builder.push(first));
     (builder.finish(&footer.starts, &footer.bounds), footer)

@@ -1,15 +1,16 @@
 //! Damaged runs: flipped bits, torn and foreign files, crashes at every operation, wrong fences and filters.
 use crate::runs::{Owned, RunHarness, SECRET, STORE, header, options};
-use fawn_ds::internals::format::StoreUuid;
 use fawn_ds::internals::format::run::page::RunPage;
 use fawn_ds::internals::format::run::tail::{RunTail, decode_pieces, encode_next_piece};
 use fawn_ds::internals::format::run::{self, RunFooter, RunHeader, decode_footer, encode_footer, filter_hash};
+use fawn_ds::internals::format::{Expiries, StoreUuid};
 use fawn_ds::internals::sorted::{
-    FenceBuilder, Run, RunError, RunListing, RunLookup, RunSource, RunWriter, SourceHead, WriterState, filter,
+    FenceBuilder, Run, RunError, RunListing, RunLookup, RunSource, RunWriter, RunWriterOptions, SourceHead,
+    WriterState, filter,
 };
 use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{Device, SimDevice};
-use fawn_types::RingKey;
+use fawn_types::{RingKey, TimeMs};
 
 const PAGE: usize = 4096;
 
@@ -242,6 +243,30 @@ fn a_check_finds_wrong_fences_filters_and_counts() {
     let found = check(&mut harness, &wrong_facts);
     assert!(found.iter().any(|error| error.to_string().contains("facts")), "{found:?}");
     assert_eq!(found.len(), 1, "{found:?}");
+}
+
+/// Runs of earlier builds have no counts of expiries.
+#[test]
+fn a_check_finds_wrong_counts_of_expiries_unless_there_are_none() {
+    let mut harness = RunHarness::new(1);
+    let mut written = |id: u8, count: u64| {
+        let put = |i: u64| Owned::put(1, format!("k{i}"), vec![7; 300]);
+        let mut records: Vec<_> = (0..count).map(|i| Owned { expires_at_ms: 61_000 + 90_000 * i, ..put(i) }).collect();
+        harness.write(RunWriterOptions { now: TimeMs(1_000), ..options(id, 8) }, &mut records);
+        harness.disk.contents(&run::file_name(header(id).uuid)).unwrap()
+    };
+    let (bytes, other) = (written(1, 36), written(2, 35));
+    let expiries_of = |bytes: &[u8]| decode_footer(&bytes[bytes.len() - PAGE..]).unwrap().expiries;
+    let mut with_expiries = |expiries| {
+        let (mut changed, footer_at) = (bytes.clone(), bytes.len() - PAGE);
+        let footer = RunFooter { expiries, ..decode_footer(&bytes[footer_at..]).unwrap() };
+        encode_footer(&footer, &mut changed[footer_at..]);
+        check(&mut harness, &changed)
+    };
+    assert_eq!(with_expiries(expiries_of(&bytes)), []);
+    assert_eq!(with_expiries(Expiries::default()), []);
+    let found = with_expiries(expiries_of(&other));
+    assert!(matches!(&found[..], [error] if error.to_string().contains("other expiries")), "{found:?}");
 }
 
 /// A page whose first key is above its fence contradicts it: the lookup of a key between both is an error.

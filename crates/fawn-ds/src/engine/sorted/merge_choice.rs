@@ -2,7 +2,7 @@
 //! those are not much longer.
 use super::ListedRun;
 use core::ops::Range;
-use fawn_types::MonoMs;
+use fawn_types::{MonoMs, TimeMs};
 
 /// Ages of later runs above which some are merged: each costs misses a thousandth of a read.
 const LATER_AGES_MAX: usize = 16;
@@ -34,6 +34,15 @@ impl SpaceLeft {
             Self::None => (1, 0),
         }
     }
+
+    /// The least part of the runs, in percent, that has expired before a sweep is begun for it.
+    const fn expired_percent_min(self) -> u64 {
+        match self {
+            Self::Ample => 28,
+            Self::Little => 10,
+            Self::None => 5,
+        }
+    }
 }
 
 /// Whether there is space for a merge of later runs with so many pages.
@@ -45,14 +54,17 @@ pub(super) struct MergeCandidate {
     age: u64,
     file_bytes: u64,
     pages: u64,
+    /// Length of the records that a merge would find expired, bytes.
+    expired_bytes: u64,
     /// A merge with it would fail.
     is_barred: bool,
 }
 
 impl MergeCandidate {
-    pub(super) fn of(listed: &ListedRun, now: MonoMs) -> Self {
+    pub(super) fn of(listed: &ListedRun, now: MonoMs, expired_by: TimeMs) -> Self {
         let (age, file_bytes, pages) = (listed.age, listed.file_bytes, u64::from(listed.run.footer().pages));
-        Self { age, file_bytes, pages, is_barred: listed.failures.is_barred(now) }
+        let (expired_bytes, is_barred) = (listed.expired_bytes(expired_by), listed.failures.is_barred(now));
+        Self { age, file_bytes, pages, expired_bytes, is_barred }
     }
 }
 
@@ -76,7 +88,11 @@ pub(super) fn choose_merge(runs: &[MergeCandidate], space: SpaceLeft, fits: Fits
         let bytes = |of: Range<usize>| runs[of].iter().map(|run| run.file_bytes).sum::<u64>();
         let (ages_min, percent_min) = space.sweep_limits();
         let is_worthwhile = bytes(later.clone()) * 100 >= bytes(oldest.clone()) * percent_min;
-        if !oldest.is_empty() && is_worthwhile && ages(&runs[later.clone()]).count() >= ages_min {
+        let expired_bytes: u64 = runs[group.clone()].iter().map(|run| run.expired_bytes).sum();
+        // Only a merge with the oldest ones leaves no tombstones of what has expired. There may be no later runs.
+        let has_expired = expired_bytes > 0 && expired_bytes * 100 >= bytes(group) * space.expired_percent_min();
+        let has_later = is_worthwhile && ages(&runs[later.clone()]).count() >= ages_min;
+        if !oldest.is_empty() && (has_later || has_expired) {
             return Some(ChosenMerge::Sweep(later));
         }
         choose_later(runs, later, fits).map(ChosenMerge::Later)
@@ -179,6 +195,7 @@ mod tests {
             age,
             file_bytes,
             pages: file_bytes,
+            expired_bytes: 0,
             is_barred: barred.contains(&at),
         };
         runs.iter().enumerate().map(facts).collect()
@@ -211,6 +228,24 @@ mod tests {
         assert_eq!(choose_merge(&runs(11), SpaceLeft::Little, &|_| true), None);
         assert_eq!(choose_merge(&runs(1 << 40), SpaceLeft::None, &|_| true), Some(Sweep(0..1)));
         assert_eq!(choose_merge(&candidates(&[(1, 1)], &[]), SpaceLeft::None, &|_| true), None, "nothing is newer");
+    }
+
+    #[test]
+    fn runs_of_which_much_has_expired_are_merged_with_the_oldest() {
+        let choose = |runs: &[(u64, u64, u64)], space| {
+            let lengths: Vec<_> = runs.iter().map(|&(age, file_bytes, _)| (age, file_bytes)).collect();
+            let mut runs_of = candidates(&lengths, &[]);
+            runs_of.iter_mut().zip(runs).for_each(|(run, &(.., expired_bytes))| run.expired_bytes = expired_bytes);
+            choose_merge(&runs_of, space, &|_| true)
+        };
+        for (space, percent) in [(SpaceLeft::Ample, 28), (SpaceLeft::Little, 10), (SpaceLeft::None, 5)] {
+            assert_eq!(choose(&[(1, 100, percent - 1)], space), None);
+            assert_eq!(choose(&[(1, 100, percent)], space), Some(Sweep(0..0)), "nothing is newer");
+            assert_eq!(choose(&[(1, 50, percent), (1, 50, 0)], space), Some(Sweep(0..0)));
+        }
+        assert_eq!(choose(&[(2, 1, 0), (1, 99, 28)], SpaceLeft::Ample), Some(Sweep(0..1)));
+        assert_eq!(choose(&[(2, 40, 28), (1, 60, 0)], SpaceLeft::Ample), Some(Sweep(0..1)), "of later runs");
+        assert_eq!(choose(&[(1, 100, 0)], SpaceLeft::None), None);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::format::{RangeNumber, StoreUuid};
 use crate::log::failures::ReadFailures;
 use crate::sorted::{Run, RunError};
 use fawn_flash::{Device, DeviceError, FileId};
-use fawn_types::{KeyHash, MonoMs, RingKey, Version};
+use fawn_types::{KeyHash, MonoMs, RingKey, TimeMs, Version};
 pub(super) use gather::{CleanGoal, run_record};
 pub(super) use job::SortJobId;
 use job::{SortJob, SortStep};
@@ -97,6 +97,8 @@ pub(crate) struct SortedTier {
     segment_search: JobSearch,
     /// The search for runs to merge.
     run_search: JobSearch,
+    /// Time of the expiry clock at which it is due because more records will have expired.
+    expires_at: TimeMs,
     /// Runs begun in this opening.
     begun: u64,
     /// Runs are not entered for now.

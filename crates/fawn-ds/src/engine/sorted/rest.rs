@@ -95,7 +95,8 @@ impl<D: Device> Engine<D> {
             return ((*has_next_step || is_removed) && continues).then_some(self.now.mono);
         }
         let now = self.now.mono;
-        let repeats = [run_search.repeat_at(), segment_search.repeat_at()].into_iter().flatten();
+        let expiry = now.plus_ms(self.sorted.expires_at.0.saturating_sub(self.clock.get().0));
+        let repeats = [run_search.repeat_at(), segment_search.repeat_at(), Some(expiry)].into_iter().flatten();
         let repeats = repeats.map(|at| at.max(*retry_at));
         let is_barred = run_search.is_due(now) || segment_search.is_due(now);
         let begin = rest.begins_at().map(|at| at.max(now.plus_ms(1)));

@@ -14,10 +14,14 @@ use crate::format::run::{KeyBounds, Space};
 use crate::sorted::{MergeSource, RunSource};
 use core::ops::Range;
 use fawn_flash::Device;
-use fawn_types::RingKey;
+use fawn_types::{RingKey, TimeMs};
 
 /// Bits per key of the oldest runs' filters.
 const OLDEST_FILTER_BITS: u8 = 4;
+/// Time between two searches for expired records at least, ms.
+const EXPIRY_SEARCH_MS: u64 = 10_000;
+
+const NEVER: TimeMs = TimeMs(u64::MAX);
 
 /// A sweep between two of its parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +74,11 @@ impl ListedRun {
         u64::from(self.run.footer().pages) * fawn_flash::buffer::PAGE_BYTES as u64
     }
 
+    /// Length of the records that have expired at this time, bytes, estimated.
+    pub(super) fn expired_bytes(&self, at: TimeMs) -> u64 {
+        self.run.footer().expiries.expired_bytes(at, self.run.facts().latest_expiry_ms)
+    }
+
     /// Bounds of its keys. The engine writes no other space yet.
     pub(super) fn bounds(&self) -> &KeyBounds {
         &self.run.footer().bounds[usize::from(Space::KEYS.get())]
@@ -90,8 +99,9 @@ impl SortedTier {
         self.sweep = self.sweep.take().and_then(|mut sweep| {
             sweep.pace.written_bytes += written_bytes;
             sweep.pace.replaced_bytes += replaced_bytes;
-            if part.to.is_none() {
-                self.growth_percent = sweep.pace.grown_bytes() * 100 / sweep.later_bytes.max(1);
+            // A sweep without later runs has no new keys.
+            if part.to.is_none() && sweep.later_bytes > 0 {
+                self.growth_percent = sweep.pace.grown_bytes() * 100 / sweep.later_bytes;
             }
             Some(RunSweep { from: part.to?, ..sweep })
         });
@@ -102,7 +112,8 @@ impl<D: Device> Engine<D> {
     /// Begins a merge if one is due.
     pub(super) fn begin_merge(&mut self) -> bool {
         let now = self.now.mono;
-        if now < self.sorted.retry_at || !self.sorted.run_search.is_due(now) {
+        let has_expired = self.clock.get() >= self.sorted.expires_at;
+        if now < self.sorted.retry_at || !(self.sorted.run_search.is_due(now) || has_expired) {
             return false;
         }
         self.stats.sort_searches += 1;
@@ -112,12 +123,15 @@ impl<D: Device> Engine<D> {
         let (space, room_bytes) = (self.space_left(), self.room_for_later());
         let run_bytes_max = self.run_bytes_max();
         let fits = |pages| space_of_pages(pages, run_bytes_max) <= room_bytes;
+        let expired_by = self.runs_expired_by();
+        self.sorted.expires_at = self.next_run_expiry(expired_by);
         let SortedTier { runs, run_search, sweep, rest, .. } = &mut self.sorted;
         run_search.begin();
         runs.iter().filter_map(|listed| listed.failures.barred_until).filter(|until| now < *until).for_each(|until| {
             run_search.repeat_by(until);
         });
-        let candidates: Vec<MergeCandidate> = runs.iter().map(|listed| MergeCandidate::of(listed, now)).collect();
+        let candidates: Vec<MergeCandidate> =
+            runs.iter().map(|listed| MergeCandidate::of(listed, now, expired_by)).collect();
         let newer = runs.partition_point(|listed| sweep.as_ref().is_some_and(|sweep| listed.age > sweep.age));
         // A sweep ends early if it cannot read all of its runs.
         let ended = sweep.take_if(|_| runs[newer..].iter().any(|listed| listed.failures.is_barred(now)));
@@ -152,6 +166,15 @@ impl<D: Device> Engine<D> {
         })
     }
 
+    /// Time of the expiry clock by which more of the runs' records than at this time will have expired.
+    fn next_run_expiry(&self, expired_by: TimeMs) -> TimeMs {
+        let next_end =
+            |listed: &ListedRun| listed.run.footer().expiries.next_end(expired_by, listed.run.facts().latest_expiry_ms);
+        // The time of a chain may be behind the clock: no search follows at once.
+        let soon = TimeMs(self.clock.get().0.saturating_add(EXPIRY_SEARCH_MS));
+        self.sorted.runs.iter().filter_map(next_end).min().map_or(NEVER, |at| at.max(soon))
+    }
+
     fn begin_chosen(&mut self, chosen: ChosenMerge) -> bool {
         match chosen {
             ChosenMerge::Later(places) => self.merge_later(places),
@@ -167,7 +190,7 @@ impl<D: Device> Engine<D> {
         let runs = &self.sorted.runs;
         let oldest_age = runs.last().map_or(0, |listed| listed.age);
         let later = &runs[later];
-        let age = later.first().map_or(0, |listed| listed.age);
+        let age = later.first().map_or(oldest_age, |listed| listed.age);
         let later_bytes = later.iter().map(|listed| listed.file_bytes).sum();
         let later = later.iter().map(|listed| listed.id).collect();
         let part_bytes = self.part_bytes_max();

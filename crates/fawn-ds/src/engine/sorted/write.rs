@@ -214,9 +214,8 @@ impl<D: Device> Engine<D> {
         let is_source = |listed: &&ListedRun| job.inputs.sources.contains(&listed.id);
         let oldest = self.sorted.runs.iter().filter(is_source).map(|listed| listed.age);
         let oldest = oldest.min().unwrap_or(u64::MAX);
-        let now = (0..self.ranges.len()).filter(|&at| self.ranges[at].id.is_some()).map(|at| self.expired_by(at));
         let rules = MergeRules {
-            now: now.min().unwrap_or(TimeMs(0)),
+            now: self.runs_expired_by(),
             is_void: &|record: &RunRecord<'_>, _: &RingKey| self.is_void_in_run(record),
             // Otherwise a number would stay in lineages for good, and these would grow with every split.
             number: &|record: &RunRecord<'_>, _: &RingKey| {
@@ -238,6 +237,12 @@ impl<D: Device> Engine<D> {
         merge.step(writer, &rules, RECORDS_PER_STEP)
     }
 
+    /// Time by which records in runs have expired, whatever their range.
+    pub(super) fn runs_expired_by(&self) -> TimeMs {
+        let times = (0..self.ranges.len()).filter(|&at| self.ranges[at].id.is_some()).map(|at| self.expired_by(at));
+        times.min().unwrap_or(TimeMs(0))
+    }
+
     fn begin_run(&mut self, job: &SortJob) -> Result<RunWriter, DeviceError> {
         self.sorted.begun += 1;
         // Segments count up from 1, and checkpoints down from the end.
@@ -245,8 +250,12 @@ impl<D: Device> Engine<D> {
         let header = RunHeader { uuid, store: self.store };
         let pages_max = (self.run_bytes_max() / PAGE_BYTES as u64) as u32;
         let cuts = if job.is_part() { Vec::new() } else { self.cuts(job.space_bytes / job.batches) };
+        let now = self.runs_expired_by();
         let usual = RunWriterOptions::new(header, self.secret, job.filter_bits);
-        RunWriter::create(&mut self.device, RunWriterOptions { write_bytes: WRITE_BYTES, pages_max, cuts, ..usual })
+        RunWriter::create(
+            &mut self.device,
+            RunWriterOptions { write_bytes: WRITE_BYTES, pages_max, cuts, now, ..usual },
+        )
     }
 
     /// Reads the next pages of runs, those of `needed` first: one read after the other would take the time of each.

@@ -5,7 +5,8 @@
 //! header: 0 magic "FAWN-RUN" | 8 format u32 | 12 zero u32 | 16 uuid | 32 store uuid | 48 zeros | 504 checksum u64 | 512 zeros
 //! footer: 0 magic "FAWN-END" | 8 format u32 | 12 pages u32 | 16 uuid | 32 store uuid | 48 records u64 | 56 tail bytes u64
 //!         64 first page of each space, 5 × u32 | 84 zero u32 | 88 chain u64 | 96 lowest and highest ring key of each
-//!         space, 4 × 40 B | 256 zeros | 504 checksum u64 | 512 zeros
+//!         space, 4 × 40 B | 256 base of the expiries u64 | 264 bytes that expire in each step, 8 × u32 | 296 zeros
+//!         504 checksum u64 | 512 zeros
 //! ```
 //! The footer is written after everything before it was synced: a run with a footer is whole.
 pub mod page;
@@ -15,12 +16,13 @@ pub mod tail;
 pub use record::{RunRecord, SPACES, Space};
 
 use super::bytes::{array, is_zero, put, u32_at, u64_at};
+use super::expiries::STEPS;
 use super::segment::check_frozen;
-use super::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid};
+use super::{Expiries, FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid};
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_types::RingKey;
 use fawn_types::checksum::{checksum64, salt};
 use fawn_types::random::SplitMix64;
+use fawn_types::{RingKey, TimeMs};
 
 /// First bytes of every run.
 pub const MAGIC: [u8; 8] = *b"FAWN-RUN";
@@ -38,6 +40,8 @@ pub const TAIL_BYTES_MAX: u64 = 1 << 30;
 const CHECKSUM_AT: usize = 504;
 const SPACES_AT: usize = 64;
 const BOUNDS_AT: usize = 96;
+const EXPIRIES_AT: usize = 256;
+const EXPIRIES_END: usize = EXPIRIES_AT + 8 + 4 * STEPS;
 const HEADER: &str = "run header";
 const FOOTER: &str = "run footer";
 
@@ -67,6 +71,8 @@ pub struct RunFooter {
     pub bounds: [KeyBounds; SPACES],
     /// [`PageChain`] over all pages.
     pub chain: PageChain,
+    /// Puts that had not expired when the run was written, by their lengths in pages. Runs of earlier builds have none.
+    pub expiries: Expiries,
 }
 
 impl RunFooter {
@@ -178,6 +184,10 @@ pub fn encode_footer(footer: &RunFooter, out: &mut [u8]) {
         let at = put(out, at, &bounds.lowest.0);
         put(out, at, &bounds.highest.0);
     }
+    let at = put(out, EXPIRIES_AT, &footer.expiries.base.0.to_le_bytes());
+    for (at, bytes) in (at..).step_by(4).zip(footer.expiries.bytes) {
+        put(out, at, &bytes.to_le_bytes());
+    }
     seal(out);
 }
 
@@ -187,7 +197,7 @@ pub fn encode_footer(footer: &RunFooter, out: &mut [u8]) {
 /// [`HeaderError`] says what is wrong with it.
 pub fn decode_footer(bytes: &[u8]) -> Result<RunFooter, HeaderError> {
     let header = identity(bytes, FOOTER_MAGIC, FOOTER)?;
-    if !is_zero(&bytes[84..88]) || !is_zero(&bytes[256..CHECKSUM_AT]) {
+    if !is_zero(&bytes[84..88]) || !is_zero(&bytes[EXPIRIES_END..CHECKSUM_AT]) {
         return Err(field(FOOTER, "a reserved field", "zeros", "other bytes"));
     }
     let footer = RunFooter {
@@ -201,6 +211,10 @@ pub fn decode_footer(bytes: &[u8]) -> Result<RunFooter, HeaderError> {
             KeyBounds { lowest: RingKey(array(bytes, at)), highest: RingKey(array(bytes, at + 20)) }
         }),
         chain: PageChain(u64_at(bytes, 88)),
+        expiries: Expiries {
+            base: TimeMs(u64_at(bytes, EXPIRIES_AT)),
+            bytes: std::array::from_fn(|step| u32_at(bytes, EXPIRIES_AT + 8 + 4 * step)),
+        },
     };
     let is_ascending = footer.starts.is_sorted() && footer.starts[0] == 0 && footer.starts[SPACES] == footer.pages;
     if footer.pages > PAGES_MAX || !is_ascending {
