@@ -28,6 +28,8 @@ pub(crate) struct OpenFile {
     is_dirty: bool,
     /// Written since the last sync was submitted.
     is_dirty_again: bool,
+    /// Writes in flight that only a later sync makes durable.
+    unsynced_writes: usize,
     /// Its name is removed or names another file, so it could not be reopened.
     is_unnamed: bool,
 }
@@ -68,6 +70,7 @@ impl OpenFiles {
             was_used: true,
             is_dirty: false,
             is_dirty_again: false,
+            unsynced_writes: 0,
             is_unnamed: false,
         }));
         self.attach(file, fd);
@@ -122,9 +125,13 @@ impl OpenFiles {
     pub(crate) fn begin(&mut self, file: FileId, work: Work) {
         let open = self.get_mut(file);
         match work {
-            Work::Write { durable: false } => (open.is_dirty, open.is_dirty_again) = (true, true),
-            // A sync covers only writes that were reaped before it.
-            Work::Sync => open.is_dirty_again &= open.in_flight > 0,
+            Work::Write { durable: false } => {
+                (open.is_dirty, open.is_dirty_again) = (true, true);
+                open.unsynced_writes += 1;
+            }
+            // A sync covers only writes that were reaped before it. Other operations in flight do not matter: a read during
+            // a file's last sync would leave the file unsynced for ever.
+            Work::Sync => open.is_dirty_again &= open.unsynced_writes > 0,
             Work::Read | Work::Write { durable: true } | Work::SyncDir => {}
         }
         open.in_flight += 1;
@@ -137,8 +144,10 @@ impl OpenFiles {
     pub(crate) fn end(&mut self, file: FileId, work: Work, is_ok: bool) {
         let open = self.get_mut(file);
         open.in_flight -= 1;
-        if work == Work::Sync && is_ok && !open.is_dirty_again {
-            open.is_dirty = false;
+        match work {
+            Work::Write { durable: false } => open.unsynced_writes -= 1,
+            Work::Sync if is_ok && !open.is_dirty_again => open.is_dirty = false,
+            _ => {}
         }
     }
 

@@ -78,6 +78,42 @@ fn a_file_that_is_not_synced_keeps_its_descriptor() {
     }
 }
 
+/// A read says nothing about writes: one in flight at the last sync does not leave the file unsynced.
+#[test]
+fn a_file_that_is_read_during_its_last_sync_gives_its_descriptor_up() {
+    for kind in KINDS {
+        let dir = test_dir();
+        let mut device = open(&dir, kind, 1);
+        for number in 0..30 {
+            let file = device.create(&format!("f{number}")).unwrap();
+            write(&mut device, file, 0, pattern(number, BLOCK)).unwrap();
+            device.submit_read(file, 0, AlignedBuf::zeroed(BLOCK), IoClass::Foreground, Token(3));
+            device.submit_sync(file, IoClass::Flush, Token(2));
+            assert!(drain(&mut device).iter().all(|done| done.result.is_ok()));
+        }
+        device.create("another").unwrap();
+        assert!(held(&dir) <= 8, "{kind:?}: {} descriptors", held(&dir));
+    }
+}
+
+/// A write that is in flight at a sync is not covered by it.
+#[test]
+fn a_file_that_is_written_during_a_sync_keeps_its_descriptor() {
+    for kind in KINDS {
+        let dir = test_dir();
+        let mut device = open(&dir, kind, 1);
+        for number in 0..30 {
+            let file = device.create(&format!("f{number}")).unwrap();
+            write(&mut device, file, 0, pattern(number, BLOCK)).unwrap();
+            device.submit_write(file, BLOCK as u64, pattern(number, BLOCK), BLOCK, IoClass::Flush, Token(3));
+            device.submit_sync(file, IoClass::Flush, Token(2));
+            assert!(drain(&mut device).iter().all(|done| done.result.is_ok()));
+        }
+        device.create("another").unwrap();
+        assert!(held(&dir) >= 30, "{kind:?}: {} descriptors", held(&dir));
+    }
+}
+
 #[test]
 fn a_file_whose_name_goes_away_stays_the_file_that_it_is() {
     for kind in KINDS {
