@@ -34,6 +34,7 @@ pub fn prepare<D: Device>(device: &mut D, options: &DeviceBenchOptions) -> Resul
     if device.list()?.iter().any(|name| name == FILE_NAME) {
         let file = device.open(FILE_NAME)?;
         if device.len(file)? >= options.file_bytes {
+            device.begin_writes(file)?;
             return Ok(file);
         }
         device.close(file);

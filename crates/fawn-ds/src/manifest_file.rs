@@ -239,6 +239,7 @@ impl ManifestFile {
     /// Overwrites a torn append with zeros and makes the rest durable, before the store relies on it. Called only after the
     /// segments were examined: they may prove that the torn append was acknowledged, and then it is evidence.
     pub(crate) fn settle<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        device.begin_writes(self.file)?;
         self.allocate_ahead(device)?;
         // The last writes of a killed process may not be on the disk yet. They are written again, because a sync that
         // failed in that process has marked their pages clean, and another one would not cover them. The file keeps the space

@@ -21,6 +21,14 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).open(name)
     }
 
+    fn begin_writes(&mut self, file: FileId) -> Result<(), DeviceError> {
+        (**self).begin_writes(file)
+    }
+
+    fn end_writes(&mut self, file: FileId) {
+        (**self).end_writes(file);
+    }
+
     fn close(&mut self, file: FileId) {
         (**self).close(file);
     }

@@ -219,7 +219,7 @@ impl DataDir {
         let flags = self.data_flags() | OFlags::CREATE | OFlags::EXCL;
         let fd = self.open_at(name, flags).map_err(|errno| self.metadata_error(errno, "create", name))?;
         let file = self.files.add(name, fd).map_err(|errno| self.metadata_error(errno, "create", name))?;
-        self.files.wrote(file);
+        self.files.set_writable(file, true);
         Ok(file)
     }
 
@@ -227,6 +227,11 @@ impl DataDir {
         assert_name(name);
         let fd = self.open_at(name, self.data_flags()).map_err(|errno| self.metadata_error(errno, "open", name))?;
         self.files.add(name, fd).map_err(|errno| self.metadata_error(errno, "open", name))
+    }
+
+    /// Sets whether more writes of the file will follow.
+    pub(crate) fn set_writable(&mut self, file: FileId, is_writable: bool) {
+        self.files.set_writable(file, is_writable);
     }
 
     pub(crate) fn close(&mut self, file: FileId) {

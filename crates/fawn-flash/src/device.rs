@@ -206,17 +206,29 @@ pub trait Device {
     /// [`DeviceError::Locked`] if another process holds the lock.
     fn lock(&mut self) -> Result<(), DeviceError>;
 
-    /// Creates an empty file. Its name is durable only after [`Device::sync_dir`].
+    /// Creates an empty file, to be written until [`Device::end_writes`]. Its name is durable only after
+    /// [`Device::sync_dir`].
     ///
     /// # Errors
     /// [`DeviceError::Exists`], [`DeviceError::Full`], [`DeviceError::Exhausted`].
     fn create(&mut self, name: &str) -> Result<FileId, DeviceError>;
 
-    /// Opens a file for reading and writing.
+    /// Opens a file for reading. Before a write, [`Device::begin_writes`] must be called.
     ///
     /// # Errors
     /// [`DeviceError::NotFound`].
     fn open(&mut self, name: &str) -> Result<FileId, DeviceError>;
+
+    /// Prepares an open file for writes and syncs. It keeps its descriptor until [`Device::end_writes`], because a write that
+    /// fails for lack of a descriptor is a failed write.
+    ///
+    /// # Errors
+    /// [`DeviceError::Exhausted`]: nothing changed.
+    fn begin_writes(&mut self, file: FileId) -> Result<(), DeviceError>;
+
+    /// No more writes and syncs of the file follow. It may lose its descriptor while it is not in use, unless it has
+    /// unsynced writes.
+    fn end_writes(&mut self, file: FileId);
 
     /// Closes a file; none of its operations may be in flight.
     fn close(&mut self, file: FileId);

@@ -56,7 +56,7 @@ pub struct DeviceOptions {
     /// Bypass the system's page cache where possible. io_uring always does. Otherwise cached data is in memory twice.
     pub direct: bool,
     /// Files that have a descriptor at a time; others are opened again when they are used. More have one while they are
-    /// in use, were just written to, or are not synced; fewer where the process has no descriptor left. By default a
+    /// in use, are still to be written, or are not synced; fewer where the process has no descriptor left. By default a
     /// sixty-fourth of the process's limit, 384 at least.
     pub descriptors_max: usize,
 }

@@ -10,10 +10,6 @@ use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Number of most recently written files that keep their descriptors: the manifest, its successor, and two segments. A
-/// write must never fail because its file cannot be reopened.
-const WRITERS_MAX: usize = 4;
-
 /// An open file.
 pub(crate) struct OpenFile {
     fd: Option<Arc<OwnedFd>>,
@@ -32,6 +28,8 @@ pub(crate) struct OpenFile {
     unsynced_writes: usize,
     /// Its name is removed or names another file, so it could not be reopened.
     is_unnamed: bool,
+    /// More writes will follow: none may fail because the file cannot be reopened.
+    is_writable: bool,
 }
 
 /// Table of open files.
@@ -41,21 +39,13 @@ pub(crate) struct OpenFiles {
     names: BTreeSet<(Arc<str>, FileId)>,
     /// Files with a descriptor, in CLOCK order. It may contain files that were closed since.
     clock: VecDeque<FileId>,
-    writers: VecDeque<FileId>,
     descriptors: usize,
     descriptors_max: usize,
 }
 
 impl OpenFiles {
     pub(crate) fn new(descriptors_max: usize) -> Self {
-        Self {
-            files: Vec::new(),
-            names: BTreeSet::new(),
-            clock: VecDeque::new(),
-            writers: VecDeque::new(),
-            descriptors: 0,
-            descriptors_max,
-        }
+        Self { files: Vec::new(), names: BTreeSet::new(), clock: VecDeque::new(), descriptors: 0, descriptors_max }
     }
 
     pub(crate) fn add(&mut self, name: &str, fd: OwnedFd) -> Result<FileId, Errno> {
@@ -72,6 +62,7 @@ impl OpenFiles {
             is_dirty_again: false,
             unsynced_writes: 0,
             is_unnamed: false,
+            is_writable: false,
         }));
         self.attach(file, fd);
         Ok(file)
@@ -135,9 +126,6 @@ impl OpenFiles {
             Work::Read | Work::Write { durable: true } | Work::SyncDir => {}
         }
         open.in_flight += 1;
-        if work != Work::Read {
-            self.wrote(file);
-        }
     }
 
     /// Notes that an operation has ended.
@@ -155,19 +143,11 @@ impl OpenFiles {
     pub(crate) fn changed(&mut self, file: FileId) {
         let open = self.get_mut(file);
         (open.is_dirty, open.is_dirty_again) = (true, true);
-        self.wrote(file);
     }
 
-    /// Adds the file to the most recently written ones.
-    pub(crate) fn wrote(&mut self, file: FileId) {
-        if self.writers.back() == Some(&file) {
-            return;
-        }
-        self.writers.retain(|&writer| writer != file);
-        if self.writers.len() == WRITERS_MAX {
-            self.writers.pop_front();
-        }
-        self.writers.push_back(file);
+    /// Sets whether more writes will follow.
+    pub(crate) fn set_writable(&mut self, file: FileId, is_writable: bool) {
+        self.get_mut(file).is_writable = is_writable;
     }
 
     /// Closes the descriptor of the least recently used file that does not need it. Returns the file, if there is one.
@@ -175,9 +155,8 @@ impl OpenFiles {
         // Two passes: the first one clears the marks of use.
         for _ in 0..2 * self.clock.len() {
             let file = self.clock.pop_front()?;
-            let is_writer = self.writers.contains(&file);
             let Some(open) = self.files[file.0 as usize].as_mut().filter(|open| open.fd.is_some()) else { continue };
-            let is_needed = is_writer || open.in_flight > 0 || open.is_dirty || open.is_unnamed;
+            let is_needed = open.is_writable || open.in_flight > 0 || open.is_dirty || open.is_unnamed;
             if core::mem::take(&mut open.was_used) || is_needed {
                 self.clock.push_back(file);
                 continue;

@@ -111,6 +111,16 @@ impl<Q: IoQueue> Device for QueuedDevice<Q> {
         self.with_descriptor(|data_dir| data_dir.open_file(name)).map(|file| self.opened(file))
     }
 
+    fn begin_writes(&mut self, file: FileId) -> Result<(), DeviceError> {
+        self.ready(file)?;
+        self.data_dir.set_writable(file, true);
+        Ok(())
+    }
+
+    fn end_writes(&mut self, file: FileId) {
+        self.data_dir.set_writable(file, false);
+    }
+
     fn close(&mut self, file: FileId) {
         self.mappings.retain(|(mapped, _)| *mapped != file);
         self.data_dir.close(file);

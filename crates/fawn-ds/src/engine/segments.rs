@@ -383,6 +383,7 @@ impl<D: Device> Engine<D> {
                     segment.listed_sealed = true;
                     edits.push(segment.seal_edit());
                     listed.push(segment.slot);
+                    self.device.end_writes(segment.file);
                 }
                 self.has_unlisted |= segment.sealed && !segment.listed_sealed;
             }

@@ -59,10 +59,12 @@ impl<D: Device> Engine<D> {
     /// Writes the frames again that nothing proves to be synced; reads are about to rely on them.
     ///
     /// A killed process may leave frames in the page cache that are not on the disk. If its last sync failed, their
-    /// pages are marked clean, and another sync would not cover them.
+    /// pages are marked clean, and another sync would not cover them. The segment stays prepared for writes: the log may
+    /// continue in it.
     fn rewrite_unsynced(&mut self, scanned: &Scanned, known: &SyncedLog) -> Result<(), OpenError> {
         let segment = self.segments.expect(scanned.slot);
         let (file, end) = (segment.file, u64::from(scanned.report.valid_len));
+        self.device.begin_writes(file)?;
         let page = PAGE_BYTES as u64;
         let synced = u64::from(known.synced_in(scanned.entry.sequence).max(FRAMES_OFFSET).min(scanned.tail_from));
         let mut io = Io::new(&mut self.device);
@@ -154,6 +156,7 @@ impl<D: Device> Engine<D> {
             let segment = self.segments.expect_mut(scanned.slot);
             segment.sealed = true;
             segment.listed_sealed = true;
+            self.device.end_writes(segment.file);
             if scanned.entry.seal.is_none() {
                 edits.push(segment.seal_edit());
             }
@@ -233,6 +236,7 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect_mut(slot);
         segment.sealed = true;
         segment.listed_sealed = true;
+        self.device.end_writes(segment.file);
         let edit = segment.seal_edit();
         self.manifest.commit_and_wait(&mut self.device, &[edit])?;
         self.full = true;

@@ -55,9 +55,12 @@ impl<D: Device> Engine<D> {
         // Also a file that was there: a copied one may have holes.
         self.device.allocate(file, 0, TAIL_BYTES as u64)?;
         if is_new {
+            self.device.begin_writes(file)?;
             let mut io = Io::new(&mut self.device);
             io.write_durable(file, 0, &[0; TAIL_BYTES], IoClass::Manifest)?;
             io.sync(file, IoClass::Manifest)?;
+            // Stores into the mapping need no descriptor.
+            self.device.end_writes(file);
             self.device.sync_dir()?;
         }
         Ok(())

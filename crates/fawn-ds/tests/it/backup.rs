@@ -150,6 +150,12 @@ impl Device for BusySource<'_> {
     fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
         panic!("a copy creates {name} in its source")
     }
+    fn begin_writes(&mut self, _: FileId) -> Result<(), DeviceError> {
+        panic!("a copy writes to its source")
+    }
+    fn end_writes(&mut self, _: FileId) {
+        panic!("a copy writes to its source")
+    }
     fn rename(&mut self, from: &str, _: &str) -> Result<(), DeviceError> {
         panic!("a copy renames {from} in its source")
     }

@@ -23,6 +23,12 @@ impl Device for PanickingDevice {
     fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
         self.inner.open(name)
     }
+    fn begin_writes(&mut self, file: FileId) -> Result<(), DeviceError> {
+        self.inner.begin_writes(file)
+    }
+    fn end_writes(&mut self, file: FileId) {
+        self.inner.end_writes(file);
+    }
     fn close(&mut self, file: FileId) {
         self.inner.close(file);
     }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 struct OpenFileState {
     inode: InodeId,
     name: Arc<str>,
+    is_writable: bool,
 }
 
 /// A process's access to a simulated disk. Dropping it is like killing the process: writes in flight arrive in part.
@@ -96,8 +97,14 @@ impl SimDevice {
         Ok(look(&mut state))
     }
 
-    fn add_file(&mut self, inode: InodeId, name: &str) -> FileId {
-        self.files.push(Some(OpenFileState { inode, name: name.into() }));
+    fn set_writable(&mut self, file: FileId, is_writable: bool) {
+        let handle = self.files.get_mut(file.0 as usize).and_then(Option::as_mut);
+        let handle = handle.unwrap_or_else(|| panic!("{file:?} is not open"));
+        handle.is_writable = is_writable;
+    }
+
+    fn add_file(&mut self, inode: InodeId, name: &str, is_writable: bool) -> FileId {
+        self.files.push(Some(OpenFileState { inode, name: name.into(), is_writable }));
         FileId(self.files.len() as u32 - 1)
     }
 
@@ -168,7 +175,7 @@ impl Device for SimDevice {
             *state.handles.entry(inode).or_default() += 1;
             Ok(inode)
         })?;
-        Ok(self.add_file(inode, name))
+        Ok(self.add_file(inode, name, true))
     }
 
     fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
@@ -177,7 +184,16 @@ impl Device for SimDevice {
         let inode = state.directory.get(name).ok_or_else(|| not_found(name))?;
         *state.handles.entry(inode).or_default() += 1;
         drop(state);
-        Ok(self.add_file(inode, name))
+        Ok(self.add_file(inode, name, false))
+    }
+
+    fn begin_writes(&mut self, file: FileId) -> Result<(), DeviceError> {
+        self.set_writable(file, true);
+        Ok(())
+    }
+
+    fn end_writes(&mut self, file: FileId) {
+        self.set_writable(file, false);
     }
 
     fn close(&mut self, file: FileId) {
@@ -303,6 +319,8 @@ impl Device for SimDevice {
             (DIR_INODE, Arc::from(DIR))
         } else {
             let handle = self.handle(request.file);
+            // A real device may have no descriptor for it.
+            assert!(handle.is_writable || request.work == Work::Read, "{}: not prepared for writes", handle.name);
             (handle.inode, Arc::clone(&handle.name))
         };
         let kind = OpKind::of(request.work);

@@ -41,6 +41,7 @@ impl<D: Device> DeviceDriver<D> {
             1 => {
                 let name = name(rng);
                 let file = self.device.open(&name);
+                let file = file.and_then(|file| self.device.begin_writes(file).map(|()| file));
                 self.keep(rng, file.as_ref().ok().copied());
                 plain(file)
             }

@@ -23,6 +23,7 @@ fn files(device: &mut FileDevice, count: u64) -> Vec<FileId> {
     let create = |number: u64| {
         let file = device.create(&format!("f{number}")).unwrap();
         write_durable(device, file, 0, pattern(number, BLOCK)).unwrap();
+        device.end_writes(file);
         file
     };
     (0..count).map(create).collect()
@@ -67,11 +68,15 @@ fn a_file_that_is_not_synced_keeps_its_descriptor() {
         let mut device = open(&dir, kind, 8);
         let files = files(&mut device, 30);
         for &file in &files {
+            device.begin_writes(file).unwrap();
             write(&mut device, file, 0, pattern(7, BLOCK)).unwrap();
+            device.end_writes(file);
         }
         assert_eq!(held(&dir), 30, "{kind:?}");
         for &file in &files {
+            device.begin_writes(file).unwrap();
             sync(&mut device, file).unwrap();
+            device.end_writes(file);
         }
         device.create("another").unwrap();
         assert!(held(&dir) <= 8, "{kind:?}: {} descriptors", held(&dir));
@@ -90,6 +95,7 @@ fn a_file_that_is_read_during_its_last_sync_gives_its_descriptor_up() {
             device.submit_read(file, 0, AlignedBuf::zeroed(BLOCK), IoClass::Foreground, Token(3));
             device.submit_sync(file, IoClass::Flush, Token(2));
             assert!(drain(&mut device).iter().all(|done| done.result.is_ok()));
+            device.end_writes(file);
         }
         device.create("another").unwrap();
         assert!(held(&dir) <= 8, "{kind:?}: {} descriptors", held(&dir));
@@ -108,6 +114,7 @@ fn a_file_that_is_written_during_a_sync_keeps_its_descriptor() {
             device.submit_write(file, BLOCK as u64, pattern(number, BLOCK), BLOCK, IoClass::Flush, Token(3));
             device.submit_sync(file, IoClass::Flush, Token(2));
             assert!(drain(&mut device).iter().all(|done| done.result.is_ok()));
+            device.end_writes(file);
         }
         device.create("another").unwrap();
         assert!(held(&dir) >= 30, "{kind:?}: {} descriptors", held(&dir));
@@ -200,8 +207,40 @@ fn a_process_at_its_limit_makes_do_and_is_never_poisoned() {
         drop(others);
         for file in written {
             sync(&mut device, file).unwrap();
+            device.end_writes(file);
         }
         device.create("and another").unwrap();
         assert_eq!(read(&mut device, files[0], 0, BLOCK).unwrap(), pattern(0, BLOCK).to_vec());
+    }
+}
+
+/// A failed write poisons a store, so a file that will be written keeps its descriptor, however long its writer pauses.
+#[test]
+fn a_file_that_is_appended_to_is_written_although_no_descriptor_is_left() {
+    if !in_a_child("descriptors::a_file_that_is_appended_to_is_written_although_no_descriptor_is_left") {
+        return;
+    }
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
+    for kind in KINDS {
+        let dir = test_dir();
+        let mut device = open(&dir, kind, 1000);
+        let appended = device.create("appended").unwrap();
+        write_durable(&mut device, appended, 0, pattern(0, BLOCK)).unwrap();
+        let _written_since = files(&mut device, 30);
+        let mut others = Vec::new();
+        while let Ok(other) = File::open("/dev/null") {
+            others.push(other);
+        }
+        let refused = (0..200).find_map(|number| match device.create(&format!("g{number}")) {
+            Ok(file) => write(&mut device, file, 0, pattern(1, BLOCK)).err(),
+            Err(refused) => Some(refused),
+        });
+        assert!(matches!(refused, Some(DeviceError::Exhausted { .. })), "{kind:?}: {refused:?}");
+        write_durable(&mut device, appended, BLOCK as u64, pattern(1, BLOCK)).unwrap();
+        // The name goes to another file, which needs the descriptor of the one that has it.
+        device.rename("g0", "appended").unwrap();
+        write_durable(&mut device, appended, 0, pattern(2, BLOCK)).unwrap();
+        assert_eq!(device.poisoned(), None, "{kind:?}");
     }
 }

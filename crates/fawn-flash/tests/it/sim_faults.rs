@@ -107,6 +107,7 @@ fn a_failed_sync_poisons_and_its_pages_are_clean() {
     drop(device);
     let mut device = SimDevice::attach(&disk);
     let file = device.open("f").unwrap();
+    device.begin_writes(file).unwrap();
     sync(&mut device, file).unwrap();
     let lost = (0..50).any(|seed| disk.image(Loss::Power, seed).contents("f").unwrap() == pattern(1, BLOCK).to_vec());
     assert!(lost, "a later sync does not cover pages that a failed one marked clean");
@@ -486,4 +487,14 @@ fn a_failed_queued_sync_of_names_poisons() {
     let ends = drain(&mut device);
     assert!(ends.iter().all(|end| matches!(end.result, Err(DeviceError::Io { .. }))), "{ends:?}");
     assert!(device.poisoned().is_some() && device.create("b").is_err());
+}
+
+/// A real device may have no descriptor for the file, and a write that fails poisons.
+#[test]
+#[should_panic(expected = "not prepared for writes")]
+fn a_write_of_a_file_that_may_have_no_descriptor_is_caught() {
+    let mut device = SimDevice::attach(&disk());
+    let file = durable_file(&mut device, "f", 1);
+    device.end_writes(file);
+    device.submit_sync(file, IoClass::Flush, Token(1));
 }

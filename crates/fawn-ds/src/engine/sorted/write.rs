@@ -148,6 +148,7 @@ impl<D: Device> Engine<D> {
                 } else {
                     let file_bytes = writer.file_bytes();
                     let (run, file) = writer.into_run();
+                    self.device.end_writes(file);
                     job.done.push(DoneRun { run, file, file_bytes, age: job.age });
                 }
                 if !job.is_read {
