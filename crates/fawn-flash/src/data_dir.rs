@@ -182,6 +182,12 @@ impl DataDir {
         self.files.replace_fd(file, fd);
     }
 
+    /// Files for which there is memory.
+    #[cfg(test)]
+    pub(crate) fn file_slots(&self) -> usize {
+        self.files.slots()
+    }
+
     pub(crate) fn list(&self) -> Result<Vec<String>, DeviceError> {
         let failed = |errno| self.metadata_error(errno, "list", &self.path);
         let mut names = Vec::new();

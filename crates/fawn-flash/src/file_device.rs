@@ -174,7 +174,31 @@ impl IoQueue for AnyQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::descriptors_of;
+    use super::*;
+    use crate::Device;
+
+    /// A device lives as long as its process, and a full store creates a file that it cannot allocate again and again.
+    #[test]
+    fn files_that_are_gone_take_no_memory() {
+        for kind in [DeviceKind::Auto, DeviceKind::Portable] {
+            let Ok(dir) = tempfile::tempdir() else { panic!("no directory for the test") };
+            let options = DeviceOptions { kind, ..DeviceOptions::default() };
+            let Ok(mut device) = FileDevice::open(dir.path(), &options) else { panic!("no device") };
+            let mut last = None;
+            for _ in 0..3000 {
+                let Ok(file) = device.create("f") else { panic!("a directory without the file") };
+                assert!(last < Some(file), "an ID is used twice");
+                last = Some(file);
+                device.close(file);
+                assert!(device.unlink("f").is_ok());
+            }
+            assert!(device.data_dir.file_slots() <= 64, "{kind:?}: {}", device.data_dir.file_slots());
+            #[cfg(target_os = "linux")]
+            if let AnyQueue::Uring(queue) = &device.queue {
+                assert!(queue.file_slots() <= 64, "{}", queue.file_slots());
+            }
+        }
+    }
 
     #[test]
     fn a_high_limit_lets_a_store_keep_all_its_segments_open() {

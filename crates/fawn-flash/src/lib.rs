@@ -10,6 +10,7 @@ pub mod clock;
 mod data_dir;
 pub mod device;
 mod file_device;
+mod file_table;
 mod lock;
 mod mapping;
 mod open_files;

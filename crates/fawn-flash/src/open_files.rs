@@ -2,6 +2,7 @@
 //!
 //! A store may have thousands of segments. The least recently used files lose their descriptors, so the store stays
 //! within the process's limit. A file without a descriptor is reopened by name at its next use.
+use crate::file_table::FileTable;
 use crate::request::Work;
 use crate::{DeviceError, FileId};
 use rustix::fd::OwnedFd;
@@ -34,8 +35,9 @@ pub(crate) struct OpenFile {
 
 /// Table of open files.
 pub(crate) struct OpenFiles {
-    /// Files by ID; IDs are never reused.
-    files: Vec<Option<OpenFile>>,
+    files: FileTable<OpenFile>,
+    /// Lowest ID that was not used.
+    next_id: u32,
     names: BTreeSet<(Arc<str>, FileId)>,
     /// Files with a descriptor, in CLOCK order. It may contain files that were closed since.
     clock: VecDeque<FileId>,
@@ -45,14 +47,22 @@ pub(crate) struct OpenFiles {
 
 impl OpenFiles {
     pub(crate) fn new(descriptors_max: usize) -> Self {
-        Self { files: Vec::new(), names: BTreeSet::new(), clock: VecDeque::new(), descriptors: 0, descriptors_max }
+        Self {
+            files: FileTable::new(),
+            next_id: 0,
+            names: BTreeSet::new(),
+            clock: VecDeque::new(),
+            descriptors: 0,
+            descriptors_max,
+        }
     }
 
     pub(crate) fn add(&mut self, name: &str, fd: OwnedFd) -> Result<FileId, Errno> {
-        let file = FileId(self.files.len() as u32);
         let (name, identity) = (Arc::<str>::from(name), identity_of(&fd)?);
+        let file = self.files.free_id(self.next_id);
+        self.next_id = file.0 + 1;
         self.names.insert((Arc::clone(&name), file));
-        self.files.push(Some(OpenFile {
+        let open = OpenFile {
             fd: None,
             name,
             in_flight: 0,
@@ -63,7 +73,8 @@ impl OpenFiles {
             unsynced_writes: 0,
             is_unnamed: false,
             is_writable: false,
-        }));
+        };
+        self.files.insert(file, open);
         self.attach(file, fd);
         Ok(file)
     }
@@ -84,13 +95,11 @@ impl OpenFiles {
     }
 
     pub(crate) fn get(&self, file: FileId) -> &OpenFile {
-        let open = self.files.get(file.0 as usize).and_then(Option::as_ref);
-        open.unwrap_or_else(|| panic!("{file:?} is not open"))
+        self.files.get(file).unwrap_or_else(|| panic!("{file:?} is not open"))
     }
 
     pub(crate) fn get_mut(&mut self, file: FileId) -> &mut OpenFile {
-        let open = self.files.get_mut(file.0 as usize).and_then(Option::as_mut);
-        open.unwrap_or_else(|| panic!("{file:?} is not open"))
+        self.files.get_mut(file).unwrap_or_else(|| panic!("{file:?} is not open"))
     }
 
     /// The file's descriptor.
@@ -155,7 +164,7 @@ impl OpenFiles {
         // Two passes: the first one clears the marks of use.
         for _ in 0..2 * self.clock.len() {
             let file = self.clock.pop_front()?;
-            let Some(open) = self.files[file.0 as usize].as_mut().filter(|open| open.fd.is_some()) else { continue };
+            let Some(open) = self.files.get_mut(file).filter(|open| open.fd.is_some()) else { continue };
             let is_needed = open.is_writable || open.in_flight > 0 || open.is_dirty || open.is_unnamed;
             if core::mem::take(&mut open.was_used) || is_needed {
                 self.clock.push_back(file);
@@ -173,11 +182,11 @@ impl OpenFiles {
         assert_eq!(open.in_flight, 0, "{file:?} closed with operations in flight");
         let (name, had_descriptor) = (Arc::clone(&open.name), open.fd.is_some());
         self.names.remove(&(name, file));
-        self.files[file.0 as usize] = None;
+        self.files.remove(file);
         self.descriptors -= usize::from(had_descriptor);
         if self.clock.len() > 2 * self.descriptors + 16 {
             let files = &self.files;
-            self.clock.retain(|file| files[file.0 as usize].as_ref().is_some_and(|open| open.fd.is_some()));
+            self.clock.retain(|file| files.get(*file).is_some_and(|open| open.fd.is_some()));
         }
     }
 
@@ -204,6 +213,11 @@ impl OpenFiles {
             self.get_mut(file).name = Arc::clone(&to);
             self.names.insert((to, file));
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> usize {
+        self.files.slots()
     }
 
     /// Replaces the file behind an open file ID.

@@ -72,6 +72,12 @@ impl UringQueue {
         self.ring.setup()
     }
 
+    /// Files for which there is memory.
+    #[cfg(test)]
+    pub(crate) fn file_slots(&self) -> usize {
+        self.ring.fixed.slots()
+    }
+
     /// Submits early if half of the ring's entries are waiting, since the device then has less work than it could take.
     /// A queue of `n` operations that complete together thus refills in `log n` calls, each as large as all before it
     /// together.

@@ -1,6 +1,7 @@
 //! The ring itself: setup with fallbacks, registered files, submission and completion entries.
 use super::slots::UringSlot;
 use crate::buffer::PAGE_BYTES;
+use crate::file_table::FileTable;
 use crate::request::Work;
 use crate::{AlignedBuf, FileId};
 use io_uring::{IoUring, opcode, types};
@@ -43,7 +44,7 @@ pub(super) struct UringRing {
     in_ring: usize,
     in_ring_max: usize,
     /// Registered number by file, and the free numbers.
-    fixed: Vec<Option<u32>>,
+    pub(super) fixed: FileTable<u32>,
     fixed_free: Vec<u32>,
 }
 
@@ -61,7 +62,7 @@ impl UringRing {
             setup.push_str(", registered files");
         }
         let in_ring_max = ring.params().cq_entries() as usize;
-        Ok(Self { ring, setup, in_ring: 0, in_ring_max, fixed: Vec::new(), fixed_free })
+        Ok(Self { ring, setup, in_ring: 0, in_ring_max, fixed: FileTable::new(), fixed_free })
     }
 
     pub(super) fn setup(&self) -> &str {
@@ -102,16 +103,15 @@ impl UringRing {
     }
 
     pub(super) fn register(&mut self, file: FileId, fd: &OwnedFd) {
-        self.fixed.resize(self.fixed.len().max(file.0 as usize + 1), None);
         let Some(number) = self.fixed_free.pop() else { return };
         if self.ring.submitter().register_files_update(number, &[fd.as_raw_fd()]).is_ok() {
-            self.fixed[file.0 as usize] = Some(number);
+            self.fixed.insert(file, number);
         }
     }
 
     /// Unregisters a closed file, because a registered file keeps its space even after it is unlinked.
     pub(super) fn unregister(&mut self, file: FileId) {
-        if let Some(number) = self.fixed[file.0 as usize].take()
+        if let Some(number) = self.fixed.remove(file)
             && self.ring.submitter().register_files_update(number, &[-1]).is_ok()
         {
             self.fixed_free.push(number);
@@ -123,7 +123,7 @@ impl UringRing {
         if self.in_ring == self.in_ring_max {
             return false;
         }
-        let entry = match self.fixed.get(slot.request.file.0 as usize).copied().flatten() {
+        let entry = match self.fixed.get(slot.request.file).copied() {
             Some(number) => entry_for!(slot, types::Fixed(number)),
             None => entry_for!(slot, types::Fd(fd.as_raw_fd())),
         };
