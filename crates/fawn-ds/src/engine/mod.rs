@@ -217,6 +217,8 @@ pub struct Engine<D: Device> {
     pub(crate) device_segments: u64,
     /// Time of the next allocation attempt on a full device.
     pub(crate) retry_at: MonoMs,
+    /// Attempts in a row for which the device refused space that it reported as free.
+    pub(crate) space_refusals: u32,
     /// Events of blocking calls, reported by the next poll.
     pub(crate) held_events: Vec<Event>,
     pub(crate) polls: u32,

@@ -18,6 +18,9 @@ use fawn_types::{KeyRange, RangeId, Version};
 /// Time between two attempts to allocate space on a full device.
 pub(super) const RETRY_MS: u64 = 100;
 
+/// Doublings of that time at most, on a device that refuses space which it reports as free.
+const RETRY_DOUBLINGS_MAX: u32 = 5;
+
 /// Time after which a durable manifest commit gets a certifying commit of its own, if no other follows.
 const CERTIFY_MS: u64 = 100;
 /// Maximum size of such a commit, bytes.
@@ -96,6 +99,7 @@ impl<D: Device> Engine<D> {
         }
         match self.create_segment(kind, reserve) {
             Ok(segment) => {
+                self.space_refusals = 0;
                 if kind == StreamKind::Foreground && reserve == Reserve::Puts {
                     self.space_back |= core::mem::take(&mut self.full);
                 }
@@ -115,12 +119,22 @@ impl<D: Device> Engine<D> {
                 }
                 // Deletes do not wait for this time: repeated ones would put off cleaning, which does.
                 if !was_full || reserve == Reserve::Puts {
-                    self.retry_at = self.now.mono.plus_ms(RETRY_MS);
+                    self.retry_at = self.now.mono.plus_ms(self.retry_ms(&error));
                 }
                 Ok(())
             }
             Err(error) => Err(self.poison(&error)),
         }
+    }
+
+    /// Time until the next attempt after this refusal, ms.
+    fn retry_ms(&mut self, refusal: &DeviceError) -> u64 {
+        // A device with a quota may refuse what it reports as free. Only an attempt shows that, and each creates a file and
+        // unlinks it.
+        let is_unexpected = matches!(refusal, DeviceError::Full { .. }) && *refusal != only_reserve_left();
+        let doublings = if is_unexpected { self.space_refusals.min(RETRY_DOUBLINGS_MAX) } else { 0 };
+        self.space_refusals = doublings + u32::from(is_unexpected);
+        RETRY_MS << doublings
     }
 
     /// Prepares the survivors' next segment ahead of need, once the foreground has its own.

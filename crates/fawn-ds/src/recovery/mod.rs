@@ -193,6 +193,7 @@ impl<D: Device> Engine<D> {
             space_back: false,
             device_segments: u64::MAX,
             retry_at: MonoMs(0),
+            space_refusals: 0,
             held_events: Vec::new(),
             polls: 0,
             completed: 0,

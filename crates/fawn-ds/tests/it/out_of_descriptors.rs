@@ -52,6 +52,34 @@ fn a_segment_that_cannot_be_created_is_tried_again() {
     }
 }
 
+/// A disk with a quota refuses what it reports as free: each attempt creates a file and unlinks it again.
+#[test]
+fn a_disk_that_refuses_its_free_space_is_asked_less_and_less_often() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    disk.fail_every(OpKind::Allocate, DeviceFault::Full);
+    let mut keys = 0;
+    while node.append(&[put(keys)]).is_ok() {
+        keys += 1;
+        node.turn();
+        assert!(keys < 1000, "writes must be rejected without a new segment");
+    }
+    let created = disk.counted(OpKind::Create);
+    for _ in 0..3000 {
+        node.now = node.now.plus_ms(10);
+        node.turn();
+    }
+    let created = disk.counted(OpKind::Create) - created;
+    assert!((8..20).contains(&created), "{created} files within 30 s");
+    disk.clear_faults();
+    for _ in 0..400 {
+        node.now = node.now.plus_ms(10);
+        node.turn();
+    }
+    node.append(&[put(keys)]).unwrap();
+    assert_eq!(node.engine.poisoned(), None);
+}
+
 /// A dropped segment is space: writes that wait for it need no time to pass.
 #[test]
 fn a_full_device_is_tried_again_as_soon_as_a_segment_is_dropped() {
