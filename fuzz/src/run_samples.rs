@@ -5,7 +5,7 @@ use fawn_ds::internals::format::run::{
     KeyBounds, PageChain, RunFooter, RunHeader, RunRecord, encode_footer, encode_header,
 };
 use fawn_ds::internals::format::segment::{NumberFacts, RecordFacts};
-use fawn_ds::internals::format::{RangeNumber, SegmentUuid, StoreUuid};
+use fawn_ds::internals::format::{Expiries, RangeNumber, SegmentUuid, StoreUuid};
 use fawn_ds::internals::sorted::{FenceBuilder, filter};
 use fawn_types::{HashSecret, RingKey, Version};
 
@@ -33,6 +33,7 @@ pub(crate) fn ends() -> Vec<Vec<u8>> {
         starts: [0, 9, 9, 9, 9],
         bounds: [bounds, KeyBounds::NONE, KeyBounds::NONE, KeyBounds::NONE],
         chain: PageChain(3),
+        expiries: Expiries::default(),
     };
     let (mut first, mut last) = (vec![0; 4096], vec![0; 4096]);
     encode_header(&header, &mut first);
