@@ -64,7 +64,7 @@ fn closed_store(seed: u64) -> (SimDisk, Content) {
 }
 
 /// Waits until the old versions of all overwritten keys are confirmed.
-fn confirm_deferred(node: &mut TestNode) {
+pub(crate) fn confirm_deferred(node: &mut TestNode) {
     while node.engine.log_report().verifications_queued > 0 {
         node.turn();
     }
