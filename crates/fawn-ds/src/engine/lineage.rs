@@ -362,8 +362,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// Pointers of whole cells of the range's index and the inherited ones from `cursor` on, and where the next cells begin.
-    /// Cells nest: the largest one at the cursor contains whole ones of the other indexes. Those of an empty index do not count: they are
-    /// large, and no retired range's index gets entries.
+    /// Cells nest: the largest one at the cursor contains whole ones of the other indexes. Cells of an empty index do not count:
+    /// they are large, and no retired range's index gets entries.
     pub(crate) fn cells(&self, at: usize, cursor: u64) -> (Vec<Pointer>, Option<u64>) {
         let inherited = self.ranges[at].inherited().iter().copied();
         let inherited: SmallVec<[usize; 2]> = inherited.filter(|&place| !self.ranges[place].index.is_empty()).collect();

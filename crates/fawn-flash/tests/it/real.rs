@@ -78,16 +78,18 @@ fn a_wait_ends_at_its_limit() {
         let mut device = FileDevice::open(dir.path(), &options(kind)).unwrap();
         let file = device.create("f").unwrap();
         write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
-        let (mut out, mut ended_without) = (VecDeque::new(), 0);
-        for round in 0..50 {
+        let (mut out, mut ended_without, mut round) = (VecDeque::new(), 0, 0);
+        // On a busy machine most reads end while the wait begins.
+        while round < 50 || (ended_without == 0 && round < 20_000) {
             device.submit_read(file, 0, AlignedBuf::zeroed(BLOCK), IoClass::Foreground, Token(round));
             while device.in_flight() > 0 {
                 let before = out.len();
                 device.wait_at_most(Some(Duration::from_nanos(1)), &mut out);
                 ended_without += usize::from(out.len() == before);
             }
+            round += 1;
         }
-        assert_eq!(out.iter().map(|read| read.token).collect::<Vec<_>>(), (0..50).map(Token).collect::<Vec<_>>());
+        assert_eq!(out.iter().map(|read| read.token).collect::<Vec<_>>(), (0..round).map(Token).collect::<Vec<_>>());
         assert!(ended_without > 0, "{kind:?}: no wait ended before its read, so nothing was tested");
     }
 }

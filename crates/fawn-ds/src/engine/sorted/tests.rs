@@ -1,6 +1,7 @@
 //! Unit tests of the sorted tier's jobs: orders of events that other rules make impossible today.
 mod batches;
 mod bounds;
+mod many_runs;
 mod rest;
 mod space;
 mod waits;

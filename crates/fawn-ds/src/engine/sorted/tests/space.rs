@@ -1,6 +1,5 @@
 //! Unit tests of the sorted tier's space and pace: what jobs take and give back, and when puts wait.
 use super::*;
-use crate::engine::DumpReport;
 use crate::engine::drop_rule::KeepReason;
 use crate::engine::sorted::job::Gathered;
 use crate::engine::sorted::merge_choice::SpaceLeft;
@@ -8,7 +7,6 @@ use crate::engine::sorted::sweep::SweepPart;
 use crate::format::SegmentUuid;
 use crate::format::run::KeyBounds;
 use crate::format::segment::{PerStream, StreamKind};
-use fawn_flash::IoClass;
 
 pub(super) const SEGMENT_BYTES: u64 = 64 << 10;
 
@@ -424,51 +422,6 @@ fn a_job_that_finds_no_space_waits_twice_as_long_each_time() {
     store.engine.sorted.note_freed(now);
     assert_eq!(store.engine.sorted.retry_at, now.plus_ms(10_000), "space came back");
     assert_eq!(refuse(&mut store), 10);
-}
-
-/// A commit of the manifest has a limit, which the runs of the largest store exceed.
-#[test]
-fn any_number_of_void_runs_is_dropped_without_being_read() {
-    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 4 * SEGMENT_BYTES);
-    store.engine.options.run_bytes_max = SEGMENT_BYTES;
-    (0..3_000).for_each(|number| store.put(number));
-    (0..2_000).for_each(|_| store.turn());
-    let (runs, sort_bytes) = (store.engine.sorted.runs.len(), store.engine.stats().sort_bytes);
-    assert!(runs > 7, "{runs} runs");
-    store.writes += 1;
-    let version = Version::new(Epoch::new(store.engine.generation()).unwrap(), store.writes).unwrap();
-    store.engine.clear(RANGE, version).unwrap();
-    let mut turns = 0;
-    while !store.engine.sorted.runs.is_empty() {
-        store.turn();
-        turns += 1;
-        assert!(turns < 1_000, "{} runs are left", store.engine.sorted.runs.len());
-    }
-    assert_eq!(store.engine.stats().sort_bytes, sort_bytes, "nothing was written");
-}
-
-/// A dump of a large store took 256 KiB for each of its runs at once.
-#[test]
-fn a_dump_reads_runs_that_have_no_key_in_common_one_after_the_other() {
-    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 4 * SEGMENT_BYTES);
-    store.engine.options.run_bytes_max = SEGMENT_BYTES;
-    (0..3_000).for_each(|number| store.put(number));
-    (0..2_000).for_each(|_| store.turn());
-    let at_lowest = |store: &SmallStore| {
-        let runs = &store.engine.sorted.runs;
-        let lowest = runs.iter().map(|listed| listed.bounds().lowest).min().unwrap();
-        runs.covering(&lowest).count()
-    };
-    let reads = |store: &SmallStore| store.engine.device.stats().of(IoClass::Foreground).reads;
-    let (runs, before) = (store.engine.sorted.runs.len(), reads(&store));
-    let mut visited = 0;
-    let stopped = store.engine.dump_runs(&mut DumpReport::default(), &mut |_, _| {
-        visited += 1;
-        Err(())
-    });
-    assert_eq!((stopped, visited), (Err(()), 1));
-    let begun = reads(&store) - before;
-    assert!(runs > 20 && begun <= at_lowest(&store) as u64 + 1, "{begun} reads, {runs} runs");
 }
 
 /// A put that a sort has taken is in no listed run yet.
