@@ -4,6 +4,8 @@
 //! the median with minimum and maximum. A load is verified before reads are measured. Each rate is reported with
 //! operation counts and CPU time, which vary less between runs.
 #![forbid(unsafe_code)]
+// `println!` and `eprintln!` panic if the output is closed or full, in the middle of a measurement.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cli;
 pub mod client;
@@ -26,6 +28,7 @@ pub mod units;
 pub mod workload;
 
 pub use row::Row;
+use std::io::Write;
 
 /// The reason why a benchmark failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +55,11 @@ pub enum BenchError {
     /// FAWN's device failed.
     #[error(transparent)]
     Device(#[from] fawn_flash::DeviceError),
+}
+
+/// Prints a message on standard error, if that can be written.
+pub(crate) fn print_note(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 impl BenchError {

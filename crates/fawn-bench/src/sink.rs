@@ -16,6 +16,8 @@ pub struct Sink {
     run: String,
     file: Option<(PathBuf, File)>,
     rows: Vec<Row>,
+    /// The first failure to print: all measurements are made, and the command fails at its end.
+    unprinted: Option<std::io::Error>,
 }
 
 impl Sink {
@@ -27,13 +29,13 @@ impl Sink {
     pub fn open(json: bool, file: Option<&Path>, data_dir: &Path) -> Result<Self, BenchError> {
         let run = run_name();
         let file = file.map(|path| open_rows(path, data_dir, &run)).transpose()?;
-        Ok(Self { json, quiet: false, run, file, rows: Vec::new() })
+        Ok(Self { json, quiet: false, run, file, rows: Vec::new(), unprinted: None })
     }
 
     /// Collects rows without printing, for tests.
     #[must_use]
     pub fn quiet() -> Self {
-        Self { json: true, quiet: true, run: run_name(), file: None, rows: Vec::new() }
+        Self { json: true, quiet: true, run: run_name(), file: None, rows: Vec::new(), unprinted: None }
     }
 
     /// Prints and stores a row.
@@ -47,7 +49,7 @@ impl Sink {
                 .map_err(|error| BenchError::failed(path.display().to_string(), error))?;
         }
         if !self.quiet {
-            println!("{}", if self.json { row.to_json() } else { row.to_text() });
+            self.print(&if self.json { row.to_json() } else { row.to_text() });
         }
         self.rows.push(row);
         Ok(())
@@ -59,11 +61,21 @@ impl Sink {
         &self.rows
     }
 
-    /// Prints the table of medians and ratios, unless the output is JSON.
-    pub fn finish(self) {
-        if !self.json {
-            println!("\n{}", report::table(&self.rows));
+    fn print(&mut self, text: &str) {
+        if let Err(error) = writeln!(std::io::stdout(), "{text}") {
+            self.unprinted.get_or_insert(error);
         }
+    }
+
+    /// Prints the table of medians and ratios, unless the output is JSON.
+    ///
+    /// # Errors
+    /// If that or a row could not be printed.
+    pub fn finish(mut self) -> Result<(), BenchError> {
+        if !self.json {
+            self.print(&format!("\n{}", report::table(&self.rows)));
+        }
+        self.unprinted.map_or(Ok(()), |error| Err(BenchError::failed("standard output", error)))
     }
 }
 

@@ -47,8 +47,8 @@ impl DeviceArgs {
             sink.emit(numbered(device::random_reads(&mut device, file, &options)?))?;
             sink.emit(numbered(device::fio_random_reads(dir.path(), &options)?))?;
         }
-        sink.finish();
         drop(device);
-        dir.remove()
+        dir.remove()?;
+        sink.finish()
     }
 }

@@ -51,9 +51,8 @@ impl MemoryArgs {
         };
         let mut sink = self.output.sink(options.dir.parent().unwrap_or(&options.dir))?;
         let outcome = footprint::run(&options, &mut sink);
-        sink.finish();
         // Removes the directory only if it is empty.
         let _ = std::fs::remove_dir(&options.dir);
-        outcome
+        outcome.and(sink.finish())
     }
 }

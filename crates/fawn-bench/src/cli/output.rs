@@ -24,7 +24,7 @@ pub(super) struct PairArgs {
 impl PairArgs {
     pub(super) fn count(&self) -> usize {
         if self.pairs < PAIRS_MIN as u64 {
-            eprintln!("fewer than {PAIRS_MIN} pairs: not a valid comparison");
+            crate::print_note(format_args!("fewer than {PAIRS_MIN} pairs: not a valid comparison"));
         }
         self.pairs as usize
     }

@@ -1,6 +1,7 @@
 //! The command `fawn bench report`.
 use crate::{BenchError, report};
 use clap::Args;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Prints the table of a directory of results: medians and ratios within pairs, computed from the raw rows.
@@ -12,7 +13,7 @@ pub(super) struct ReportArgs {
 
 impl ReportArgs {
     pub(super) fn run(self) -> Result<(), BenchError> {
-        print!("{}", report::table(&report::read_dir(&self.dir)?));
-        Ok(())
+        let table = report::table(&report::read_dir(&self.dir)?);
+        write!(std::io::stdout(), "{table}").map_err(|error| BenchError::failed("standard output", error))
     }
 }

@@ -65,9 +65,8 @@ impl ServerArgs {
         };
         let mut sink = self.output.sink(options.dir.parent().unwrap_or(&options.dir))?;
         server_ladder::run(&options, &mut sink)?;
-        sink.finish();
         // Removes the directory only if it is empty.
         let _ = std::fs::remove_dir(&options.dir);
-        Ok(())
+        sink.finish()
     }
 }

@@ -85,9 +85,8 @@ impl StoreArgs {
         };
         let mut sink = self.output.sink(options.dir.parent().unwrap_or(&options.dir))?;
         ladder::run(&options, &mut sink)?;
-        sink.finish();
         // Removes the directory only if it is empty.
         let _ = std::fs::remove_dir(&options.dir);
-        Ok(())
+        sink.finish()
     }
 }

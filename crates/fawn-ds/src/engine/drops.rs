@@ -423,7 +423,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Space was freed: a full device is tried again at once.
-    fn note_freed(&mut self) {
+    pub(in crate::engine) fn note_freed(&mut self) {
         self.cleaner.note_change();
         self.sorted.note_freed(self.now.mono);
         self.retry_at = MonoMs(0);

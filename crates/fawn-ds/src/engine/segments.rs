@@ -99,7 +99,10 @@ impl<D: Device> Engine<D> {
         }
         match self.create_segment(kind, reserve) {
             Ok(segment) => {
-                self.space_refusals = 0;
+                if core::mem::take(&mut self.space_refusals) > 0 || self.full {
+                    // Others may have freed space.
+                    self.sorted.note_freed(self.now.mono);
+                }
                 if kind == StreamKind::Foreground && reserve == Reserve::Puts {
                     self.space_back |= core::mem::take(&mut self.full);
                 }

@@ -7,7 +7,7 @@ const UNREADABLE_MS: u64 = 10_000;
 /// Longest delay, ms.
 const UNREADABLE_MS_MAX: u64 = 3_600_000;
 /// Time after which a read that has not ended is left in flight, ms; each further one of the same file doubles it.
-const HANGING_MS: u64 = 500;
+pub(crate) const HANGING_MS: u64 = 500;
 
 /// Failed reads of a run or a segment in the background.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,20 +15,20 @@ pub(crate) struct ReadFailures {
     unreadable: u32,
     /// Nothing reads it in the background before; `None`: no read has failed.
     pub(crate) barred_until: Option<MonoMs>,
-    /// Reads that were left in flight, and whether the last one still is.
+    /// Reads that were left in flight, and those that still are.
     left: u32,
-    is_hanging: bool,
+    hanging: u32,
 }
 
 impl ReadFailures {
     /// Whether it is left alone now.
     pub(crate) fn is_barred(&self, now: MonoMs) -> bool {
-        self.is_hanging || self.barred_until.is_some_and(|until| now < until)
+        self.is_hanging() || self.barred_until.is_some_and(|until| now < until)
     }
 
     /// Whether a read of it was left in flight.
     pub(crate) const fn is_hanging(&self) -> bool {
-        self.is_hanging
+        self.hanging > 0
     }
 
     /// Time that its next read may take before it is left in flight, ms.
@@ -39,12 +39,12 @@ impl ReadFailures {
 
     /// A read of it is left in flight.
     pub(crate) const fn note_left(&mut self) {
-        (self.left, self.is_hanging) = (self.left + 1, true);
+        (self.left, self.hanging) = (self.left + 1, self.hanging + 1);
     }
 
-    /// The read that was left has ended.
+    /// A read that was left has ended.
     pub(crate) const fn note_ended(&mut self) {
-        self.is_hanging = false;
+        self.hanging -= 1;
     }
 
     /// It was found corrupt: bytes that were written long ago do not change before the next opening.
@@ -90,6 +90,8 @@ mod tests {
             failures.note_ended();
         }
         (0..40).for_each(|_| failures.note_left());
+        (1..40).for_each(|_| failures.note_ended());
+        assert!(failures.is_hanging(), "one read has not ended");
         assert_eq!(failures.patience_ms(), 3_600_000);
     }
 }

@@ -50,7 +50,7 @@ impl FigureRun<'_> {
                 let mut peak = None;
                 for variant in VARIANTS {
                     if !fill_within(&mut *self.contenders[at], &shape, variant.space)? {
-                        eprintln!("{}: cannot turn cleaning off", self.contenders[at].name());
+                        crate::print_note(format_args!("{}: cannot turn cleaning off", self.contenders[at].name()));
                         break;
                     }
                     overwrite_once(&mut *self.contenders[at], &mix)?;

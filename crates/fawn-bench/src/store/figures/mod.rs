@@ -120,7 +120,11 @@ impl FigureRun<'_> {
             let contender = &mut *self.contenders[at];
             match operation(contender)? {
                 Some(row) => self.emit(row, point, pair)?,
-                None => eprintln!("{}: not run by {}, which lacks the operation", point, contender.name()),
+                None => crate::print_note(format_args!(
+                    "{}: not run by {}, which lacks the operation",
+                    point,
+                    contender.name()
+                )),
             }
         }
         Ok(())

@@ -94,7 +94,7 @@ impl FigureRun<'_> {
         let (SteadyRun { store, exponent, percent, pair }, cleans) = (run, peak_with_cleaning.is_none());
         let space = SpaceLimit { capacity_bytes: Some(store.capacity_bytes), cleans, sorts: false };
         if !fill_within(&mut *self.contenders[at], &store.shape, space)? {
-            eprintln!("{}: no limit of its space", self.contenders[at].name());
+            crate::print_note(format_args!("{}: no limit of its space", self.contenders[at].name()));
             return Ok(None);
         }
         let churn = Mix {

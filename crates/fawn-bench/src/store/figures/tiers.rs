@@ -61,7 +61,7 @@ impl FigureRun<'_> {
     fn tier(&mut self, at: usize, shape: &DataShape, store: TierStore, pair: usize) -> Result<(), BenchError> {
         let space = SpaceLimit { capacity_bytes: Some(store.capacity_bytes), cleans: true, sorts: store.sorts };
         if !fill_within(&mut *self.contenders[at], shape, space)? {
-            eprintln!("{}: no limit of its space", self.contenders[at].name());
+            crate::print_note(format_args!("{}: no limit of its space", self.contenders[at].name()));
             return Ok(());
         }
         self.contenders[at].rest()?;

@@ -20,6 +20,7 @@ use crate::format::RangeNumber;
 use crate::format::segment::StreamKind;
 use crate::index::Pointer;
 use crate::log::LogPosition;
+use crate::log::failures::HANGING_MS;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord};
 pub(super) use copy::Cleaned;
 use fawn_flash::Device;
@@ -85,11 +86,12 @@ impl Cleaner {
         self.reads_left > 0
     }
 
-    /// Begins with a victim. While the read of another one hangs, only progress with this one shows that the device does not.
+    /// Begins with a victim. While the read of another one hangs, only progress with this one shows that the device does not: writes
+    /// wait for its first read, and no longer.
     fn begin(&mut self, victim: Victim, now: MonoMs) {
-        if self.reads_left == 0 {
-            self.note_progress(now);
-        }
+        let waited_ms = if self.reads_left == 0 { 0 } else { PROGRESS_MS_MAX - HANGING_MS };
+        let since = MonoMs(now.0.saturating_sub(waited_ms));
+        self.note_progress(self.progressed_at.max(since));
         self.victim = Some(victim);
     }
 

@@ -84,8 +84,10 @@ impl<D: Device> Engine<D> {
                 return None;
             };
             let id = job.id;
-            // A range was split or merged since the job began: filing is first, also because of checkpoints.
-            if !self.has_retired_part(&self.segments.expect(slot).shares) {
+            let segment = self.segments.expect(slot);
+            // A range was split or merged since the job began: filing is first, also because of checkpoints. A read for cleaning that hangs
+            // may have begun before the job.
+            if !self.has_retired_part(&segment.shares) && !segment.failures.is_hanging() {
                 return Some((slot, id));
             }
             self.gathered(slot, id, false);

@@ -363,8 +363,9 @@ impl<D: Device> Engine<D> {
         let free: Vec<ListedRun> = self.sorted.retired.extract_if(.., |listed| listed.pins == 0).collect();
         for listed in free {
             self.device.close(listed.file);
-            self.unlink(run::file_name(listed.run.header().uuid), listed.file_bytes);
-            self.cleaner.note_change();
+            if self.unlink(run::file_name(listed.run.header().uuid), listed.file_bytes) {
+                self.note_freed();
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use super::super::Engine;
 use super::SortedTier;
 use super::job::{SortJob, SortStep};
 use fawn_flash::Device;
-use fawn_types::MonoMs;
+use fawn_types::{MonoMs, TimeMs};
 
 /// Time without a write before the tier rests, ms.
 const REST_MS: u64 = 1_000;
@@ -95,8 +95,9 @@ impl<D: Device> Engine<D> {
             return ((*has_next_step || is_removed) && continues).then_some(self.now.mono);
         }
         let now = self.now.mono;
-        let expiry = now.plus_ms(self.sorted.expires_at.0.saturating_sub(self.clock.get().0));
-        let repeats = [run_search.repeat_at(), segment_search.repeat_at(), Some(expiry)].into_iter().flatten();
+        let expires_at = Some(self.sorted.expires_at).filter(|at| *at < TimeMs(u64::MAX));
+        let expiry = expires_at.map(|at| now.plus_ms(at.0.saturating_sub(self.clock.get().0)));
+        let repeats = [run_search.repeat_at(), segment_search.repeat_at(), expiry].into_iter().flatten();
         let repeats = repeats.map(|at| at.max(*retry_at));
         let is_barred = run_search.is_due(now) || segment_search.is_due(now);
         let begin = rest.begins_at().map(|at| at.max(now.plus_ms(1)));

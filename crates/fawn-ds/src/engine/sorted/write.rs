@@ -343,7 +343,10 @@ impl<D: Device> Engine<D> {
             SortFailure::Device(error) if !error.is_retryable() => drop(self.poison(error)),
             SortFailure::Device(error) => {
                 tracing::warn!(%error, "segments are not sorted now");
-                return self.give_up_refused();
+                // A lack of descriptors or memory is found out without a write.
+                if matches!(error, DeviceError::Full { .. }) {
+                    return self.give_up_refused();
+                }
             }
             SortFailure::Merge(error) => {
                 tracing::warn!(%error, "runs are not merged now");
@@ -380,7 +383,7 @@ impl<D: Device> Engine<D> {
 
     /// Gives the job up if it is not listed yet.
     pub(in crate::engine) fn give_up_sort(&mut self) {
-        self.sorted.retry_at = self.now.mono.plus_ms(RETRY_MS);
+        self.sorted.retry_at = self.sorted.retry_at.max(self.now.mono.plus_ms(RETRY_MS));
         if let Some(job) = &mut self.sorted.job
             && matches!(job.step, SortStep::Gather | SortStep::WriteBatch | SortStep::Write)
         {

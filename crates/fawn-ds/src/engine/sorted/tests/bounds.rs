@@ -85,7 +85,10 @@ fn the_unlink_of_a_run_makes_a_search_for_a_victim_due() {
     store.engine.unlink_runs();
     assert!(!store.engine.cleaner.is_freeing(store.engine.now.mono), "a read keeps the file");
     store.engine.unpin_run(id);
+    let now = store.engine.now.mono;
+    (store.engine.retry_at, store.engine.sorted.retry_at) = (now.plus_ms(3_200), now.plus_ms(640_000));
     store.engine.unlink_runs();
+    assert!(store.engine.retry_at <= now && store.engine.sorted.retry_at <= now.plus_ms(10_000), "space came back");
     assert!(is_due(&store) && store.engine.cleaner.is_freeing(store.engine.now.mono), "{:?}", store.engine);
 }
 

@@ -422,6 +422,17 @@ fn a_job_that_finds_no_space_waits_twice_as_long_each_time() {
     store.engine.sorted.note_freed(now);
     assert_eq!(store.engine.sorted.retry_at, now.plus_ms(10_000), "space came back");
     assert_eq!(refuse(&mut store), 10);
+
+    // Another program freed it.
+    (0..7).for_each(|_| _ = refuse(&mut store));
+    store.engine.give_up_sort();
+    assert_eq!(store.engine.sorted.retry_at, now.plus_ms(640_000), "another reason shortens no wait");
+    store.engine.full = true;
+    while store.engine.full {
+        store.put(store.writes);
+        store.turn();
+    }
+    assert!(store.engine.sorted.retry_at <= store.engine.now.mono.plus_ms(10_000));
 }
 
 /// A put that a sort has taken is in no listed run yet.
