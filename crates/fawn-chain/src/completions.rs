@@ -310,8 +310,8 @@ impl Completions {
         }
     }
 
-    /// The version of the oldest record whose result may be requested again: after a restart the log must have it.
-    /// Restored results are left out: their records are not part of the log's history.
+    /// The version of the oldest record whose result may be requested again: after a restart the log must have it, or the store a
+    /// copy. Restored results are left out: their records are not part of the log's history.
     pub fn oldest_open(&mut self) -> Option<Version> {
         let Self { open, sessions, .. } = self;
         while open.pop_front_if(|(version, tag)| done_at(sessions, *version, *tag).is_none()).is_some() {}

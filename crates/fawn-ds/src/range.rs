@@ -115,6 +115,43 @@ pub(crate) struct Clears {
     pub(crate) listed: Version,
 }
 
+/// The copies of a range's open results in the survivors' stream.
+#[derive(Debug, Default)]
+pub(crate) struct ResultCopies {
+    /// In the order of the stream. May have several copies of a result, and copies of results that are not open any more.
+    pub(crate) kept: VecDeque<Retained>,
+    /// Open results keep segments before this sequence number that are to be given up.
+    pub(crate) due_before: Option<u64>,
+    /// Time of the next attempt to copy them.
+    pub(crate) copy_at: MonoMs,
+    pub(crate) unsynced: Option<UnsyncedCopies>,
+    /// The open results of records below this version have durable copies.
+    pub(crate) copied_below: Version,
+}
+
+/// Copies whose originals stay until the copies are synced.
+#[derive(Debug)]
+pub(crate) struct UnsyncedCopies {
+    /// All open results of the foreground's segments before this sequence number are copied, and those of records below this
+    /// version.
+    pub(crate) before: u64,
+    pub(crate) below: Version,
+    /// End of the copies in the survivors' stream.
+    pub(crate) end: LogPosition,
+    /// Older copies, of one segment.
+    pub(crate) replaced: VecDeque<Retained>,
+}
+
+impl ResultCopies {
+    pub(crate) fn keeps_segment(&self, sequence: u64) -> bool {
+        let replaced = self.unsynced.as_ref().map(|unsynced| &unsynced.replaced);
+        [Some(&self.kept), replaced]
+            .into_iter()
+            .flatten()
+            .any(|copies| copies.binary_search_by_key(&sequence, |copy| copy.sequence).is_ok())
+    }
+}
+
 /// One version for each segment of a range, with the lowest of all first.
 #[derive(Debug, Default)]
 pub(crate) struct LowestVersions {
@@ -208,6 +245,7 @@ pub(crate) struct RangeState {
     /// Results that came with a transfer, and records of the ranges before a split or merge: kept for retries, in the
     /// log's order, all older than the retained records.
     pub(crate) copied_results: VecDeque<Retained>,
+    pub(crate) result_copies: ResultCopies,
 }
 
 impl RangeState {
@@ -241,6 +279,7 @@ impl RangeState {
             inherited: SmallVec::new(),
             copy: None,
             copied_results: VecDeque::new(),
+            result_copies: ResultCopies::default(),
         }
     }
 
@@ -297,7 +336,7 @@ impl RangeState {
     }
 
     pub(crate) fn queue_bytes(&self) -> usize {
-        let kept = self.retained.capacity() + self.copied_results.capacity();
+        let kept = self.retained.capacity() + self.copied_results.capacity() + self.result_copies.kept.capacity();
         self.pending.capacity() * size_of::<PendingRecord>() + kept * size_of::<Retained>()
     }
 
@@ -312,7 +351,7 @@ impl RangeState {
 
     pub(crate) fn bound_retained(&mut self, retained_max: usize, records_max: usize) {
         while let Some(oldest) = self.retained.front() {
-            let is_needed = self.needed_from.is_some_and(|needed| oldest.version >= needed);
+            let is_needed = self.needed_from().is_some_and(|needed| oldest.version >= needed);
             if self.retained.len() <= if is_needed { records_max } else { retained_max } {
                 break;
             }
@@ -320,7 +359,12 @@ impl RangeState {
         }
     }
 
-    /// The records that are kept for retries, in the log's order.
+    /// Records from this version on are retained beyond some bounds: the log alone has their results.
+    pub(crate) fn needed_from(&self) -> Option<Version> {
+        self.needed_from.map(|needed| needed.max(self.result_copies.copied_below))
+    }
+
+    /// The foreground's records that are kept for retries, in the log's order.
     pub(crate) fn kept_for_retries(&self) -> impl Iterator<Item = Retained> + '_ {
         self.copied_results.iter().chain(&self.retained).copied()
     }
@@ -337,6 +381,17 @@ impl RangeState {
         }
     }
 
+    /// Keeps a copy of a result that an opening has found.
+    pub(crate) fn keep_result_copy(&mut self, copy: Retained, records_max: usize) {
+        self.result_copies.kept.push_back(copy);
+        self.bound_result_copies(records_max);
+    }
+
+    pub(crate) fn bound_result_copies(&mut self, records_max: usize) {
+        let excess = self.result_copies.kept.len().saturating_sub(records_max);
+        self.result_copies.kept.drain(..excess);
+    }
+
     /// Starts over: the manifest invalidates all records so far, and the history continues after `base`.
     pub(crate) fn begin_again(&mut self, number: RangeNumber, base: Version) {
         self.set_number(number);
@@ -344,6 +399,7 @@ impl RangeState {
         self.pending.clear();
         self.retained.clear();
         self.copied_results.clear();
+        self.result_copies = ResultCopies::default();
         self.pending_clear = None;
         self.progress = RangeProgress { appended: base, flushed: base, synced: base, committed: base };
         self.complete_above = base;
@@ -382,6 +438,7 @@ impl RangeState {
         self.retain_floor = None;
         self.retained = VecDeque::new();
         self.copied_results = VecDeque::new();
+        self.result_copies = ResultCopies::default();
         self.complete_above = self.progress.committed;
     }
 
@@ -400,7 +457,7 @@ impl RangeState {
     /// Drops retained records in segments before the one with this sequence number, up to the first needed one. Returns whether
     /// any was dropped.
     pub(crate) fn drop_retained_before(&mut self, sequence: u64) -> bool {
-        let (count, needed_from) = (self.retained.len(), self.needed_from);
+        let (count, needed_from) = (self.retained.len(), self.needed_from());
         let is_given_up = |oldest: &Retained| {
             oldest.sequence < sequence && needed_from.is_none_or(|needed_from| oldest.version < needed_from)
         };

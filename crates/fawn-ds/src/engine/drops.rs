@@ -334,7 +334,8 @@ impl<D: Device> Engine<D> {
             StreamKind::Foreground => facts,
             // Survivors are durably committed and no part of a history: nothing is resent from them or proved by them.
             StreamKind::Survivors => {
-                RangeFacts { newest: Version::ZERO, keeps_results: false, proves_commit: false, ..facts }
+                let keeps_results = range.result_copies.keeps_segment(sequence);
+                RangeFacts { newest: Version::ZERO, keeps_results, proves_commit: false, ..facts }
             }
         }
     }

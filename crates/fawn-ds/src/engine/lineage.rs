@@ -128,6 +128,7 @@ impl<D: Device> Engine<D> {
         let mut kept: VecDeque<Retained> = parents.iter().flat_map(|&at| self.ranges[at].kept_for_retries()).collect();
         // The drop rule compares with the first and the last segment of these.
         kept.make_contiguous().sort_by_key(|kept| kept.sequence);
+        let copies = self.result_copies_of(parents);
         parents.iter().for_each(|&at| self.retire_range(at));
         for &id in heirs {
             let entry = self.manifest.state().ranges.get(&id);
@@ -139,6 +140,7 @@ impl<D: Device> Engine<D> {
             (heir.inherited, heir.chain_time) = (inherited.clone(), chain_time);
             // Both parts keep all of them: a record that is only a result has no key to assign it to a part.
             heir.copied_results.clone_from(&kept);
+            heir.result_copies.kept.clone_from(&copies);
             let at = self.place_range(heir);
             self.share_kept_segments(at);
         }
@@ -158,6 +160,8 @@ impl<D: Device> Engine<D> {
             kept.dedup_by_key(|kept| (kept.sequence, kept.pointer));
             self.ranges[heir].copied_results = kept.into();
             self.ranges[heir].bound_copied_results(records_max);
+            self.ranges[heir].result_copies.kept = self.result_copies_of(&[at, heir]);
+            self.ranges[heir].bound_result_copies(records_max);
             self.share_kept_segments(heir);
         }
     }
@@ -165,7 +169,9 @@ impl<D: Device> Engine<D> {
     /// The range has a part in each segment with a record that it keeps for retries: filing finds none there if the
     /// others have the keys, and a record that is only a result has no key.
     fn share_kept_segments(&mut self, at: usize) {
-        let slots = self.ranges[at].copied_results.iter().map(|kept| self.segments.slot_and_offset(kept.pointer).0);
+        let RangeState { copied_results, result_copies, .. } = &self.ranges[at];
+        let kept = copied_results.iter().chain(&result_copies.kept);
+        let slots = kept.map(|kept| self.segments.slot_and_offset(kept.pointer).0);
         for slot in slots.collect::<BTreeSet<u32>>() {
             self.segments.expect_mut(slot).add_share(&RangeShare::none(at));
             self.note_share(at, slot);

@@ -25,6 +25,7 @@ mod prefetch;
 mod ranges;
 mod record_reads;
 mod replay;
+mod result_copies;
 mod scan;
 mod scan_position;
 mod scrub;

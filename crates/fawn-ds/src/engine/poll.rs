@@ -53,6 +53,7 @@ impl<D: Device> Engine<D> {
         self.advance_checkpoint();
         self.sync_for_waiting();
         self.tend_copies();
+        self.tend_result_copies();
         self.certify_when_due();
         self.record_end_when_idle();
         self.pump_verifications();

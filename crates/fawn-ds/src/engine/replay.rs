@@ -4,7 +4,7 @@ use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::format::record::{self, RecordRef};
 use crate::format::segment::StreamKind;
-use crate::range::Retained;
+use crate::range::{RangeState, Retained};
 use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{RangeId, Version};
@@ -39,7 +39,7 @@ pub enum Replay {
 impl<D: Device> Engine<D> {
     /// Retains a range's records above `floor` for [`Engine::replay`]; older ones may go. Three bounds take precedence:
     /// [`crate::Options::retained_records_max`]; a twentieth of the capacity, two segments at least; and on a full store, the segment
-    /// that is being written. The last two spare needed records ([`Engine::set_needed_from`]).
+    /// that is being written. The last two spare needed records ([`Engine::set_needed_from`]) until their results are copied.
     pub fn set_retain_floor(&mut self, range: RangeId, floor: Version) {
         let Ok(at) = self.range_at(range) else { return };
         let range = &mut self.ranges[at];
@@ -49,7 +49,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// Keeps a range's records from this version on, also above the number of [`Engine::set_retained_max`]: their
-    /// results may be requested again after a restart. Only [`crate::Options::retained_records_max`] takes precedence.
+    /// results may be requested again after a restart. [`crate::Options::retained_records_max`] takes precedence, and so do the
+    /// other bounds once [`Engine::copy_results`] has copied the results.
     pub fn set_needed_from(&mut self, range: RangeId, oldest: Option<Version>) {
         if let Ok(at) = self.range_at(range) {
             self.ranges[at].needed_from = oldest;
@@ -77,7 +78,10 @@ impl<D: Device> Engine<D> {
 
     /// Drops retained records outside the newest segments, a twentieth of the capacity. A member that missed more gets a full resync.
     pub(crate) fn bound_retained_log(&mut self) {
-        if self.ranges.iter().all(|range| range.retained.is_empty()) {
+        let keeps_nothing = |range: &RangeState| {
+            range.retained.is_empty() && range.copied_results.is_empty() && range.result_copies.kept.is_empty()
+        };
+        if self.ranges.iter().all(keeps_nothing) {
             return;
         }
         let segments = (self.capacity_segments() / RETAINED_SHARE).max(RETAINED_SEGMENTS_MIN);
@@ -89,7 +93,8 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Gives up what is retained in sealed segments, because a write finds no space. Returns whether there was any.
+    /// Gives up what is retained in sealed segments, because a write finds no space. Returns whether there was any, or results are to
+    /// be copied first.
     pub(crate) fn give_up_retained(&mut self) -> bool {
         let active = self.streams[StreamKind::Foreground].window.active();
         // Without one, as after an opening on a full device, all segments are sealed.
@@ -102,8 +107,8 @@ impl<D: Device> Engine<D> {
         has_some
     }
 
-    /// Drops what is retained in segments before this sequence number. Needed records stay: without their results an operation
-    /// could be applied twice. Returns whether there was any.
+    /// Drops what is retained in segments before this sequence number. Needed records stay until their results are copied: without
+    /// these an operation could be applied twice. Returns whether there was any, or results are to be copied.
     ///
     /// The number is the same for all ranges: the few records of a slow range would otherwise keep many segments.
     fn drop_retained_before(&mut self, first: u64) -> bool {
@@ -113,6 +118,7 @@ impl<D: Device> Engine<D> {
                 has_some = true;
                 self.release_held(at);
             }
+            has_some |= self.note_due_results(at, first);
         }
         has_some
     }

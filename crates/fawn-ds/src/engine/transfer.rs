@@ -13,7 +13,7 @@ use crate::format::segment::StreamKind;
 use crate::log::segments::AppendedRecord;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
-use crate::range::{Retained, TransferStage, TransferState};
+use crate::range::{RangeState, Retained, TransferStage, TransferState};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, RangeId, Version};
 
@@ -268,8 +268,9 @@ impl<D: Device> Engine<D> {
     }
 
     /// Visits the results that came with a range's last transfer, and the records that the ranges before its split or
-    /// merge kept for retries, in the log's order, from the `from`-th on, up to about `bytes_max` bytes. They are kept like
-    /// retained records, within the same bound: results of operations up to the base thus survive a restart.
+    /// merge kept for retries, from the `from`-th on, up to about `bytes_max` bytes. They are kept like retained records,
+    /// within the same bound: results of operations up to the base thus survive a restart. The copies of open results
+    /// ([`Engine::copy_results`]) follow. A result may be visited more than once.
     ///
     /// # Errors
     /// [`EngineError::Corrupt`], [`EngineError::UnknownRange`].
@@ -283,7 +284,9 @@ impl<D: Device> Engine<D> {
         let at = self.range_at(range)?;
         let (mut next, mut bytes) = (from, 0);
         while bytes < bytes_max {
-            let Some(kept) = self.ranges[at].copied_results.get(next).copied() else { break };
+            let RangeState { copied_results, result_copies, .. } = &self.ranges[at];
+            let copy = |next: usize| result_copies.kept.get(next - copied_results.len());
+            let Some(kept) = copied_results.get(next).or_else(|| copy(next)).copied() else { break };
             match self.probe(at, kept.pointer, Expected::Any)? {
                 Probe::Match(hit) => self.visit(&hit, &mut visit)?,
                 Probe::Missing(span) if next == from => {

@@ -377,9 +377,16 @@ impl<D: Device> IndexBuilder<'_, D> {
         }
         let kept = &image.retained[gone.map_or(0, |gone| gone + 1)..];
         range.retained = kept.iter().map(retained_of).collect();
-        range.copied_results = image.copied_results.iter().filter(is_listed).map(retained_of).collect();
+        let results = image.copied_results.iter().filter(is_listed);
+        let is_survivor = |kept: &&RecordImage| {
+            let segment = segments.get(segments.slot_and_offset(kept.pointer).0);
+            segment.is_some_and(|segment| segment.stream == StreamKind::Survivors)
+        };
+        range.copied_results = results.clone().filter(|kept| !is_survivor(kept)).map(retained_of).collect();
+        range.result_copies.kept = results.filter(is_survivor).map(retained_of).collect();
         range.bound_retained(retained_max, retained_max);
         range.bound_copied_results(retained_max);
+        range.bound_result_copies(retained_max);
     }
 
     fn take_segment(&mut self, image: &SegmentImage, voided: &[usize]) {

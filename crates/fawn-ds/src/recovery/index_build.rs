@@ -284,6 +284,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             if (Watermark { sequence, offset }) < self.from[StreamKind::Survivors] && !is_trace {
                 return self.note_survivors(owner, version);
             }
+            if kind == RecordKind::Result {
+                return self.result_copy(at, &entry, sequence);
+            }
             if is_retired && version <= self.tentative[at].cleared {
                 return;
             }
@@ -341,15 +344,32 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    /// Applies a survivor. It was durably committed when it was copied, and is not part of the range's history. All
-    /// survivors come before the foreground's records, which then replace those with lower versions.
-    fn survivor(&mut self, at: usize, entry: &ScannedEntry) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
+    /// A survivor of this version was durably committed when it was copied.
+    fn note_survivor(&mut self, at: usize, version: Version) {
         if !self.tentative[at].is_copied(version) {
             let progress = &mut self.engine.ranges[at].progress;
             progress.committed = progress.committed.max(version);
             progress.appended = progress.appended.max(version);
         }
+    }
+
+    /// Keeps a copied result. A clear does not concern it. A retired range gives its results to all heirs.
+    fn result_copy(&mut self, at: usize, entry: &ScannedEntry, sequence: u64) {
+        let &ScannedEntry { version, pointer, len_bytes, .. } = entry;
+        self.note_survivor(at, version);
+        let retained_max = self.engine.retained_share;
+        let range = &mut self.engine.ranges[at];
+        // In a sole epoch no operation has a tag.
+        if range.retain_floor.is_some() {
+            range.keep_result_copy(Retained { version, pointer, len_bytes, sequence }, retained_max);
+        }
+    }
+
+    /// Applies a survivor, which is not part of the range's history. All survivors come before the foreground's records, which
+    /// then replace those with lower versions.
+    fn survivor(&mut self, at: usize, entry: &ScannedEntry) {
+        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
+        self.note_survivor(at, version);
         if version <= self.tentative[at].cleared {
             return;
         }

@@ -5,7 +5,7 @@ use crate::support::{SECRET, small};
 use fawn_ds::internals::{KeepReason, Options, TransferredResults};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{ClientTag, Durability, KeyRange, RangeId, RingKey, Version};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Operations whose results are kept.
 const TAGGED: u64 = 30;
@@ -111,6 +111,40 @@ fn both_parts_of_a_split_keep_the_results() {
         harness.reopen(seed + 10, loses_power);
         check(&mut harness, &[3], 0..TAGGED, "the other part, opened after the second split");
         check(&mut harness, &[4, 5], of_parts, "opened after the second split");
+    }
+}
+
+/// The results were copied, and the log with them is gone.
+#[test]
+fn both_parts_of_a_split_keep_copies_of_open_results() {
+    for (seed, loses_power) in [(11, false), (12, true)] {
+        let mut harness = begun(seed, Options { capacity_bytes: Some(40 * (64 << 10)), ..options() });
+        let mut open = BTreeMap::new();
+        for seq in 0..TAGGED {
+            write_tagged(&mut harness, seq..=seq);
+            open.insert(harness.engine.progress(RangeId(1)).appended, seq);
+        }
+        harness.engine.set_needed_from(RangeId(1), open.keys().next().copied());
+        overwrite(&mut harness, 1);
+        for _ in 0..20 {
+            // The survivors' first segment is created meanwhile.
+            harness.now = harness.now.plus_ms(200);
+            harness.engine.copy_results(RangeId(1), |version, result| {
+                let &seq = open.get(&version)?;
+                result.extend_from_slice(format!("result {seq}").as_bytes());
+                Some(ClientTag { session: 9, seq })
+            });
+            harness.settle();
+        }
+        check(&mut harness, &[1], 0..TAGGED, "copied");
+        let newest = *open.keys().last().unwrap();
+        assert!(harness.engine.replay_floor(RangeId(1)) > newest, "the log is given up");
+        harness.split(1, ring_at(0x80), 2, 3);
+        retain(&mut harness);
+        check(&mut harness, &[2, 3], 0..TAGGED, "split");
+        overwrite(&mut harness, 10);
+        harness.reopen(seed, loses_power);
+        check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
     }
 }
 

@@ -5,7 +5,7 @@ use super::peer_links::PeerLinks;
 use super::persist::{PersistQueue, PersistedBlob};
 use super::transfer::TransferJob;
 use crate::exec::{ExecContext, Executor};
-use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot};
+use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot, put_acknowledged};
 use crate::status::ShardCounters;
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
 use fawn_chain::{Body, Frame, RangeEntry, Role};
@@ -13,6 +13,7 @@ use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
 use fawn_types::{MemberId, MonoMs, Now, RangeId, Version};
 use slab::Slab;
+use std::collections::BTreeMap;
 
 /// Interval at which a cut is tried again, and rejected records are requested again, while the store has no space for
 /// them.
@@ -220,7 +221,24 @@ impl<D: Device> MemberHost<D> {
             }
             replica.handle_progress(now, LogProgress { appended, flushed, synced });
             self.drain(at, links);
+            self.copy_results(at);
         }
+    }
+
+    /// Copies the results that may be requested again where they keep log that the store has to give up.
+    fn copy_results(&mut self, at: RangeSlot) {
+        let HostedMember { id, completions, .. } = &self.members[at];
+        if !self.engine.must_copy_results(*id) {
+            return;
+        }
+        let open: BTreeMap<Version, _> =
+            completions.from((0, 0)).map(|(tag, done)| (done.version, (tag, &done.result))).collect();
+        self.engine.copy_results(*id, |version, copy| {
+            let &(tag, result) = open.get(&version)?;
+            copy.extend_from_slice(result);
+            put_acknowledged(copy, tag, completions.first_incomplete(tag.session));
+            Some(tag)
+        });
     }
 
     /// Tells the engine by which times the chains judge expiry, for cleaning.

@@ -1,6 +1,7 @@
 //! The content of a checkpoint: cells of the indexes, then the state of ranges and segments.
 use super::{CheckpointStep, CheckpointWriter};
 use crate::engine::Engine;
+use crate::format::Watermark;
 use crate::format::checkpoint::content::{self, RangeImage, RecordImage, SegmentImage, ShareImage, VoidImage};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::log::segments::Segment;
@@ -66,13 +67,19 @@ impl<D: Device> Engine<D> {
                 len_bytes,
                 sequence,
             };
+            let is_copy_in_image = |copy: &&Retained| {
+                let offset = self.segments.slot_and_offset(copy.pointer).1;
+                Watermark { sequence: copy.sequence, offset } < from[StreamKind::Survivors]
+            };
+            let copies = range.result_copies.kept.iter().filter(is_copy_in_image);
+            let results = range.copied_results.iter().filter(in_image).chain(copies);
             let image = RangeImage {
                 number: range.number,
                 committed: range.progress.committed,
                 cleared: range.cleared.committed,
                 complete_above: range.complete_above,
                 retained: range.retained.iter().filter(in_image).map(image_of).collect(),
-                copied_results: range.copied_results.iter().filter(in_image).map(image_of).collect(),
+                copied_results: results.map(image_of).collect(),
             };
             content::encode_range(&image, self.options.index.pointers, &mut writer.content);
         }

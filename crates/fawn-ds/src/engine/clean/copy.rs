@@ -247,7 +247,7 @@ impl<D: Device> Engine<D> {
 
     /// Appends a record to the survivors' stream and counts it there as one of this kind, not as live: with an index entry as
     /// a put.
-    fn append_survivor(
+    pub(in crate::engine) fn append_survivor(
         &mut self,
         at: usize,
         number: RangeNumber,

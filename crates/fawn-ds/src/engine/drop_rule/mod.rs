@@ -50,7 +50,8 @@ pub(crate) struct RangeFacts {
     pub(crate) hides_puts: bool,
     /// The segment has a rollback, and an earlier one has records that it has invalidated.
     pub(crate) hides_rolled_back: bool,
-    /// The segment may have results of a transfer, or of the ranges before a split or merge, that are kept for retries.
+    /// The segment may have results that are kept for retries: of a transfer, of the ranges before a split or merge, or copies of
+    /// open results.
     pub(crate) keeps_results: bool,
     /// The range's newest committed version.
     pub(crate) committed: Version,
@@ -75,7 +76,7 @@ pub enum KeepReason {
     Pending,
     /// A record is kept for retransmission.
     Retained,
-    /// A result of a transfer, or of a range before a split or merge, is kept for retries.
+    /// A result of a transfer, of a range before a split or merge, or a copy of an open result is kept for retries.
     CopiedResult,
     /// The segment has the newest durable commit mark of a range.
     NewestMark,

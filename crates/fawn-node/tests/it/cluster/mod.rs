@@ -11,5 +11,6 @@ mod grown;
 mod leaving;
 mod lies;
 mod payloads;
+mod silent;
 mod transfers;
 mod world;

@@ -11,10 +11,10 @@ use fawn_node::cluster::payload::{RequestBody, encode_request};
 use fawn_types::{ClientTag, Condition, Durability, KeyRange, MemberId, RangeId, Request, Update, Version};
 
 /// A deletion returns this many bytes, and its result is kept until the front-end has the reply.
-const VALUE_BYTES: usize = 15_000;
+pub(super) const VALUE_BYTES: usize = 15_000;
 
 /// One range on three disks, whose logs keep few records that no retry needs.
-fn world(durability: Durability, memory_bytes: u64) -> TestWorld {
+pub(super) fn world(durability: Durability, memory_bytes: u64) -> TestWorld {
     let disk = |node: u32| SimDisk::new(SimOptions::instant(u64::from(node)));
     let disks = (1..=BACK_ENDS).map(|node| (node, disk(node))).collect();
     let range = RangeEntry::new(RangeId(1), KeyRange::ALL, &[member(1), member(2), member(3)]);
@@ -29,7 +29,7 @@ fn world(durability: Durability, memory_bytes: u64) -> TestWorld {
 }
 
 /// Runs until this many members serve the range.
-fn wait_for_members(world: &mut TestWorld, members: usize) {
+pub(super) fn wait_for_members(world: &mut TestWorld, members: usize) {
     for _ in 0..20_000 {
         let entry = &world.manager_map().ranges[0];
         if entry.is_active() && entry.serving().count() == members {
@@ -40,24 +40,24 @@ fn wait_for_members(world: &mut TestWorld, members: usize) {
     panic!("{members} members: {:#?}", world.statuses());
 }
 
-fn head(world: &TestWorld) -> MemberId {
+pub(super) fn head(world: &TestWorld) -> MemberId {
     world.manager_map().ranges[0].head().unwrap()
 }
 
-fn tail(world: &TestWorld) -> u32 {
+pub(super) fn tail(world: &TestWorld) -> u32 {
     world.manager_map().ranges[0].tail().unwrap().node().0
 }
 
-fn key(at: u64) -> Vec<u8> {
+pub(super) fn key(at: u64) -> Vec<u8> {
     format!("key:{at}").into_bytes()
 }
 
-fn put_long(world: &mut TestWorld, keys: u64) {
+pub(super) fn put_long(world: &mut TestWorld, keys: u64) {
     (1..=keys).for_each(|at| world.put(&key(at), &[b'v'; VALUE_BYTES]));
 }
 
 /// A stranger's deletion of a key, numbered as the key, which returns the value.
-fn delete(world: &mut TestWorld, at: u64, first_incomplete: u64) {
+pub(super) fn delete(world: &mut TestWorld, at: u64, first_incomplete: u64) {
     let (head, entry) = (head(world), &world.manager_map().ranges[0]);
     let name = key(at);
     let update = Update::Delete { condition: Condition::Always, return_previous: true };
@@ -71,19 +71,19 @@ fn delete(world: &mut TestWorld, at: u64, first_incomplete: u64) {
     world.run(5);
 }
 
-fn completion_bytes(world: &TestWorld, node: u32) -> usize {
+pub(super) fn completion_bytes(world: &TestWorld, node: u32) -> usize {
     world.status(node).completion_bytes
 }
 
 /// Kills a node, and writes until no log reaches back to the end of its copy.
-fn leave_behind(world: &mut TestWorld, node: u32) {
+pub(super) fn leave_behind(world: &mut TestWorld, node: u32) {
     world.kill(node, false);
     wait_for_members(world, 2);
     (0..500_u32).for_each(|at| world.put(&(at % 40).to_le_bytes(), b"while away"));
 }
 
 /// Starts a node whose copy no log can complete, and waits until it has a new one.
-fn resync(world: &mut TestWorld, node: u32) {
+pub(super) fn resync(world: &mut TestWorld, node: u32) {
     world.start(node);
     wait_for_members(world, 3);
     assert_eq!(world.status(node).counters.resyncs, 1, "{:#?}", world.status(node));

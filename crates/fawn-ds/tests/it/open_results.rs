@@ -1,0 +1,211 @@
+//! Open results: they are kept for retries, and not the log behind them.
+
+use crate::support::{RANGE, TestNode, small};
+use fawn_ds::internals::{EngineError, KeepReason, Options, RecordRef, Replay, TransferredResults};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64;
+use fawn_types::{ClientTag, Durability, Epoch, Now, Version};
+use std::collections::BTreeMap;
+
+const SESSION: u64 = 9;
+
+/// A member of a chain, and the operations whose sessions have not acknowledged their results.
+struct Member {
+    node: TestNode,
+    open: BTreeMap<Version, (ClientTag, Vec<u8>)>,
+    /// Copies that were asked for.
+    copies: usize,
+}
+
+fn of_capacity(segments: u64, durability: Durability) -> Options {
+    Options { capacity_bytes: Some(segments * (64 << 10)), ..small(durability) }
+}
+
+impl Member {
+    fn open(disk: &SimDisk, options: Options, now: Now) -> Self {
+        let mut node = TestNode::open_in_chain(disk, options, now).unwrap();
+        node.engine.set_retain_floor(RANGE, Version::ZERO);
+        Self { node, open: BTreeMap::new(), copies: 0 }
+    }
+
+    /// As after a crash or a close: the host learns from the store which results there are.
+    fn open_again(self, disk: &SimDisk, options: Options) -> Self {
+        let now = self.node.now.plus_ms(1);
+        drop(self.node);
+        let mut member = Self::open(disk, options, now);
+        let mut found = BTreeMap::new();
+        let mut from = 0;
+        loop {
+            let visit =
+                |record: &RecordRef<'_>| drop(found.insert(record.version, (record.tag, record.result.to_vec())));
+            match member.node.engine.copied_results(RANGE, from, 500, visit).unwrap() {
+                TransferredResults::Records { next } => from = next,
+                TransferredResults::Done => break,
+                TransferredResults::Read(plan) => member.read(plan),
+            }
+        }
+        let mut after = member.node.engine.replay_floor(RANGE);
+        loop {
+            let visit =
+                |record: &RecordRef<'_>| drop(found.insert(record.version, (record.tag, record.result.to_vec())));
+            match member.node.engine.replay(RANGE, after, 10_000, visit).unwrap() {
+                Replay::Records { through, .. } => after = through,
+                Replay::Read(plan) => member.read(plan),
+                Replay::UpToDate => break,
+                Replay::Gone => panic!("the log is complete above its floor"),
+            }
+        }
+        let appended = member.node.engine.progress(RANGE).appended;
+        for (version, expected) in self.open.into_iter().filter(|(version, _)| *version <= appended) {
+            assert_eq!(found.get(&version), Some(&expected), "{version:?} of {appended:?}");
+            member.open.insert(version, expected);
+        }
+        member.node.engine.set_needed_from(RANGE, member.open.keys().next().copied());
+        member
+    }
+
+    fn read(&mut self, plan: fawn_ds::internals::LookupPlan) {
+        self.node.engine.read(plan, 42);
+        let plan = self.node.wait_for_plan();
+        self.node.engine.absorb(plan).unwrap();
+    }
+
+    fn next_version(&self) -> Version {
+        let epoch = Epoch::new(self.node.engine.generation()).unwrap();
+        let last = self.node.engine.progress(RANGE).appended;
+        Version::new(epoch, if last.epoch() == epoch { last.seq() + 1 } else { 1 }).unwrap()
+    }
+
+    /// Appends and commits a put, with a result that stays open if it is not empty. A store that stays full fails the test.
+    fn write(&mut self, key: u64, value: &[u8], result: &[u8]) -> Version {
+        let version = self.next_version();
+        let key = key.to_be_bytes();
+        let mut record = RecordRef::put(version, &key, value);
+        if !result.is_empty() {
+            (record.tag, record.result) = (ClientTag { session: SESSION, seq: version.seq() }, result);
+            self.open.insert(version, (record.tag, result.to_vec()));
+        }
+        let since = self.node.now;
+        loop {
+            match self.node.engine.append(RANGE, TestNode::hash(&key), &record) {
+                Ok(()) => break,
+                Err(EngineError::Overloaded | EngineError::StoreFull) => self.turn(),
+                Err(error) => panic!("{error} at {version:?}"),
+            }
+            let stats = self.node.engine.segments_kept();
+            assert!(self.node.now.mono.ms_since(since.mono) < 5_000, "{version:?}: {stats:?}");
+        }
+        self.turn();
+        version
+    }
+
+    /// As an iteration of a node.
+    fn turn(&mut self) {
+        self.node.engine.set_needed_from(RANGE, self.open.keys().next().copied());
+        self.node.turn();
+        self.node.now = self.node.now.plus_ms(5);
+        if self.node.engine.must_copy_results(RANGE) {
+            let Self { node, open, copies } = self;
+            node.engine.copy_results(RANGE, |version, result| {
+                let (tag, bytes) = open.get(&version)?;
+                *copies += 1;
+                result.extend_from_slice(bytes);
+                Some(*tag)
+            });
+        }
+    }
+
+    fn retained(&self) -> u64 {
+        let progress = self.node.engine.progress(RANGE);
+        progress.committed.seq() - self.node.engine.replay_floor(RANGE).seq()
+    }
+}
+
+/// Sessions that stay silent keep their results, through crashes and checkpoints. Without copies of these the store would be full
+/// of what it retains.
+#[test]
+fn open_results_do_not_keep_the_log() {
+    for (round, durability) in [Durability::Sync, Durability::EverySecond, Durability::Memory].into_iter().enumerate() {
+        let disk = SimDisk::new(SimOptions::instant(round as u64));
+        let options = || of_capacity(16, durability);
+        let mut member = Member::open(&disk, options(), Now::at(1));
+        member.write(0, &[7; 100], b"the first result");
+        member.write(1, &[7; 100], &[5; 3_000]);
+        for i in 0..1_500 {
+            member.write(i % 5, &[7; 1_500], b"");
+        }
+        assert!((36..=120).contains(&member.retained()), "{} records are retained", member.retained());
+        assert!((2..=100).contains(&member.copies), "{} copies", member.copies);
+        disk.crash(round as u64);
+        let mut member = member.open_again(&disk, options());
+        assert_eq!(member.open.len(), 2);
+        for i in 0..300 {
+            member.write(i % 5, &[7; 1_500], b"");
+        }
+        member.node.engine.close().unwrap();
+        let node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+        let member = Member { node, open: member.open, copies: 0 }.open_again(&disk, options());
+        assert_eq!(member.open.len(), 2);
+    }
+}
+
+/// Results that were acknowledged are not copied again, and their copies keep no segment.
+#[test]
+fn copies_go_with_the_acknowledgement() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut member = Member::open(&disk, of_capacity(16, Durability::Sync), Now::at(1));
+    for i in 0..20 {
+        member.write(i, &[7; 100], &[i as u8; 9_000]);
+    }
+    for i in 0..300 {
+        member.write(i % 5, &[7; 1_500], b"");
+    }
+    let kept = |member: &Member| member.node.engine.segments_kept().get(&KeepReason::CopiedResult).copied();
+    assert!(kept(&member) > Some(0), "{:?}", member.node.engine.segments_kept());
+    member.open.clear();
+    let copies = member.copies;
+    for i in 0..300 {
+        member.write(i % 5, &[7; 1_500], b"");
+    }
+    assert_eq!((kept(&member), member.copies), (None, copies), "{:?}", member.node.engine.segments_kept());
+}
+
+/// The originals stay until the copies are synced, whatever a crash leaves of these.
+#[test]
+fn open_results_survive_crashes_at_any_time() {
+    let mut copies = 0;
+    for seed in 0..60 {
+        let mut rng = SplitMix64::new(seed);
+        let durability = [Durability::Sync, Durability::EverySecond, Durability::Memory][rng.below(3) as usize];
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let options = || of_capacity(12, durability);
+        let mut member = Member::open(&disk, options(), Now::at(1));
+        for _ in 0..4 {
+            for _ in 0..100 + rng.below(200) {
+                let result =
+                    if rng.below(15) == 0 && member.open.len() < 8 { 1 + rng.below(2_000) as usize } else { 0 };
+                let value = vec![7; 200 + rng.below(2_000) as usize];
+                let version = member.write(rng.below(6), &value, &vec![rng.below(250) as u8; result]);
+                if rng.below(30) == 0
+                    && let Some(&closed) = member.open.keys().nth(rng.below(8) as usize)
+                    && closed < version
+                {
+                    member.open.remove(&closed);
+                }
+            }
+            copies += std::mem::take(&mut member.copies);
+            if rng.below(4) == 0 {
+                let open = member.open;
+                member.node.engine.close().unwrap();
+                let node = TestNode::open_in_chain(&disk, options(), member.node.now).unwrap();
+                member = Member { node, open, copies: 0 }.open_again(&disk, options());
+                continue;
+            }
+            let synced = member.node.engine.progress(RANGE).synced;
+            member.open.retain(|version, _| *version <= synced);
+            disk.crash(rng.next());
+            member = member.open_again(&disk, options());
+        }
+    }
+    assert!(copies > 200, "{copies} copies");
+}
