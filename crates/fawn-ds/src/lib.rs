@@ -90,7 +90,7 @@ pub mod sim {
 #[doc(hidden)]
 pub mod internals {
     pub use crate::engine::{
-        BlobTicket, CorruptRecord, DumpReport, Engine, Event, KeepReason, Lookup, LookupPlan, LostPart,
+        BlobTicket, CorruptRecord, DumpReport, Engine, Event, KeepReason, Lookup, LookupPlan, LostPart, OpenResult,
         PREFETCH_KEYS_MAX, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferPlace, TransferScan, TransferStep,
         TransferredResults, View, Watermarks,
     };

@@ -73,7 +73,7 @@ pub struct Options {
     /// Number of a new store among those created with the same secret, possibly at the same time.
     pub number_if_new: u32,
     /// Most (version, pointer) pairs kept per range for retransmission; all ranges together take at most a sixteenth of
-    /// the budget, whatever this says.
+    /// the budget, whatever this says. There may be twice as many until the results among them that may be requested again are copied.
     pub retained_records_max: usize,
     /// Initial sizes of each range's index.
     pub index: IndexOptions,
@@ -180,7 +180,7 @@ impl Options {
     }
 
     /// Maximum records that each of `ranges` ranges retains: together a sixteenth of the budget, with queues half empty
-    /// at worst.
+    /// at worst. Needed ones may be twice as many for a while.
     pub(crate) fn retained_share(&self, ranges: usize) -> usize {
         let store_max = (self.memory_bytes / 16) as usize / (2 * size_of::<Retained>());
         self.retained_records_max.min(store_max / ranges.max(1))

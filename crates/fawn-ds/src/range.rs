@@ -1,5 +1,5 @@
 //! State of one range: its index, its watermarks, and its records between append and commit.
-use crate::engine::KeepReason;
+use crate::engine::{KeepReason, OpenResult};
 use crate::format::RangeNumber;
 use crate::format::manifest::SoleEpochs;
 use crate::format::segment::NumberFacts;
@@ -7,7 +7,7 @@ use crate::index::{Index, IndexOptions, Pointer};
 use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::KeyName;
-use fawn_types::{Durability, KeyRange, MonoMs, RangeId, TimeMs, Version};
+use fawn_types::{ClientTag, Durability, KeyRange, MonoMs, RangeId, TimeMs, Version};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -119,7 +119,7 @@ pub(crate) struct Clears {
 #[derive(Debug, Default)]
 pub(crate) struct ResultCopies {
     /// In the order of the stream. May have several copies of a result, and copies of results that are not open any more.
-    pub(crate) kept: VecDeque<Retained>,
+    pub(crate) kept: VecDeque<ResultCopy>,
     /// Open results keep segments before this sequence number that are to be given up.
     pub(crate) due_before: Option<u64>,
     /// Time of the next attempt to copy them.
@@ -136,10 +136,26 @@ pub(crate) struct UnsyncedCopies {
     /// version.
     pub(crate) before: u64,
     pub(crate) below: Version,
+    /// The segments are to be given up, with all that is retained there.
+    pub(crate) is_given_up: bool,
     /// End of the copies in the survivors' stream.
     pub(crate) end: LogPosition,
     /// Older copies, of one segment.
-    pub(crate) replaced: VecDeque<Retained>,
+    pub(crate) replaced: VecDeque<ResultCopy>,
+}
+
+/// A copy of a result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ResultCopy {
+    pub(crate) record: Retained,
+    /// Of the operation; none if a checkpoint had the copy.
+    pub(crate) tag: ClientTag,
+}
+
+impl ResultCopy {
+    pub(crate) fn result(&self) -> OpenResult {
+        OpenResult::new(self.record.version, self.tag)
+    }
 }
 
 impl ResultCopies {
@@ -148,7 +164,22 @@ impl ResultCopies {
         [Some(&self.kept), replaced]
             .into_iter()
             .flatten()
-            .any(|copies| copies.binary_search_by_key(&sequence, |copy| copy.sequence).is_ok())
+            .any(|copies| copies.binary_search_by_key(&sequence, |copy| copy.record.sequence).is_ok())
+    }
+
+    /// The copies in this segment.
+    pub(crate) fn kept_in(&self, sequence: u64) -> impl Iterator<Item = &ResultCopy> {
+        let from = self.kept.partition_point(|copy| copy.record.sequence < sequence);
+        self.kept.range(from..).take_while(move |copy| copy.record.sequence == sequence)
+    }
+
+    /// Forgets all copies of a result but the newest, which is durable, as after an opening.
+    pub(crate) fn drop_older_copies(&mut self) {
+        let mut newer = BTreeSet::new();
+        let is_newest = |copy: &ResultCopy| !copy.tag.is_some() || newer.insert(copy.result());
+        let mut kept: Vec<ResultCopy> = self.kept.drain(..).rev().filter(is_newest).collect();
+        kept.reverse();
+        self.kept = kept.into();
     }
 }
 
@@ -336,12 +367,16 @@ impl RangeState {
     }
 
     pub(crate) fn queue_bytes(&self) -> usize {
-        let kept = self.retained.capacity() + self.copied_results.capacity() + self.result_copies.kept.capacity();
-        self.pending.capacity() * size_of::<PendingRecord>() + kept * size_of::<Retained>()
+        let ResultCopies { kept, unsynced, .. } = &self.result_copies;
+        let copies = kept.capacity() + unsynced.as_ref().map_or(0, |unsynced| unsynced.replaced.capacity());
+        let retained = self.retained.capacity() + self.copied_results.capacity();
+        self.pending.capacity() * size_of::<PendingRecord>()
+            + retained * size_of::<Retained>()
+            + copies * size_of::<ResultCopy>()
     }
 
-    /// Retains a committed record above `floor` for retransmission, within `retained_max`, and `records_max` with
-    /// transferred results and needed records.
+    /// Retains a committed record above `floor` for retransmission, within `retained_max`, and
+    /// [`RangeState::needed_max`] with transferred results and needed records.
     pub(crate) fn retain(&mut self, record: Retained, floor: Version, retained_max: usize, records_max: usize) {
         self.retained.push_back(record);
         self.bound_retained(retained_max, records_max);
@@ -352,11 +387,31 @@ impl RangeState {
     pub(crate) fn bound_retained(&mut self, retained_max: usize, records_max: usize) {
         while let Some(oldest) = self.retained.front() {
             let is_needed = self.needed_from().is_some_and(|needed| oldest.version >= needed);
-            if self.retained.len() <= if is_needed { records_max } else { retained_max } {
+            if self.retained.len() <= if is_needed { Self::needed_max(records_max) } else { retained_max } {
                 break;
             }
             self.drop_oldest_retained();
         }
+    }
+
+    /// Maximum number of records that are kept for retries, beyond the bound on all retained ones: their results are copied
+    /// before they are so many, which may take a while. An opening keeps as many, because it does not know which are needed.
+    pub(crate) const fn needed_max(records_max: usize) -> usize {
+        2 * records_max
+    }
+
+    /// The last of the records whose results are to be copied because too many are kept for retries: the older half of these. With
+    /// the version through which records of the range's history are concerned.
+    pub(crate) fn results_beyond_bound(&self, records_max: usize) -> Option<(Retained, Version)> {
+        let (copied, retained) = (&self.copied_results, &self.retained);
+        let bound = records_max / 4 * 3;
+        if let Some(&middle) = copied.get(copied.len() / 2).filter(|_| copied.len() + retained.len() > bound) {
+            return Some((middle, Version::ZERO));
+        }
+        let needed_from = self.needed_from()?;
+        let first = retained.partition_point(|kept| kept.version < needed_from);
+        let needed = retained.len() - first;
+        (needed > bound).then(|| &retained[first + needed / 2]).map(|&middle| (middle, middle.version))
     }
 
     /// Records from this version on are retained beyond some bounds: the log alone has their results.
@@ -369,27 +424,17 @@ impl RangeState {
         self.copied_results.iter().chain(&self.retained).copied()
     }
 
-    /// Keeps a transferred result; the bound includes retained records.
+    /// Keeps a transferred result; the bound of needed records includes it.
     pub(crate) fn keep_copied_result(&mut self, record: Retained, records_max: usize) {
         self.copied_results.push_back(record);
         self.bound_copied_results(records_max);
     }
 
     pub(crate) fn bound_copied_results(&mut self, records_max: usize) {
-        while !self.copied_results.is_empty() && self.copied_results.len() + self.retained.len() > records_max {
+        let kept_max = Self::needed_max(records_max);
+        while !self.copied_results.is_empty() && self.copied_results.len() + self.retained.len() > kept_max {
             self.copied_results.pop_front();
         }
-    }
-
-    /// Keeps a copy of a result that an opening has found.
-    pub(crate) fn keep_result_copy(&mut self, copy: Retained, records_max: usize) {
-        self.result_copies.kept.push_back(copy);
-        self.bound_result_copies(records_max);
-    }
-
-    pub(crate) fn bound_result_copies(&mut self, records_max: usize) {
-        let excess = self.result_copies.kept.len().saturating_sub(records_max);
-        self.result_copies.kept.drain(..excess);
     }
 
     /// Starts over: the manifest invalidates all records so far, and the history continues after `base`.

@@ -161,7 +161,6 @@ impl<D: Device> Engine<D> {
             self.ranges[heir].copied_results = kept.into();
             self.ranges[heir].bound_copied_results(records_max);
             self.ranges[heir].result_copies.kept = self.result_copies_of(&[at, heir]);
-            self.ranges[heir].bound_result_copies(records_max);
             self.share_kept_segments(heir);
         }
     }
@@ -170,7 +169,7 @@ impl<D: Device> Engine<D> {
     /// others have the keys, and a record that is only a result has no key.
     fn share_kept_segments(&mut self, at: usize) {
         let RangeState { copied_results, result_copies, .. } = &self.ranges[at];
-        let kept = copied_results.iter().chain(&result_copies.kept);
+        let kept = copied_results.iter().chain(result_copies.kept.iter().map(|copy| &copy.record));
         let slots = kept.map(|kept| self.segments.slot_and_offset(kept.pointer).0);
         for slot in slots.collect::<BTreeSet<u32>>() {
             self.segments.expect_mut(slot).add_share(&RangeShare::none(at));

@@ -43,6 +43,7 @@ pub use dump::{DumpReport, LostPart};
 pub use lookup::{Lookup, LookupPlan, View};
 pub use prefetch::PREFETCH_KEYS_MAX;
 pub use replay::Replay;
+pub use result_copies::OpenResult;
 pub use scan::{CorruptRecord, Scan, ScanItem, ScanStep};
 pub use scan_position::TransferPlace;
 pub use scrub::ScrubFinding;

@@ -37,20 +37,23 @@ pub enum Replay {
 }
 
 impl<D: Device> Engine<D> {
-    /// Retains a range's records above `floor` for [`Engine::replay`]; older ones may go. Three bounds take precedence:
-    /// [`crate::Options::retained_records_max`]; a twentieth of the capacity, two segments at least; and on a full store, the segment
-    /// that is being written. The last two spare needed records ([`Engine::set_needed_from`]) until their results are copied.
+    /// Retains a range's records above `floor` for [`Engine::replay`]; older ones may go, and so may copies of their results. Three
+    /// bounds take precedence: [`crate::Options::retained_records_max`]; a twentieth of the capacity, two segments at least; and on a
+    /// full store, the segment that is being written. They spare needed records ([`Engine::set_needed_from`]) until their results are
+    /// copied.
     pub fn set_retain_floor(&mut self, range: RangeId, floor: Version) {
         let Ok(at) = self.range_at(range) else { return };
         let range = &mut self.ranges[at];
-        range.retain_floor = Some(floor);
+        if range.retain_floor.replace(floor).is_none_or(|former| former < floor) {
+            range.result_copies.kept.retain(|copy| copy.record.version > floor);
+        }
         range.drop_retained_through(floor);
         self.release_held(at);
     }
 
     /// Keeps a range's records from this version on, also above the number of [`Engine::set_retained_max`]: their
-    /// results may be requested again after a restart. [`crate::Options::retained_records_max`] takes precedence, and so do the
-    /// other bounds once [`Engine::copy_results`] has copied the results.
+    /// results may be requested again after a restart. The bounds take precedence once [`Engine::copy_results`] has copied the
+    /// results, and twice [`crate::Options::retained_records_max`] in any case.
     pub fn set_needed_from(&mut self, range: RangeId, oldest: Option<Version>) {
         if let Ok(at) = self.range_at(range) {
             self.ranges[at].needed_from = oldest;

@@ -2,47 +2,108 @@
 //!
 //! A result is open until its session acknowledges it, and a session may stay silent for ever. Where a bound gives up the
 //! log that a range retains, the open results in it are copied to the survivors' stream first, results of a transfer included.
-//! Copies are copied again once their segment is half dead.
+//! Copies are copied again where they keep a segment with much more than them to free.
 use super::Engine;
 use super::segments::RETRY_MS;
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
 use crate::format::segment::StreamKind;
-use crate::range::{RangeState, Retained, UnsyncedCopies};
+use crate::range::{RangeState, ResultCopy, Retained, UnsyncedCopies};
 use core::ops::Range;
 use fawn_flash::Device;
 use fawn_types::{ClientTag, RangeId, Version};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Maximum bytes of results in one call, with the one that exceeds it.
+const COPY_BYTES: usize = 1 << 20;
+
+/// A result that may still be requested, by the record that has it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct OpenResult {
+    version: Version,
+    session: u64,
+    seq: u64,
+}
+
+impl OpenResult {
+    /// The result of the operation with this tag, in a record of this version.
+    #[must_use]
+    pub const fn new(version: Version, tag: ClientTag) -> Self {
+        Self { version, session: tag.session, seq: tag.seq }
+    }
+
+    const fn tag(self) -> ClientTag {
+        ClientTag { session: self.session, seq: self.seq }
+    }
+}
+
+/// The open results of a range, and their encoding.
+struct OpenResults<'a, F> {
+    /// In ascending order. Records of a merged range may have one version.
+    open: &'a [OpenResult],
+    put_result: F,
+    left_bytes: usize,
+}
+
+impl<'a, F> OpenResults<'a, F> {
+    fn of_version(&self, version: Version) -> &'a [OpenResult] {
+        let from = self.open.partition_point(|open| open.version < version);
+        let of_version = self.open[from..].partition_point(|open| open.version == version);
+        &self.open[from..from + of_version]
+    }
+
+    /// The open results that this is a copy of: without its tag, all of its version.
+    fn of_copy(&self, copy: &ResultCopy) -> impl Iterator<Item = OpenResult> + use<'a, F> {
+        let tag = copy.tag;
+        self.of_version(copy.record.version).iter().copied().filter(move |open| !tag.is_some() || open.tag() == tag)
+    }
+}
+
+/// Open results that are to be copied.
+#[derive(Clone, Copy)]
+struct DueResults {
+    /// They are in segments before this sequence number.
+    before: u64,
+    /// The newest of these records of the range's history.
+    through: Version,
+    /// The segments are to be given up. Otherwise only the number of records is too large.
+    is_given_up: bool,
+}
+
+impl DueResults {
+    /// An opening takes survivors for committed.
+    fn is_durable(&self, range: &RangeState) -> bool {
+        self.through <= range.durably_committed()
+    }
+}
 
 impl<D: Device> Engine<D> {
     /// Whether [`Engine::copy_results`] is to be called, because open results keep log that is to be given up.
     pub fn must_copy_results(&self, range: RangeId) -> bool {
-        let Ok(at) = self.range_at(range) else { return false };
-        let range = &self.ranges[at];
-        let Some(before) = range.result_copies.due_before else { return false };
-        let is_waiting = range.result_copies.unsynced.is_some() || self.now.mono < range.result_copies.copy_at;
-        // An opening takes survivors for committed.
-        let is_durable = is_durable_before(range, before);
-        !is_waiting && is_durable && range.copy.is_none() && self.check_writable().is_ok()
+        self.range_at(range).is_ok_and(|at| self.copyable_results(at).is_some())
     }
 
-    /// Copies the open results of one segment that is to be given up, which goes once the copies are synced. `open` returns
-    /// the tag of the operation whose record has this version, and appends its result, if that may still be requested.
+    /// Copies the open results of one segment that is to be given up, which goes once the copies are synced. `open` has all results
+    /// that may still be requested, in ascending order, and `put_result` appends one of them.
     ///
     /// One segment at a time: a full store has space for these copies, and gets more with the segment.
-    pub fn copy_results(&mut self, range: RangeId, mut open: impl FnMut(Version, &mut Vec<u8>) -> Option<ClientTag>) {
-        if !self.must_copy_results(range) {
-            return;
-        }
+    pub fn copy_results(
+        &mut self,
+        range: RangeId,
+        open: &[OpenResult],
+        put_result: impl FnMut(ClientTag, &mut Vec<u8>),
+    ) {
+        debug_assert!(open.is_sorted(), "open results are searched by version");
         let Ok(at) = self.range_at(range) else { return };
-        let Some(before) = self.ranges[at].result_copies.due_before else { return };
-        self.forget_closed(at, &mut open);
-        let copied = match self.due_copies(at, before) {
-            Some(due) => self.copy_again(at, due, &mut open),
-            None => self.copy_originals(at, before, &mut open),
+        let Some(due) = self.copyable_results(at) else { return };
+        let mut open = OpenResults { open, put_result, left_bytes: COPY_BYTES };
+        self.forget_closed(at, &open);
+        let copied = match self.due_copies(at, due.before) {
+            Some(copies) => self.copy_again(at, copies, &mut open),
+            None => self.copy_originals(at, due, &mut open),
         };
-        if copied.is_err() {
-            // The copies so far count at the next attempt.
+        // The copies so far count at the next attempt, which follows at once if there are too many for one.
+        if copied.is_err() && open.left_bytes > 0 {
             self.ranges[at].result_copies.copy_at = self.now.mono.plus_ms(RETRY_MS);
         }
         self.sync_for_waiting();
@@ -50,14 +111,44 @@ impl<D: Device> Engine<D> {
         self.device.kick();
     }
 
-    /// Forgets the copies of results that are not open any more.
-    fn forget_closed(&mut self, at: usize, open: &mut impl FnMut(Version, &mut Vec<u8>) -> Option<ClientTag>) {
-        let (kept, mut result) = (&mut self.ranges[at].result_copies.kept, Vec::new());
-        let count = kept.len();
-        kept.retain(|copy| {
-            result.clear();
-            open(copy.version, &mut result).is_some()
+    /// The results of the range that are to be copied now.
+    fn copyable_results(&self, at: usize) -> Option<DueResults> {
+        let range = &self.ranges[at];
+        let copies = &range.result_copies;
+        if copies.unsynced.is_some() || self.now.mono < copies.copy_at || range.copy.is_some() {
+            return None;
+        }
+        // The copies of a victim have the space first, then those of one range at a time: cleaning has reckoned with it.
+        let is_space_taken = self.full && (self.cleaner.is_cleaning() || self.result_copies_wait_for_sync());
+        let is_ready = |due: &DueResults| due.is_durable(range) && !(due.is_given_up && is_space_taken);
+        self.due_results(at).find(is_ready).filter(|_| self.check_writable().is_ok())
+    }
+
+    /// The results of the range that a bound is about to give up: of log, and of a number of records.
+    fn due_results(&self, at: usize) -> impl Iterator<Item = DueResults> + use<D> {
+        let range = &self.ranges[at];
+        let of_log = range.result_copies.due_before.map(|before| {
+            let through = newest_retained(range, before, Version::from_u64(u64::MAX)).unwrap_or(Version::ZERO);
+            DueResults { before, through, is_given_up: true }
         });
+        let of_number = range.results_beyond_bound(self.retained_share).map(|(last, through)| DueResults {
+            before: last.sequence + 1,
+            through,
+            is_given_up: false,
+        });
+        of_log.into_iter().chain(of_number)
+    }
+
+    /// Whether results that are to be copied are not durably committed yet.
+    pub(super) fn results_wait_for_mark(&self) -> bool {
+        (0..self.ranges.len()).any(|at| self.due_results(at).any(|due| !due.is_durable(&self.ranges[at])))
+    }
+
+    /// Forgets the copies of results that are not open any more.
+    fn forget_closed<F>(&mut self, at: usize, open: &OpenResults<'_, F>) {
+        let kept = &mut self.ranges[at].result_copies.kept;
+        let count = kept.len();
+        kept.retain(|copy| open.of_copy(copy).next().is_some());
         if kept.len() < count {
             self.release_held(at);
             self.cleaner.note_change();
@@ -65,37 +156,40 @@ impl<D: Device> Engine<D> {
     }
 
     /// Copies what is open of these copies, which are all of one segment.
-    fn copy_again(
+    fn copy_again<F: FnMut(ClientTag, &mut Vec<u8>)>(
         &mut self,
         at: usize,
         due: Range<usize>,
-        open: &mut impl FnMut(Version, &mut Vec<u8>) -> Option<ClientTag>,
+        open: &mut OpenResults<'_, F>,
     ) -> Result<(), EngineError> {
         let kept = &self.ranges[at].result_copies.kept;
-        let mut later: BTreeSet<Version> = kept.range(due.end..).map(|copy| copy.version).collect();
-        let versions: Vec<Version> = kept.range(due.clone()).map(|copy| copy.version).collect();
-        for version in versions {
-            if later.insert(version) {
-                self.copy_result(at, version, open)?;
+        let mut later: BTreeSet<OpenResult> = kept.range(due.end..).map(ResultCopy::result).collect();
+        let results: Vec<OpenResult> = kept.range(due.clone()).flat_map(|copy| open.of_copy(copy)).collect();
+        for result in results {
+            if later.insert(result) {
+                self.copy_result(at, result, open)?;
             }
         }
         let end = self.survivors_end();
         let copies = &mut self.ranges[at].result_copies;
         let replaced = copies.kept.drain(due).collect();
-        copies.unsynced = Some(UnsyncedCopies { before: 0, below: copies.copied_below, end, replaced });
+        let below = copies.copied_below;
+        copies.unsynced = Some(UnsyncedCopies { before: 0, below, is_given_up: false, end, replaced });
         Ok(())
     }
 
-    /// Copies open results of the foreground's segments before this sequence number, up to the end of the first segment with one.
-    fn copy_originals(
+    /// Copies open results of these records of the foreground, up to the end of the first segment with one.
+    fn copy_originals<F: FnMut(ClientTag, &mut Vec<u8>)>(
         &mut self,
         at: usize,
-        before: u64,
-        open: &mut impl FnMut(Version, &mut Vec<u8>) -> Option<ClientTag>,
+        due: DueResults,
+        open: &mut OpenResults<'_, F>,
     ) -> Result<(), EngineError> {
+        let DueResults { before, through, is_given_up } = due;
         let RangeState { copied_results, retained, result_copies, .. } = &self.ranges[at];
-        let mut copied: BTreeSet<Version> = result_copies.kept.iter().map(|copy| copy.version).collect();
-        let originals = copied_results.iter().chain(retained).filter(|kept| kept.sequence < before);
+        let mut copied: BTreeSet<OpenResult> = result_copies.kept.iter().map(ResultCopy::result).collect();
+        let of_history = retained.iter().take_while(|kept| kept.version <= through);
+        let originals = copied_results.iter().chain(of_history).filter(|kept| kept.sequence < before);
         let mut originals: Vec<(u64, Version)> = originals.map(|kept| (kept.sequence, kept.version)).collect();
         originals.sort_by_key(|(sequence, _)| *sequence);
         let (mut last, mut copied_to) = (None, before);
@@ -104,49 +198,60 @@ impl<D: Device> Engine<D> {
                 copied_to = sequence;
                 break;
             }
-            if copied.insert(version) && self.copy_result(at, version, open)? {
-                last = Some(sequence);
+            for &result in open.of_version(version) {
+                if copied.insert(result) {
+                    self.copy_result(at, result, open)?;
+                    last = Some(sequence);
+                }
             }
         }
         let end = self.survivors_end();
         let range = &mut self.ranges[at];
-        let below = match newest_retained_before(range, copied_to) {
+        let below = match newest_retained(range, copied_to, through) {
             Some(newest) => Version::from_u64(newest.as_u64() + 1),
             None => range.result_copies.copied_below,
         };
-        range.result_copies.due_before = (copied_to < before).then_some(before);
-        range.result_copies.unsynced =
-            Some(UnsyncedCopies { before: copied_to, below, end, replaced: VecDeque::new() });
+        let copies = &mut range.result_copies;
+        if is_given_up {
+            copies.due_before = (copied_to < before).then_some(before);
+        }
+        let replaced = VecDeque::new();
+        copies.unsynced = Some(UnsyncedCopies { before: copied_to, below, is_given_up, end, replaced });
         Ok(())
     }
 
-    /// Copies the result of this record if it is open. Returns whether it is.
-    fn copy_result(
+    fn copy_result<F: FnMut(ClientTag, &mut Vec<u8>)>(
         &mut self,
         at: usize,
-        version: Version,
-        open: &mut impl FnMut(Version, &mut Vec<u8>) -> Option<ClientTag>,
-    ) -> Result<bool, EngineError> {
-        let mut result = Vec::new();
-        let Some(tag) = open(version, &mut result) else { return Ok(false) };
-        let record = RecordRef { tag, result: &result, ..RecordRef::bare(RecordKind::Result, version, &[]) };
+        result: OpenResult,
+        open: &mut OpenResults<'_, F>,
+    ) -> Result<(), EngineError> {
+        if open.left_bytes == 0 {
+            return Err(EngineError::Overloaded);
+        }
+        let (version, tag, mut bytes) = (result.version, result.tag(), Vec::new());
+        (open.put_result)(tag, &mut bytes);
+        let record = RecordRef { tag, result: &bytes, ..RecordRef::bare(RecordKind::Result, version, &[]) };
         let number = self.ranges[at].number;
         let (pointer, len_bytes) = self.append_survivor(at, number, &record, RecordKind::Result)?;
+        open.left_bytes = open.left_bytes.saturating_sub(len_bytes as usize);
         let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
-        self.ranges[at].result_copies.kept.push_back(Retained { version, pointer, len_bytes, sequence });
-        Ok(true)
+        let record = Retained { version, pointer, len_bytes, sequence };
+        self.ranges[at].result_copies.kept.push_back(ResultCopy { record, tag });
+        Ok(())
     }
 
-    /// The range's copies in the oldest segment before this sequence number that is at least half dead without them. On a full
-    /// store, others would be copied for ever without a gain.
+    /// The range's copies in the oldest segment before this sequence number that is worth it: without the copies of all ranges there
+    /// is twice as much to free as they have, and enough for cleaning. Others would be copied for ever without a gain.
     fn due_copies(&self, at: usize, before: u64) -> Option<Range<usize>> {
         let kept = &self.ranges[at].result_copies.kept;
         let mut from = 0;
-        while let Some(first) = kept.get(from).filter(|first| first.sequence < before) {
-            let to = from + kept.range(from..).take_while(|copy| copy.sequence == first.sequence).count();
+        while let Some(first) = kept.get(from).map(|first| first.record).filter(|first| first.sequence < before) {
+            let to = kept.partition_point(|copy| copy.record.sequence <= first.sequence);
             let segment = self.segments.expect(self.segments.slot_and_offset(first.pointer).0);
-            let copies_bytes: u64 = kept.range(from..to).map(|copy| u64::from(copy.len_bytes)).sum();
-            if segment.sealed && (segment.live_bytes() + copies_bytes) * 2 <= u64::from(segment.end) {
+            let copied_bytes = self.result_copies_bytes(first.sequence);
+            let dead_bytes = segment.dead_bytes(self.kept_tombstone_bytes(segment)).saturating_sub(copied_bytes);
+            if segment.sealed && dead_bytes >= (2 * copied_bytes).max(u64::from(self.options.segment_bytes) / 20) {
                 return Some(from..to);
             }
             from = to;
@@ -154,20 +259,28 @@ impl<D: Device> Engine<D> {
         None
     }
 
+    /// Bytes of the copies that ranges keep in this segment. Heirs of one range keep the same copies.
+    fn result_copies_bytes(&self, sequence: u64) -> u64 {
+        let kept = self.ranges.iter().flat_map(|range| range.result_copies.kept_in(sequence));
+        let lengths: BTreeMap<_, _> = kept.map(|copy| (copy.record.pointer, copy.record.len_bytes)).collect();
+        lengths.into_values().map(u64::from).sum()
+    }
+
     /// Notes that results of the range are to be copied if they keep segments before this sequence number that are to be given up.
     /// Returns whether copies that free space are to be made, which is new, or in progress.
     pub(super) fn note_due_results(&mut self, at: usize, before: u64) -> bool {
-        let has_due_copies = self.due_copies(at, before).is_some();
         let range = &mut self.ranges[at];
         let is_before = |kept: Option<&Retained>| kept.is_some_and(|kept| kept.sequence < before);
         let has_originals = is_before(range.copied_results.front()) || is_before(range.retained.front());
         // Other copies may be of results that are not open any more.
-        if !has_originals && !is_before(range.result_copies.kept.front()) {
+        if !has_originals && !is_before(range.result_copies.kept.front().map(|copy| &copy.record)) {
             return false;
         }
-        let former = range.result_copies.due_before.replace(before);
+        let former = range.result_copies.due_before;
         let is_new = former.is_none_or(|former| former < before);
-        (is_new && (has_originals || has_due_copies)) || range.result_copies.unsynced.is_some()
+        range.result_copies.due_before = former.max(Some(before));
+        let is_in_progress = range.result_copies.unsynced.is_some();
+        is_in_progress || is_new && (has_originals || self.due_copies(at, before).is_some())
     }
 
     /// Whether the originals of copies stay until these are synced.
@@ -179,42 +292,40 @@ impl<D: Device> Engine<D> {
     pub(super) fn tend_result_copies(&mut self) {
         let synced = self.streams[StreamKind::Survivors].flush.synced;
         for at in 0..self.ranges.len() {
-            let range = &mut self.ranges[at];
-            if range.result_copies.due_before.is_some_and(|before| !is_durable_before(range, before)) {
+            let is_unmarked = |due: DueResults| due.through > self.ranges[at].marks.appended;
+            if self.ranges[at].needs_marks() && self.due_results(at).any(is_unmarked) {
                 // On a full store nothing else writes one.
-                range.marks.is_wanted = true;
+                self.ranges[at].marks.is_wanted = true;
             }
-            let Some(UnsyncedCopies { before, below, .. }) =
+            let range = &mut self.ranges[at];
+            let Some(UnsyncedCopies { before, below, is_given_up, .. }) =
                 range.result_copies.unsynced.take_if(|unsynced| unsynced.end <= synced)
             else {
                 continue;
             };
             range.result_copies.copied_below = below;
             while range.copied_results.pop_front_if(|result| result.sequence < before).is_some() {}
-            range.drop_retained_before(before);
+            if is_given_up {
+                range.drop_retained_before(before);
+            }
             self.release_held(at);
             self.cleaner.note_change();
         }
     }
 
     /// The copies that these ranges keep, in the order of the stream.
-    pub(super) fn result_copies_of(&self, ranges: &[usize]) -> VecDeque<Retained> {
+    pub(super) fn result_copies_of(&self, ranges: &[usize]) -> VecDeque<ResultCopy> {
         let copies = ranges.iter().map(|&at| &self.ranges[at].result_copies);
         let replaced = copies.clone().filter_map(|copies| copies.unsynced.as_ref()).flat_map(|copies| &copies.replaced);
-        let mut kept: Vec<Retained> = copies.flat_map(|copies| &copies.kept).chain(replaced).copied().collect();
-        kept.sort_by_key(|copy| (copy.sequence, copy.pointer));
-        kept.dedup_by_key(|copy| (copy.sequence, copy.pointer));
+        let mut kept: Vec<ResultCopy> = copies.flat_map(|copies| &copies.kept).chain(replaced).copied().collect();
+        kept.sort_by_key(|copy| (copy.record.sequence, copy.record.pointer));
+        kept.dedup_by_key(|copy| (copy.record.sequence, copy.record.pointer));
         kept.into()
     }
 }
 
-/// The newest committed record that the range retains in segments before this sequence number.
-fn newest_retained_before(range: &RangeState, before: u64) -> Option<Version> {
-    let count = range.retained.partition_point(|kept| kept.sequence < before);
+/// The newest committed record, up to this version, that the range retains in segments before this sequence number.
+fn newest_retained(range: &RangeState, before: u64, through: Version) -> Option<Version> {
+    let count = range.retained.partition_point(|kept| kept.sequence < before && kept.version <= through);
     count.checked_sub(1).map(|last| range.retained[last].version)
-}
-
-/// Whether all that the range retains in segments before this sequence number is durably committed.
-fn is_durable_before(range: &RangeState, before: u64) -> bool {
-    newest_retained_before(range, before).is_none_or(|newest| newest <= range.durably_committed())
 }

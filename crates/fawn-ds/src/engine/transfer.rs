@@ -285,7 +285,7 @@ impl<D: Device> Engine<D> {
         let (mut next, mut bytes) = (from, 0);
         while bytes < bytes_max {
             let RangeState { copied_results, result_copies, .. } = &self.ranges[at];
-            let copy = |next: usize| result_copies.kept.get(next - copied_results.len());
+            let copy = |next: usize| Some(&result_copies.kept.get(next - copied_results.len())?.record);
             let Some(kept) = copied_results.get(next).or_else(|| copy(next)).copied() else { break };
             match self.probe(at, kept.pointer, Expected::Any)? {
                 Probe::Match(hit) => self.visit(&hit, &mut visit)?,

@@ -17,10 +17,10 @@ use crate::format::{Expiries, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use crate::index::{Index, IndexImageError, Pointer};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment, SegmentTable};
-use crate::range::Retained;
+use crate::range::{RangeState, ResultCopy, Retained};
 use core::cmp::Ordering;
 use fawn_flash::{AlignedBuf, Device, FileId, IoClass};
-use fawn_types::Version;
+use fawn_types::{ClientTag, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
@@ -356,7 +356,7 @@ impl<D: Device> IndexBuilder<'_, D> {
         tentative.cleared = listed.max(image.cleared);
         tentative.committed = image.committed;
         let segments = &self.engine.segments;
-        let retained_max = self.engine.retained_share;
+        let records_max = self.engine.retained_share;
         let is_listed = |kept: &&RecordImage| {
             let segment = segments.get(segments.slot_and_offset(kept.pointer).0);
             segment.is_some_and(|segment| segment.sequence == kept.sequence)
@@ -383,10 +383,10 @@ impl<D: Device> IndexBuilder<'_, D> {
             segment.is_some_and(|segment| segment.stream == StreamKind::Survivors)
         };
         range.copied_results = results.clone().filter(|kept| !is_survivor(kept)).map(retained_of).collect();
-        range.result_copies.kept = results.filter(is_survivor).map(retained_of).collect();
-        range.bound_retained(retained_max, retained_max);
-        range.bound_copied_results(retained_max);
-        range.bound_result_copies(retained_max);
+        let copy_of = |kept: &RecordImage| ResultCopy { record: retained_of(kept), tag: ClientTag::NONE };
+        range.result_copies.kept = results.filter(is_survivor).map(copy_of).collect();
+        range.bound_retained(RangeState::needed_max(records_max), records_max);
+        range.bound_copied_results(records_max);
     }
 
     fn take_segment(&mut self, image: &SegmentImage, voided: &[usize]) {

@@ -4,7 +4,7 @@ use super::deferred::DeferredRecords;
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest::{Ancestor, ManifestRange, RangeBeginning, SoleEpochs};
-use crate::format::record::{RecordKind, Stored};
+use crate::format::record::{RecordKind, RecordRef, Stored};
 use crate::format::scan::AHEAD_MAX;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, Watermark};
@@ -12,7 +12,7 @@ use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::log::segments::RangeShare;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
-use crate::range::{PendingKind, PendingRecord, Retained};
+use crate::range::{PendingKind, PendingRecord, RangeState, ResultCopy, Retained};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Version};
 use hashbrown::HashMap;
@@ -258,6 +258,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if stream == StreamKind::Foreground && !self.elders[at].is_empty() && !is_in_image {
             self.end_histories(at);
         }
+        if stream == StreamKind::Survivors && kind == RecordKind::Result {
+            return self.result_copy(at, stored, slot, offset);
+        }
         let owner = match kind {
             RecordKind::CommitMark => return self.mark(at, version, slot),
             RecordKind::Rollback => return self.roll_back(at, version, (slot, offset)),
@@ -284,9 +287,6 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             if (Watermark { sequence, offset }) < self.from[StreamKind::Survivors] && !is_trace {
                 return self.note_survivors(owner, version);
             }
-            if kind == RecordKind::Result {
-                return self.result_copy(at, &entry, sequence);
-            }
             if is_retired && version <= self.tentative[at].cleared {
                 return;
             }
@@ -298,6 +298,12 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             }
             return self.copied(owner, &entry, sequence);
         }
+        self.historic(at, entry);
+    }
+
+    /// Applies a record of the range's history, now or once it proves to be committed.
+    fn historic(&mut self, at: usize, entry: ScannedEntry) {
+        let version = entry.version;
         let progress = &mut self.engine.ranges[at].progress;
         progress.appended = progress.appended.max(version);
         if self.tentative[at].sole.is_some_and(|sole| sole.covers(version)) {
@@ -353,15 +359,26 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    /// Keeps a copied result. A clear does not concern it. A retired range gives its results to all heirs.
-    fn result_copy(&mut self, at: usize, entry: &ScannedEntry, sequence: u64) {
-        let &ScannedEntry { version, pointer, len_bytes, .. } = entry;
+    /// Keeps a copied result, which a clear does not concern. It has no key: a retired range gives its results to all heirs,
+    /// whether one of them has the first keys or not.
+    fn result_copy(&mut self, at: usize, stored: &Stored<'_>, slot: u32, offset: u32) {
+        let RecordRef { version, tag, .. } = stored.record;
+        let segment = self.engine.segments.expect(slot);
+        let (sequence, len_bytes) = (segment.sequence, stored.encoded_len as u32);
+        let is_retired = self.engine.ranges[at].id.is_none();
+        if !is_retired {
+            // The heirs of a retired range have parts of their own in the segments of what they keep.
+            self.engine.enter_segment(at, slot, version, RecordKind::Result);
+        }
+        if (Watermark { sequence, offset }) < self.from[StreamKind::Survivors] {
+            return self.note_survivors(at, version);
+        }
         self.note_survivor(at, version);
-        let retained_max = self.engine.retained_share;
+        let record = Retained { version, pointer: self.engine.segments.pointer(slot, offset), len_bytes, sequence };
         let range = &mut self.engine.ranges[at];
         // In a sole epoch no operation has a tag.
         if range.retain_floor.is_some() {
-            range.keep_result_copy(Retained { version, pointer, len_bytes, sequence }, retained_max);
+            range.result_copies.kept.push_back(ResultCopy { record, tag });
         }
     }
 
@@ -449,7 +466,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let &ScannedEntry { version, pointer, len_bytes, .. } = entry;
         let (slot, _) = self.engine.segments.slot_and_offset(pointer);
         let sequence = self.engine.segments.expect(slot).sequence;
-        let retained_max = self.engine.retained_share;
+        let records_max = self.engine.retained_share;
         let range = &self.engine.ranges[at];
         let last = range.retained.back().map_or(range.complete_above, |kept| kept.version);
         self.close_gap(at, sequence, version, last);
@@ -459,7 +476,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             // A checkpoint knows that these are not needed: their segments may be dropped.
             Some(_) if version <= range.complete_above => {}
             Some(floor) => {
-                range.retain(Retained { version, pointer, len_bytes, sequence }, floor, retained_max, retained_max)
+                let retained_max = RangeState::needed_max(records_max);
+                range.retain(Retained { version, pointer, len_bytes, sequence }, floor, retained_max, records_max);
             }
             None => range.complete_above = version,
         }
@@ -565,6 +583,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             for entry in records {
                 self.pend(at, &entry);
             }
+            self.engine.ranges[at].result_copies.drop_older_copies();
             let is_behind_gap = self.tentative[at].gap_before.is_some();
             let range = &mut self.engine.ranges[at];
             let last = range.retained.back().map_or(range.complete_above, |kept| kept.version);

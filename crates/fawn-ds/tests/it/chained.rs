@@ -356,7 +356,8 @@ fn fewer_records_are_kept_to_send_again_from_then_on_and_never_more_than_the_opt
     assert_eq!(node.engine.replay_floor(RANGE), version(1, 40));
 }
 
-/// A result that may be requested again outlives the bound on what is sent again, but not that of the options.
+/// A result that may be requested again outlives the bound on what is sent again, but not twice that of the options. Nothing copies
+/// it here.
 #[test]
 fn needed_records_are_kept_beyond_the_lowered_number() {
     let disk = SimDisk::new(SimOptions::default());
@@ -375,8 +376,9 @@ fn needed_records_are_kept_beyond_the_lowered_number() {
     };
     write(8, None, 3);
     write(20, Some(6), 5);
-    write(30, Some(6), 10);
-    write(31, None, 26);
+    write(45, Some(6), 5);
+    write(50, Some(6), 10);
+    write(51, None, 46);
 }
 
 /// A restart replays all that the log keeps: one read per record would take seconds.

@@ -1,7 +1,7 @@
 //! Open results: they are kept for retries, and not the log behind them.
 
 use crate::support::{RANGE, TestNode, small};
-use fawn_ds::internals::{EngineError, KeepReason, Options, RecordRef, Replay, TransferredResults};
+use fawn_ds::internals::{EngineError, KeepReason, OpenResult, Options, RecordRef, Replay, TransferredResults};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{ClientTag, Durability, Epoch, Now, Version};
@@ -13,8 +13,9 @@ const SESSION: u64 = 9;
 struct Member {
     node: TestNode,
     open: BTreeMap<Version, (ClientTag, Vec<u8>)>,
-    /// Copies that were asked for.
+    /// Copies that were asked for, and the most that were in one call.
     copies: usize,
+    copies_at_once: usize,
 }
 
 fn of_capacity(segments: u64, durability: Durability) -> Options {
@@ -25,7 +26,7 @@ impl Member {
     fn open(disk: &SimDisk, options: Options, now: Now) -> Self {
         let mut node = TestNode::open_in_chain(disk, options, now).unwrap();
         node.engine.set_retain_floor(RANGE, Version::ZERO);
-        Self { node, open: BTreeMap::new(), copies: 0 }
+        Self { node, open: BTreeMap::new(), copies: 0, copies_at_once: 0 }
     }
 
     /// As after a crash or a close: the host learns from the store which results there are.
@@ -82,7 +83,7 @@ impl Member {
         let key = key.to_be_bytes();
         let mut record = RecordRef::put(version, &key, value);
         if !result.is_empty() {
-            (record.tag, record.result) = (ClientTag { session: SESSION, seq: version.seq() }, result);
+            (record.tag, record.result) = (ClientTag { session: SESSION, seq: version.as_u64() }, result);
             self.open.insert(version, (record.tag, result.to_vec()));
         }
         let since = self.node.now;
@@ -105,13 +106,15 @@ impl Member {
         self.node.turn();
         self.node.now = self.node.now.plus_ms(5);
         if self.node.engine.must_copy_results(RANGE) {
-            let Self { node, open, copies } = self;
-            node.engine.copy_results(RANGE, |version, result| {
-                let (tag, bytes) = open.get(&version)?;
+            let former = self.copies;
+            let Self { node, open, copies, .. } = self;
+            let results: Vec<OpenResult> = open.iter().map(|(&at, (tag, _))| OpenResult::new(at, *tag)).collect();
+            node.engine.copy_results(RANGE, &results, |tag, result| {
                 *copies += 1;
+                let (_, bytes) = open.values().find(|(found, _)| *found == tag).unwrap();
                 result.extend_from_slice(bytes);
-                Some(*tag)
             });
+            self.copies_at_once = self.copies_at_once.max(self.copies - former);
         }
     }
 
@@ -144,7 +147,7 @@ fn open_results_do_not_keep_the_log() {
         }
         member.node.engine.close().unwrap();
         let node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
-        let member = Member { node, open: member.open, copies: 0 }.open_again(&disk, options());
+        let member = Member { node, open: member.open, copies: 0, copies_at_once: 0 }.open_again(&disk, options());
         assert_eq!(member.open.len(), 2);
     }
 }
@@ -168,6 +171,118 @@ fn copies_go_with_the_acknowledgement() {
         member.write(i % 5, &[7; 1_500], b"");
     }
     assert_eq!((kept(&member), member.copies), (None, copies), "{:?}", member.node.engine.segments_kept());
+}
+
+/// A bound on the number of retained records gives up the log long before a bound on its bytes does.
+#[test]
+fn open_results_are_copied_before_too_many_records_are_retained() {
+    for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let options = || Options { retained_records_max: 300, ..of_capacity(40, durability) };
+        let mut member = Member::open(&disk, options(), Now::at(1));
+        member.write(0, &[7; 100], b"the first result");
+        for i in 0..900 {
+            member.write(i % 5, &[7; 100], b"");
+            assert!(member.retained() <= 600, "{} records are retained", member.retained());
+        }
+        assert!((1..=10).contains(&member.copies), "{durability:?}: {} copies", member.copies);
+        assert!(member.retained() >= 200, "only needed records go: {} are retained", member.retained());
+        disk.crash(1);
+        let member = member.open_again(&disk, options());
+        assert_eq!(member.open.len(), 1, "{durability:?}");
+    }
+}
+
+/// An opening finds copies of results that were acknowledged since, newer than those of sessions that stay silent.
+#[test]
+fn copies_of_results_outlive_many_newer_ones() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = || Options {
+        retained_records_max: 40,
+        checkpoint_log_bytes_min: u64::MAX,
+        ..of_capacity(40, Durability::Sync)
+    };
+    let mut member = Member::open(&disk, options(), Now::at(1));
+    let silent = member.write(0, &[7; 100], b"the first result");
+    for i in 0..60 {
+        let closed = member.write(1_000 + i, &[7; 1_500], b"acknowledged");
+        let copies = member.copies;
+        for i in 0..400 {
+            member.write(i % 5, &[7; 100], b"");
+            if member.copies > copies {
+                break;
+            }
+        }
+        assert!(member.copies > copies, "no copy of {i}");
+        for i in 0..10 {
+            member.write(2_000 + i, &[7; 1_500], b"");
+        }
+        member.open.remove(&closed);
+    }
+    disk.crash(1);
+    let member = member.open_again(&disk, options());
+    assert!(member.open.contains_key(&silent));
+}
+
+/// In this mode only sealed segments are synced, and a full store seals none. Nothing but what one open result retains is dead.
+#[test]
+fn an_open_result_before_the_active_segment_does_not_fill_a_store_in_memory_mode() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut member = Member::open(&disk, of_capacity(8, Durability::Memory), Now::at(1));
+    for i in 0..180 {
+        member.write(100 + i, &[7; 1_500], b"");
+    }
+    member.write(0, &[7; 1_500], b"a result");
+    for i in 0..40 {
+        member.write(i % 5, &[7; 1_500], b"");
+    }
+    for i in 0..20 {
+        member.write(10_000 + i, &[7; 1_500], b"");
+    }
+    assert_eq!(member.copies, 1);
+}
+
+/// An iteration of a node takes no longer for them than for other work.
+#[test]
+fn many_open_results_of_one_segment_are_copied_in_parts() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = || Options {
+        memory_bytes: 256 << 20,
+        segment_bytes: 4 << 20,
+        retained_records_max: 400,
+        ..small(Durability::Sync)
+    };
+    let mut member = Member::open(&disk, options(), Now::at(1));
+    for i in 0..300 {
+        member.write(i, &[7; 10], &[i as u8; 9_000]);
+    }
+    for i in 0..600 {
+        member.write(i, &[7; 10], b"");
+    }
+    // Some are asked for again, once the write buffer has room.
+    assert!((300..=350).contains(&member.copies), "{} copies", member.copies);
+    assert!((1..=117).contains(&member.copies_at_once), "{} copies at once", member.copies_at_once);
+    disk.crash(1);
+    let member = member.open_again(&disk, options());
+    assert_eq!(member.open.len(), 300);
+}
+
+/// A floor says that older results are needed no more, too.
+#[test]
+fn copies_go_with_the_retain_floor() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut member = Member::open(&disk, of_capacity(16, Durability::Sync), Now::at(1));
+    let mut newest = Version::ZERO;
+    for i in 0..20 {
+        newest = member.write(i, &[7; 100], &[i as u8; 9_000]);
+    }
+    for i in 0..300 {
+        member.write(i % 5, &[7; 1_500], b"");
+    }
+    let kept = |member: &Member| member.node.engine.segments_kept().get(&KeepReason::CopiedResult).copied();
+    assert!(kept(&member) > Some(0), "{:?}", member.node.engine.segments_kept());
+    member.node.engine.set_retain_floor(RANGE, newest);
+    assert_eq!(kept(&member), None, "{:?}", member.node.engine.segments_kept());
 }
 
 /// The originals stay until the copies are synced, whatever a crash leaves of these.
@@ -198,7 +313,7 @@ fn open_results_survive_crashes_at_any_time() {
                 let open = member.open;
                 member.node.engine.close().unwrap();
                 let node = TestNode::open_in_chain(&disk, options(), member.node.now).unwrap();
-                member = Member { node, open, copies: 0 }.open_again(&disk, options());
+                member = Member { node, open, copies: 0, copies_at_once: 0 }.open_again(&disk, options());
                 continue;
             }
             let synced = member.node.engine.progress(RANGE).synced;

@@ -2,7 +2,7 @@
 use crate::checkpoint_in_progress::{begin, end, filled};
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, small};
-use fawn_ds::internals::{KeepReason, Options, TransferredResults};
+use fawn_ds::internals::{KeepReason, OpenResult, Options, TransferredResults};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{ClientTag, Durability, KeyRange, RangeId, RingKey, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,38 +114,148 @@ fn both_parts_of_a_split_keep_the_results() {
     }
 }
 
+/// Writes tagged operations to the range that has their keys. Returns their results, which are open.
+fn write_open(harness: &mut RangeHarness, seqs: impl IntoIterator<Item = u64>) -> Vec<OpenResult> {
+    let mut open = Vec::new();
+    for seq in seqs {
+        write_tagged(harness, seq..=seq);
+        let range = harness.range_of(&key(seq)).unwrap();
+        open.push(OpenResult::new(harness.engine.progress(range).appended, ClientTag { session: 9, seq }));
+    }
+    open.sort_unstable();
+    open
+}
+
+/// Copies what the range is to copy. Returns the number of copies.
+fn copy_open(harness: &mut RangeHarness, id: u32, open: &[OpenResult], result_of: fn(u64) -> Vec<u8>) -> usize {
+    let mut copies = 0;
+    harness.engine.copy_results(RangeId(id), open, |tag, result| {
+        result.extend_from_slice(&result_of(tag.seq));
+        copies += 1;
+    });
+    copies
+}
+
+/// Copies the open results of a range, until nothing is due.
+fn copy_all_open(harness: &mut RangeHarness, id: u32, open: &[OpenResult]) {
+    for _ in 0..20 {
+        // The survivors' first segment is created meanwhile.
+        harness.now = harness.now.plus_ms(200);
+        copy_open(harness, id, open, |seq| format!("result {seq}").into_bytes());
+        harness.settle();
+    }
+}
+
 /// The results were copied, and the log with them is gone.
 #[test]
 fn both_parts_of_a_split_keep_copies_of_open_results() {
-    for (seed, loses_power) in [(11, false), (12, true)] {
-        let mut harness = begun(seed, Options { capacity_bytes: Some(40 * (64 << 10)), ..options() });
-        let mut open = BTreeMap::new();
-        for seq in 0..TAGGED {
-            write_tagged(&mut harness, seq..=seq);
-            open.insert(harness.engine.progress(RangeId(1)).appended, seq);
-        }
-        harness.engine.set_needed_from(RangeId(1), open.keys().next().copied());
+    for (seed, loses_power, dropped) in [(11, false, None), (12, true, None), (13, true, Some(2)), (14, true, Some(3))]
+    {
+        let checkpoint_log_bytes_min = if dropped.is_some() { u64::MAX } else { options().checkpoint_log_bytes_min };
+        let capacity_bytes = Some(40 * (64 << 10));
+        let mut harness = begun(seed, Options { capacity_bytes, checkpoint_log_bytes_min, ..options() });
+        let open = write_open(&mut harness, 0..TAGGED);
+        let newest = harness.engine.progress(RangeId(1)).appended;
+        harness.engine.set_needed_from(RangeId(1), Some(Version::from_u64(1)));
         overwrite(&mut harness, 1);
-        for _ in 0..20 {
-            // The survivors' first segment is created meanwhile.
-            harness.now = harness.now.plus_ms(200);
-            harness.engine.copy_results(RangeId(1), |version, result| {
-                let &seq = open.get(&version)?;
-                result.extend_from_slice(format!("result {seq}").as_bytes());
-                Some(ClientTag { session: 9, seq })
-            });
-            harness.settle();
-        }
+        copy_all_open(&mut harness, 1, &open);
         check(&mut harness, &[1], 0..TAGGED, "copied");
-        let newest = *open.keys().last().unwrap();
         assert!(harness.engine.replay_floor(RangeId(1)) > newest, "the log is given up");
         harness.split(1, ring_at(0x80), 2, 3);
         retain(&mut harness);
         check(&mut harness, &[2, 3], 0..TAGGED, "split");
         overwrite(&mut harness, 10);
+        // A record that is only a result has no key: its copies are not of the other part alone.
+        dropped.into_iter().for_each(|id| harness.drop_range(id));
+        let left: Vec<u32> = [2, 3].into_iter().filter(|id| Some(*id) != dropped).collect();
         harness.reopen(seed, loses_power);
-        check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
+        check(&mut harness, &left, 0..TAGGED, "opened again");
     }
+}
+
+/// Records that are retained later take the places of the results within the bound on all.
+#[test]
+fn open_results_from_before_a_split_are_copied_before_too_many_records_are_retained() {
+    let mut harness = begun(17, Options { retained_records_max: 100, ..options() });
+    let open = write_open(&mut harness, 0..TAGGED);
+    harness.split(1, ring_at(0x80), 2, 3);
+    retain(&mut harness);
+    harness.engine.set_retained_max(usize::MAX);
+    for i in 0..600 {
+        harness.write(&key(i), Some(&[7; 100]));
+        harness.settle();
+        harness.now = harness.now.plus_ms(20);
+        for id in [2, 3] {
+            copy_open(&mut harness, id, &open, |seq| format!("result {seq}").into_bytes());
+        }
+    }
+    check(&mut harness, &[2, 3], 0..TAGGED, "copied");
+    harness.reopen(17, true);
+    check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
+}
+
+/// The records of both were numbered alike.
+#[test]
+fn a_merged_range_copies_open_results_of_one_version() {
+    for loses_power in [false, true] {
+        let capacity_bytes = Some(40 * (64 << 10));
+        let mut harness = begun(15, Options { capacity_bytes, ..options() });
+        harness.split(1, ring_at(0x80), 2, 3);
+        retain(&mut harness);
+        let of_range = |id: u32| {
+            let is_right = move |seq: &u64| RingKey::of(&SECRET, &key(*seq)) >= ring_at(0x80);
+            (0..300).filter(move |seq| is_right(seq) == (id == 3)).take(10).collect::<Vec<u64>>()
+        };
+        let mut open = write_open(&mut harness, of_range(2));
+        open.extend(write_open(&mut harness, of_range(3)));
+        open.sort_unstable();
+        let expected: BTreeSet<u64> = of_range(2).into_iter().chain(of_range(3)).collect();
+        harness.merge(2, 3, 4);
+        retain(&mut harness);
+        // All results are copied, and the copies are copied again.
+        for round in 0..4 {
+            overwrite(&mut harness, 1 + 3 * round);
+            copy_all_open(&mut harness, 4, &open);
+            assert_eq!(results_of(&mut harness, 4), expected, "copied, round {round}");
+        }
+        harness.reopen(15, loses_power);
+        assert_eq!(results_of(&mut harness, 4), expected, "opened again");
+    }
+}
+
+/// A segment with copies of several ranges is not copied for the sake of another range's copies.
+#[test]
+fn copies_of_two_ranges_are_not_copied_for_ever() {
+    let capacity_bytes = Some(20 * (64 << 10));
+    let mut harness = begun(16, Options { capacity_bytes, ..options() });
+    harness.split(1, ring_at(0x80), 2, 3);
+    retain(&mut harness);
+    harness.engine.set_retained_max(usize::MAX);
+    let (mut open, mut copies) = (BTreeMap::<u32, Vec<OpenResult>>::new(), 0);
+    let result_of = |seq: u64| vec![seq as u8; 2_700];
+    for seq in 0..200 {
+        let id = harness.range_of(&key(seq)).unwrap();
+        let results = open.entry(id.0).or_default();
+        if results.len() < 10 {
+            let tag = ClientTag { session: 9, seq };
+            harness.write_tagged(&key(seq), Some(&[7; 300]), tag, &result_of(seq));
+            results.push(OpenResult::new(harness.engine.progress(id).appended, tag));
+        }
+    }
+    harness.settle();
+    [2, 3].into_iter().for_each(|id| harness.engine.set_needed_from(RangeId(id), Some(Version::from_u64(1))));
+    // Every third key is overwritten so seldom that cleaning copies it.
+    for round in 0..1_600_u64 {
+        let at = if round % 3 == 0 { 2_000 + round / 3 % 60 } else { 1_000 + round % 5 };
+        harness.write(&key(at), Some(&[round as u8; 6_000]));
+        harness.settle();
+        harness.now = harness.now.plus_ms(20);
+        for (&id, open) in &open {
+            copies += copy_open(&mut harness, id, open, result_of);
+        }
+    }
+    assert!(harness.engine.stats().segments_dropped > 200, "the copies' segments are sealed");
+    assert!((20..=100).contains(&copies), "{copies} copies");
 }
 
 #[test]

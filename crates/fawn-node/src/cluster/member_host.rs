@@ -9,11 +9,10 @@ use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot, put_acknowledged
 use crate::status::ShardCounters;
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
 use fawn_chain::{Body, Frame, RangeEntry, Role};
-use fawn_ds::internals::{Engine, EngineError, Event};
+use fawn_ds::internals::{Engine, EngineError, Event, OpenResult};
 use fawn_flash::Device;
 use fawn_types::{MemberId, MonoMs, Now, RangeId, Version};
 use slab::Slab;
-use std::collections::BTreeMap;
 
 /// Interval at which a cut is tried again, and rejected records are requested again, while the store has no space for
 /// them.
@@ -231,13 +230,14 @@ impl<D: Device> MemberHost<D> {
         if !self.engine.must_copy_results(*id) {
             return;
         }
-        let open: BTreeMap<Version, _> =
-            completions.from((0, 0)).map(|(tag, done)| (done.version, (tag, &done.result))).collect();
-        self.engine.copy_results(*id, |version, copy| {
-            let &(tag, result) = open.get(&version)?;
-            copy.extend_from_slice(result);
-            put_acknowledged(copy, tag, completions.first_incomplete(tag.session));
-            Some(tag)
+        let open = completions.from((0, 0)).map(|(tag, done)| OpenResult::new(done.version, tag));
+        let mut open: Vec<OpenResult> = open.collect();
+        open.sort_unstable();
+        self.engine.copy_results(*id, &open, |tag, copy| {
+            if let Some((_, done)) = completions.from((tag.session, tag.seq)).next() {
+                copy.extend_from_slice(&done.result);
+                put_acknowledged(copy, tag, completions.first_incomplete(tag.session));
+            }
         });
     }
 

@@ -71,7 +71,7 @@ impl<D: Device> Engine<D> {
                 let offset = self.segments.slot_and_offset(copy.pointer).1;
                 Watermark { sequence: copy.sequence, offset } < from[StreamKind::Survivors]
             };
-            let copies = range.result_copies.kept.iter().filter(is_copy_in_image);
+            let copies = range.result_copies.kept.iter().map(|copy| &copy.record).filter(is_copy_in_image);
             let results = range.copied_results.iter().filter(in_image).chain(copies);
             let image = RangeImage {
                 number: range.number,

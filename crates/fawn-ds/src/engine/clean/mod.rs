@@ -76,6 +76,11 @@ impl Cleaner {
         self.victim.is_some()
     }
 
+    /// Whether a segment is being copied from.
+    pub(crate) fn is_cleaning(&self) -> bool {
+        self.victim.as_ref().is_some_and(Victim::is_to_clean)
+    }
+
     /// Whether a read of the victim is in flight.
     pub(crate) fn is_reading(&self) -> bool {
         self.victim.as_ref().is_some_and(Victim::is_reading)

@@ -329,7 +329,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Tombstones of the segment that cleaning may have to copy, bytes.
-    fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
+    pub(in crate::engine) fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
         let is_hiding = |share: &RangeShare| self.hides_elsewhere(share.range, segment.sequence, share.hides_below);
         if segment.shares.iter().any(is_hiding) { segment.tombstone_bytes } else { 0 }
     }
