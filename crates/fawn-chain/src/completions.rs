@@ -310,11 +310,12 @@ impl Completions {
         }
     }
 
-    /// The version of the oldest record whose result may be requested again: after a restart the log must have it, or the store a
-    /// copy. Restored results are left out: their records are not part of the log's history.
-    pub fn oldest_open(&mut self) -> Option<Version> {
+    /// The version of the oldest record whose result may be requested again: after a restart the log must have it. The store has
+    /// copies of the results below `copied_below`. Restored results are left out: their records are not part of the log's history.
+    pub fn oldest_open(&mut self, copied_below: Version) -> Option<Version> {
         let Self { open, sessions, .. } = self;
-        while open.pop_front_if(|(version, tag)| done_at(sessions, *version, *tag).is_none()).is_some() {}
+        let is_safe = |version, tag| version < copied_below || done_at(sessions, version, tag).is_none();
+        while open.pop_front_if(|(version, tag)| is_safe(*version, *tag)).is_some() {}
         self.open.front().or(self.pending.front()).map(|(version, _)| *version)
     }
 

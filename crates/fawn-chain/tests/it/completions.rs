@@ -60,25 +60,27 @@ fn the_commit_of_an_older_record_answers_nothing() {
 #[test]
 fn the_oldest_result_that_may_be_requested_is_known() {
     let mut completions = Completions::new(CompletionLimits::default());
-    assert_eq!(completions.oldest_open(), None);
+    assert_eq!(completions.oldest_open(Version::ZERO), None);
     (1..=3).for_each(|seq| completions.record(tag(seq), 1, version(seq), b"result"));
-    assert_eq!(completions.oldest_open(), Some(version(1)), "also before its commit");
+    assert_eq!(completions.oldest_open(Version::ZERO), Some(version(1)), "also before its commit");
     completions.commit(version(2), |_, _| {});
-    assert_eq!(completions.oldest_open(), Some(version(1)));
+    assert_eq!(completions.oldest_open(Version::ZERO), Some(version(1)));
     completions.acknowledge(3, 3);
-    assert_eq!(completions.oldest_open(), Some(version(3)));
+    assert_eq!(completions.oldest_open(Version::ZERO), Some(version(3)));
     completions.rollback(version(2));
-    assert_eq!(completions.oldest_open(), None);
+    assert_eq!(completions.oldest_open(Version::ZERO), None);
     completions.record(of_node(7, 1, 1), 1, version(3), b"of a front-end that asks no more");
     for seq in 4..=10_000 {
         completions.record(tag(seq), seq, version(seq), b"result");
         completions.commit(version(seq), |_, _| {});
-        assert_eq!(completions.oldest_open(), Some(version(3)));
+        assert_eq!(completions.oldest_open(Version::ZERO), Some(version(3)));
     }
     let shown = format!("{completions:?}");
     assert!(shown.len() < 20_000, "the freed results behind the oldest one are forgotten: {} bytes", shown.len());
     completions.record(of_node(7, 2, 1), 1, version(10_001), b"of its next process");
-    assert_eq!(completions.oldest_open(), Some(version(10_000)));
+    assert_eq!(completions.oldest_open(Version::ZERO), Some(version(10_000)));
+    let oldest = completions.oldest_open(version(10_001));
+    assert_eq!(oldest, Some(version(10_001)), "the log need not keep what the store has copied");
 }
 
 /// A replica receives no requests, so it frees results according to the records alone.

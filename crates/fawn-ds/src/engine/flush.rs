@@ -415,12 +415,12 @@ impl<D: Device> Engine<D> {
     fn needs_sync(&self, kind: StreamKind) -> bool {
         let are_writes_waiting = self.full || self.sorted.slows_puts();
         let drops_wait = self.drops.waits_for[kind] && (kind == StreamKind::Survivors || are_writes_waiting);
-        let results_wait = match kind {
+        let results_wait = || match kind {
             StreamKind::Foreground => self.results_wait_for_mark(),
             StreamKind::Survivors => self.result_copies_wait_for_sync(),
         };
-        let is_waited_for = drops_wait || results_wait || self.cleaner.needs_sync(kind) || self.sort_waits_for(kind);
-        is_waited_for || self.checkpoints.waits_for(kind, self.streams[kind].flush.synced)
+        let is_waited_for = drops_wait || self.cleaner.needs_sync(kind) || self.sort_waits_for(kind);
+        is_waited_for || self.checkpoints.waits_for(kind, self.streams[kind].flush.synced) || results_wait()
     }
 
     pub(crate) fn sync_done(&mut self, kind: StreamKind) {

@@ -60,6 +60,12 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// The version below which the results of all records have durable copies, as far as they are open: the log need not keep these
+    /// records.
+    pub fn results_copied_below(&self, range: RangeId) -> Version {
+        self.range_at(range).map_or(Version::ZERO, |at| self.ranges[at].result_copies.copied_below)
+    }
+
     /// Lowers the number of records retained per range for [`Engine::replay`] below
     /// [`crate::Options::retained_records_max`]. Recovery retains up to that option, so that the caller can read them
     /// all before lowering it.

@@ -190,7 +190,11 @@ impl<D: Device> MemberHost<D> {
             if is_poisoned {
                 self.members[at].transfer.begin = None;
                 self.members[at].cut = None;
-            } else if !self.advance_begin(at) || !self.try_cut(at) {
+            } else if !self.advance_begin(at) {
+                continue;
+            } else if !self.try_cut(at) {
+                // The cut may wait for space, and that for copies.
+                self.copy_results(at);
                 continue;
             }
             self.reap_transfer(at);
@@ -352,7 +356,7 @@ impl<D: Device> MemberHost<D> {
     fn commit(&mut self, slot: RangeSlot, through: Version, links: &mut PeerLinks) {
         let Self { engine, members, encoded, .. } = self;
         let HostedMember { id, replica, completions, .. } = &mut members[slot];
-        engine.set_needed_from(*id, completions.oldest_open());
+        engine.set_needed_from(*id, completions.oldest_open(engine.results_copied_below(*id)));
         engine.commit(*id, through);
         let replies = matches!(replica.role(), Some(Role::Tail | Role::Single)) && replica.acknowledges();
         let header = links.header(*id, replica.epoch());

@@ -121,7 +121,7 @@ impl<D: Device> MemberHost<D> {
             .map_err(|cause| NodeError::Kept { what: format!("the promise for {range:?}"), cause })?;
         self.engine.set_chain_time(range, replica.time());
         let mut completions = self.recover_completions(range)?;
-        self.engine.set_needed_from(range, completions.oldest_open());
+        self.engine.set_needed_from(range, completions.oldest_open(Version::ZERO));
         self.members.push(HostedMember::new(replica, completions));
         Ok(())
     }
