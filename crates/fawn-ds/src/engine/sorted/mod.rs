@@ -243,7 +243,7 @@ impl SortedTier {
         self.segment_search.note_change();
     }
 
-    /// A file is gone: a job that was refused may find space.
+    /// A file is gone, or space was found that others freed: a job that was refused may find some.
     pub(in crate::engine) fn note_freed(&mut self, now: MonoMs) {
         self.note_space();
         self.refusals = 0;

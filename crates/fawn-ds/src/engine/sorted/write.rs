@@ -356,8 +356,8 @@ impl<D: Device> Engine<D> {
         self.give_up_sort();
     }
 
-    /// Gives the job up for lack of space. Each one in a row waits twice as long: a job that is refused at its end has written all that
-    /// the device had.
+    /// Gives the job up for lack of space. The next one waits twice as long as this one did: a job that is refused at its end has
+    /// written all that the device had.
     pub(super) fn give_up_refused(&mut self) {
         self.give_up_sort();
         self.sorted.retry_at = self.now.mono.plus_ms(RETRY_MS << self.sorted.refusals.min(REFUSALS_MAX));
