@@ -6,19 +6,21 @@
 //! An opening *defers* that confirmation: it leaves the newest record of each overwritten key here, in a list instead
 //! of entries, and the engine confirms these records while it serves.
 mod deferred;
+mod ident;
 
 use crate::index::Pointer;
 use deferred::DeferredList;
 pub(crate) use deferred::{CopyRank, DeferredRecord};
 use fawn_types::Version;
 use hashbrown::HashTable;
+pub(crate) use ident::IdentPoint;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// 128 bits of a key's keyed hashes: the index's 64 and an independent 64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KeyName {
     pub(crate) hash: u64,
-    /// The same hash under a second secret.
+    /// [`IdentPoint::ident_of`] the key.
     pub(crate) ident: u64,
 }
 

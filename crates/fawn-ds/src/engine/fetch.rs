@@ -152,13 +152,13 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect(slot);
         let end = segment.end.min(written_to);
         let place = RecordPlace { segment_id: segment.id, offset };
-        let (secret, ident_secret) = (&self.secret, &self.ident_secret);
+        let (secret, ident_point) = (&self.secret, self.ident_point);
         let judge = |stored: Stored<'_>, bytes: &[u8], location: Location| {
             let found = stored.record.key;
             let is_wanted = match expected {
                 Expected::Key(key) => found == key,
                 Expected::Name(name) => {
-                    KeyHash::of(secret, found).0 == name.hash && KeyHash::of(ident_secret, found).0 == name.ident
+                    KeyHash::of(secret, found).0 == name.hash && ident_point.ident_of(found) == name.ident
                 }
                 Expected::Any => true,
             };

@@ -62,7 +62,7 @@ use crate::log::tail::TailFile;
 use crate::log::window::AppendBufferPool;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
-use crate::overlay::{KeyName, Overlay};
+use crate::overlay::{IdentPoint, KeyName, Overlay};
 use crate::range::{RangeProgress, RangeState};
 use crate::record_cache::{CacheSplit, RecordCache};
 use crate::recovery::left_tail::TailFrames;
@@ -74,7 +74,7 @@ pub(crate) use clean::Cleaner;
 pub(crate) use drops::Drops;
 use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError, Token};
-use fawn_types::{ExpiryClock, HashSecret, KeyHash, MonoMs, Now, RangeId};
+use fawn_types::{ExpiryClock, HashSecret, MonoMs, Now, RangeId};
 use fetch::{FetchResume, ReadSpan, Rejected};
 use scan::FailedRead;
 pub(crate) use scrub::Scrubber;
@@ -155,7 +155,7 @@ pub struct Engine<D: Device> {
     /// Each range's share of the retention budget, records; transferred results count too.
     pub(crate) retained_share: usize,
     pub(crate) secret: HashSecret,
-    pub(crate) ident_secret: HashSecret,
+    pub(crate) ident_point: IdentPoint,
     pub(crate) store: StoreUuid,
     pub(crate) generation: u32,
     pub(crate) manifest: ManifestFile,
@@ -384,7 +384,7 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn name_of(&self, hash: u64, key: &[u8]) -> KeyName {
-        KeyName { hash, ident: KeyHash::of(&self.ident_secret, key).0 }
+        KeyName { hash, ident: self.ident_point.ident_of(key) }
     }
 
     #[inline]

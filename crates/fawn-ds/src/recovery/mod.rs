@@ -34,12 +34,12 @@ use crate::log::stream::Stream;
 use crate::log::window::AppendBufferPool;
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
-use crate::overlay::Overlay;
+use crate::overlay::{IdentPoint, Overlay};
 use crate::range::RangeState;
 use crate::record_cache::{CacheSplit, RecordCache};
 use crate::stats::EngineStats;
 use fawn_flash::{Device, PageCache};
-use fawn_types::{ExpiryClock, HashSecret, MonoMs, Now};
+use fawn_types::{ExpiryClock, MonoMs, Now};
 use left_tail::{SegmentTail, TailFrames};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -141,7 +141,6 @@ impl<D: Device> Engine<D> {
         (now, clock): (Now, ExpiryClock),
     ) -> Self {
         let Identity { store, secret, segment_bytes, .. } = identity;
-        let ident_secret = HashSecret(secret.0.map(|byte| byte ^ 0xA5));
         let manifest_ranges = manifest.state().ranges.len();
         let mut engine = Self {
             generation: manifest.state().generation,
@@ -151,7 +150,7 @@ impl<D: Device> Engine<D> {
             split: CacheSplit::default(),
             device,
             secret,
-            ident_secret,
+            ident_point: IdentPoint::of(&secret),
             store,
             manifest,
             certify_at: MonoMs(0),
