@@ -56,13 +56,24 @@ pub(super) fn ascend(entry: u16, side: bool) -> u16 {
 pub(super) fn first_match(entries: &[u16], query: u16, from: usize) -> Option<usize> {
     let mut at = from;
     while let Some(lanes) = entries.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) {
-        // Branch-free over the lanes so that the compiler compares them together; misses are the common case.
-        let any = lanes.iter().fold(false, |any, &entry| any | matches(entry, query));
-        if any {
+        if any_matches(lanes, query) {
             return lanes.iter().position(|&entry| matches(entry, query)).map(|lane| at + lane);
         }
         at += LANES;
     }
-    let rest = entries.get(at..)?;
+    let rest = entries.get(at..).filter(|rest| !rest.is_empty())?;
+    // Fewer are left than are compared at once: they are compared together with those before them.
+    if let Some(lanes) = entries.last_chunk::<LANES>()
+        && !any_matches(lanes, query)
+    {
+        return None;
+    }
     rest.iter().position(|&entry| matches(entry, query)).map(|lane| at + lane)
+}
+
+/// Whether one of the entries matches. Without branches over the lanes, so that the compiler compares them together: misses
+/// are the common case.
+#[inline]
+fn any_matches(lanes: &[u16; LANES], query: u16) -> bool {
+    lanes.iter().fold(false, |any, &entry| any | matches(entry, query))
 }

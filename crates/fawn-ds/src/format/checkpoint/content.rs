@@ -213,24 +213,21 @@ fn pointer_at(bytes: &[u8], at: usize, pointers: PointerWidth) -> Pointer {
 /// Appends a cell.
 pub fn encode_cell(cell: &Cell<'_>, out: &mut Vec<u8>) {
     let header = (cell.depth() << CELL_DEPTH_SHIFT) as u16 | cell.len() as u16;
-    out.extend_from_slice(&header.to_le_bytes());
     let CellColumns { fragments, low_units, high_units } = cell.columns();
-    encode_units(fragments, out);
-    encode_units(low_units, out);
-    if !high_units.is_empty() {
-        let end = out.len() + cell.len();
-        encode_units(high_units, out);
-        // The last unit has one byte too many if the number of entries is odd.
-        out.truncate(end);
+    let begin = out.len();
+    let end = begin + size_of_val(&header) + size_of_val(fragments) + size_of_val(low_units) + size_of_val(high_units);
+    out.resize(end, 0);
+    let (mut places, _) = out[begin..].as_chunks_mut::<2>();
+    for units in [&[header][..], fragments, low_units, high_units] {
+        let (of_column, others) = places.split_at_mut(units.len());
+        // On a little-endian machine this is one copy.
+        of_column.iter_mut().zip(units).for_each(|(place, unit)| *place = unit.to_le_bytes());
+        places = others;
     }
-}
-
-/// Appends sixteen-bit units. On a little-endian machine the loop is one copy.
-fn encode_units(units: &[u16], out: &mut Vec<u8>) {
-    let at = out.len();
-    out.resize(at + size_of_val(units), 0);
-    let (places, _) = out[at..].as_chunks_mut::<2>();
-    places.iter_mut().zip(units).for_each(|(place, unit)| *place = unit.to_le_bytes());
+    if !high_units.is_empty() && !cell.len().is_multiple_of(2) {
+        // The last unit has one byte too many.
+        out.truncate(end - 1);
+    }
 }
 
 /// The next cell.
