@@ -475,6 +475,26 @@ fn cells_come_back_with_pointers_of_either_length() {
 }
 
 #[test]
+fn a_close_during_a_checkpoint_leaves_little_log_behind() {
+    let disk = SimDisk::new(SimOptions::default());
+    let options = Options { checkpoint_log_bytes_min: 640 << 10, ..options() };
+    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    let put = |node: &mut TestNode, i: usize| {
+        let (key, value) = (format!("k{i}").into_bytes(), Some(vec![1; 14_000]));
+        node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
+        node.turn();
+    };
+    let is_writing = || files(&disk).len() > listed(&disk).len();
+    (0..2000).take_while(|_| !is_writing()).for_each(|i| put(&mut node, i));
+    // More than a close leaves to the next opening, and less than the next checkpoint waits for.
+    put(&mut node, 2000);
+    let begun = files(&disk);
+    assert!(is_writing());
+    drop(node.engine.close().unwrap());
+    assert!(listed(&disk).iter().any(|name| !begun.contains(name)), "{:?} after {begun:?}", listed(&disk));
+}
+
+#[test]
 fn a_close_that_is_late_leaves_the_checkpoint_out() {
     let disk = SimDisk::new(SimOptions::default());
     let (mut content, mut calls) = (Content::new(), 0);

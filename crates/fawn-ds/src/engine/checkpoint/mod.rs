@@ -157,11 +157,18 @@ impl<D: Device> Engine<D> {
 
     /// Writes a checkpoint at a close, unless there is little that an opening would scan instead. Blocks.
     pub(crate) fn checkpoint_at_close(&mut self, is_past_deadline: &mut dyn FnMut() -> bool) {
+        // The log behind one that is being written may be long by now.
+        self.finish_checkpoint(is_past_deadline);
         let least = self.least_log_bytes().max(self.image_bytes()) / CLOSE_SHARE;
         let is_due = self.checkpoints.writer.is_none() && self.checkpoints.last.log_bytes >= least;
         if is_due && self.poisoned.is_none() && !self.options.read_only {
             self.begin_checkpoint();
         }
+        self.finish_checkpoint(is_past_deadline);
+    }
+
+    /// Waits for the checkpoint that is being written, if there is one.
+    fn finish_checkpoint(&mut self, is_past_deadline: &mut dyn FnMut() -> bool) {
         let mut events = Vec::new();
         while self.checkpoints.writer.is_some() && self.poisoned.is_none() {
             if is_past_deadline() || (self.checkpoints.is_stuck() && self.device.in_flight() == 0) {
