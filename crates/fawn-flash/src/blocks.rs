@@ -2,7 +2,7 @@
 //!
 //! Resident memory exceeds the blocks in use by at most a thirty-second; a general allocator guarantees no such bound.
 //! Each 2 MiB that is fully in use becomes a huge page. In a large structure the next one is huge from the start: its unused
-//! rest is within the bound, and the system need not copy it later.
+//! rest is within the bound, and the system need not copy it later. So is one that is about to be filled.
 use crate::region::{PlainBytes, Region};
 use std::alloc::{Layout, handle_alloc_error};
 
@@ -13,11 +13,13 @@ pub struct Blocks<T> {
     len: usize,
     /// Blocks that may hold memory: those in use, and some after them that are kept for reuse.
     touched: usize,
+    /// So many blocks will be in use soon.
+    expected: usize,
 }
 
 impl<T> Default for Blocks<T> {
     fn default() -> Self {
-        Self { regions: Vec::new(), len: 0, touched: 0 }
+        Self { regions: Vec::new(), len: 0, touched: 0, expected: 0 }
     }
 }
 
@@ -43,6 +45,11 @@ impl<T: PlainBytes> Blocks<T> {
         self.touched * size_of::<T>() + self.regions.capacity() * size_of::<Region<T>>()
     }
 
+    /// So many blocks will be in use soon: memory for them is taken in huge pages. With 0, nothing is known any more.
+    pub fn expect(&mut self, blocks: usize) {
+        self.expected = blocks;
+    }
+
     /// Adds a block with unspecified content at the end and returns its number.
     pub fn push(&mut self) -> usize {
         let at = self.len;
@@ -50,7 +57,7 @@ impl<T: PlainBytes> Blocks<T> {
             if let Some(full) = self.regions.last() {
                 full.collapse();
             }
-            let is_huge = self.regions.len() >= Self::UNUSED_SHARE;
+            let is_huge = self.regions.len() >= Self::UNUSED_SHARE || at + Region::<T>::ITEMS <= self.expected;
             let region = if is_huge { Region::huge() } else { Region::small() };
             let Some(region) = region else { handle_alloc_error(Layout::new::<T>()) };
             self.regions.push(region);
@@ -156,6 +163,25 @@ mod tests {
         assert_eq!(resident(&blocks), small + 1, "a push and a pop in turn map nothing");
         (0..per_region / 2).for_each(|_| blocks.pop());
         assert!(blocks.touched - blocks.len() <= blocks.len() / small, "{blocks:?}");
+    }
+
+    #[test]
+    fn what_is_expected_takes_whole_regions() {
+        let mut blocks = Blocks::<[u16; 4096]>::default();
+        let per_region = Region::<[u16; 4096]>::ITEMS;
+        blocks.expect(2 * per_region + 1);
+        let touched_with = |blocks: &mut Blocks<_>, count| {
+            while blocks.len() < count {
+                blocks.push();
+            }
+            blocks.touched
+        };
+        assert_eq!(touched_with(&mut blocks, 1), per_region);
+        assert_eq!(touched_with(&mut blocks, per_region + 1), 2 * per_region);
+        let third = 2 * per_region + 1;
+        assert_eq!(touched_with(&mut blocks, third), third, "not all of the third region is expected");
+        blocks.expect(0);
+        assert_eq!(touched_with(&mut blocks, third + per_region), third + per_region);
     }
 
     #[test]

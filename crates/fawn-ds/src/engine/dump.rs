@@ -84,8 +84,8 @@ impl<D: Device> Engine<D> {
             let range = (u64::from(FRAMES_OFFSET), u64::from(segment.input.end));
             let reads = SequentialRead::new(segment.file, range, READS_IN_FLIGHT, IoClass::Foreground);
             let mut reads = reads.overlaid_by(self.left_tail.of(segment.input.uuid));
-            while let Some(buf) = reads.next(&mut self.device) {
-                read_bytes += buf.len() as u64;
+            while let Some(bytes) = reads.next(&mut self.device) {
+                read_bytes += bytes.len() as u64;
                 let mut take = |offset: u32, stored: &Stored<'_>| {
                     let standing = self.standing(self.segments.pointer(segment.slot, offset), stored);
                     indexed += u64::from(standing.is_indexed);
@@ -93,7 +93,7 @@ impl<D: Device> Engine<D> {
                         failed = dump_record(now, &mut report, read_bytes, &stored.record, &mut visit).err();
                     }
                 };
-                walk.push(&buf, &mut take);
+                walk.push(bytes, &mut take);
                 if failed.is_some() {
                     reads.settle(&mut self.device);
                     break;

@@ -41,6 +41,17 @@ impl Index {
         cells
     }
 
+    /// Estimates the memory that all cells will take from that of the cells before hash position `first_hash`. Hashes are evenly
+    /// distributed.
+    pub(crate) fn expect_cells(&mut self, first_hash: u64) {
+        self.slab.expect(first_hash);
+    }
+
+    /// Says that all cells are loaded.
+    pub(crate) fn end_cells(&mut self) {
+        self.slab.expect(0);
+    }
+
     /// Prefetches what the load of a cell will access first: cells in hash order have their pages' handles far apart.
     pub(crate) fn fetch_cell(&self, first_hash: u64) {
         self.table.fetch(self.table.address(first_hash).page);

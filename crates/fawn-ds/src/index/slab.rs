@@ -264,6 +264,12 @@ impl IndexSlab {
             + 4 * ALLOCATOR_BYTES
     }
 
+    /// The entries so far are this part of all that come, of 2^64.
+    pub(super) fn expect(&mut self, part: u64) {
+        let blocks = (self.memory.len() as u128) << 64;
+        self.memory.expect(blocks.checked_div(part.into()).map_or(0, |blocks| blocks as usize));
+    }
+
     /// The page at `handle`; [`BlockHandle::NONE`] is the empty page.
     #[inline]
     pub(super) fn page(&self, handle: BlockHandle) -> IndexPage<'_> {

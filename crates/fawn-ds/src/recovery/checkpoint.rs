@@ -14,12 +14,12 @@ use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTE
 use crate::format::manifest::CheckpointEntry;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{Expiries, RangeNumber, SegmentUuid, StoreUuid, Watermark};
-use crate::index::{Index, IndexImageError, Pointer};
+use crate::index::{CellImage, Index, IndexImageError, Pointer};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment, SegmentTable};
 use crate::range::{RangeState, ResultCopy, Retained};
 use core::cmp::Ordering;
-use fawn_flash::{AlignedBuf, Device, FileId, IoClass};
+use fawn_flash::{Device, FileId, IoClass};
 use fawn_types::{ClientTag, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -28,6 +28,8 @@ use smallvec::SmallVec;
 const READS_IN_FLIGHT: usize = 4;
 /// A cell is prefetched so many cells ahead.
 const CELLS_AHEAD: u64 = 16;
+/// The memory of an index is estimated at every such part of hash order.
+const ESTIMATED_PART: u64 = 1 << 58;
 /// Deepest cell that an index has.
 const DEPTH_MAX: u32 = 47;
 
@@ -41,10 +43,9 @@ struct PieceSource<'d, D: Device> {
     file: FileId,
     reads: SequentialRead,
     uuid: SegmentUuid,
-    /// Offset of the next piece in the file; `raw` begins there, from `raw_at` on.
+    /// Offset of the next piece in the file, and in the bytes that were read last.
     offset: u64,
-    raw: Option<AlignedBuf>,
-    raw_at: usize,
+    read_at: usize,
     content: Vec<u8>,
     taken: usize,
 }
@@ -59,10 +60,10 @@ impl<'d, D: Device> PieceSource<'d, D> {
     ) -> Result<(CheckpointHeader, Self), ContentError> {
         let file = device.open(&checkpoint::file_name(uuid)).map_err(|error| ContentError(error.to_string()))?;
         let offset = HEADER_BYTES as u64;
-        let bytes = SequentialRead::new(file, (0, offset), 1, class).next(device);
+        let mut header = SequentialRead::new(file, (0, offset), 1, class);
+        let header = header.next(device).map(checkpoint::decode_header);
         let reads = SequentialRead::new(file, (offset, len_bytes.max(offset)), READS_IN_FLIGHT, class);
-        let source = Self { device, file, reads, uuid, offset, raw: None, raw_at: 0, content: Vec::new(), taken: 0 };
-        let header = bytes.map(|bytes| checkpoint::decode_header(&bytes));
+        let source = Self { device, file, reads, uuid, offset, read_at: 0, content: Vec::new(), taken: 0 };
         let refused = match header {
             Some(Ok(header)) if header.uuid == uuid && header.store == store => return Ok((header, source)),
             Some(Ok(_)) => "the file is another checkpoint than the manifest lists".to_owned(),
@@ -79,20 +80,22 @@ impl<'d, D: Device> PieceSource<'d, D> {
     }
 
     fn read_piece(&mut self) -> Result<(), ContentError> {
-        if self.raw.as_ref().is_none_or(|raw| self.raw_at >= raw.len()) {
-            self.raw = self.reads.next(self.device);
-            self.raw_at = 0;
+        if self.read_at >= self.reads.current().len() {
+            self.read_at = 0;
+            if self.reads.next(self.device).is_none() {
+                return refuse("it is cut short");
+            }
         }
-        let Some(raw) = &self.raw else { return refuse("it is cut short") };
-        let end = (self.raw_at + PIECE_BYTES).min(raw.len());
-        let Some(content) = checkpoint::decode_piece(self.uuid, self.offset, &raw[self.raw_at..end]) else {
+        let read = self.reads.current();
+        let end = (self.read_at + PIECE_BYTES).min(read.len());
+        let Some(content) = checkpoint::decode_piece(self.uuid, self.offset, &read[self.read_at..end]) else {
             return refuse(format!("the piece at byte {} is corrupt", self.offset));
         };
         self.content.drain(..self.taken);
         self.taken = 0;
         self.content.extend_from_slice(content);
-        self.offset += (end - self.raw_at) as u64;
-        self.raw_at = end;
+        self.offset += (end - self.read_at) as u64;
+        self.read_at = end;
         Ok(())
     }
 }
@@ -107,11 +110,49 @@ impl<D: Device> ContentSource for PieceSource<'_, D> {
     }
 }
 
+/// The records of a slot in a checkpoint.
+#[derive(Clone, Copy, Default)]
+struct SlotImage {
+    /// Offset before which they are.
+    end: u32,
+    /// Index entries of them.
+    entries: u32,
+}
+
 /// A range's index with the entries that still count, and how many of them point to each slot.
 struct IndexImage {
     number: RangeNumber,
     index: Index,
-    counts: Vec<u64>,
+    slots: Vec<SlotImage>,
+}
+
+impl IndexImage {
+    /// Adds the entries of a cell that still count.
+    fn load_cell(
+        &mut self,
+        (first, cell): (u64, CellImage<'_>),
+        segments: &SegmentTable,
+        current: &mut SmallVec<[(u16, Pointer); 64]>,
+    ) -> Result<(), IndexImageError> {
+        let mut are_all_current = true;
+        for pointer in cell.pointers() {
+            let (slot, offset) = segments.slot_and_offset(pointer);
+            match self.slots.get_mut(slot as usize).filter(|known| offset < known.end) {
+                Some(known) => known.entries += 1,
+                None => are_all_current = false,
+            }
+        }
+        if are_all_current && self.index.load_page(first, cell)? {
+            return Ok(());
+        }
+        let is_current = |pointer| {
+            let (slot, offset) = segments.slot_and_offset(pointer);
+            self.slots.get(slot as usize).is_some_and(|known| offset < known.end)
+        };
+        current.clear();
+        current.extend(cell.entries().filter(|&(_, pointer)| is_current(pointer)));
+        self.index.load_cell(first, cell.depth, current)
+    }
 }
 
 /// A verified checkpoint.
@@ -157,9 +198,9 @@ fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<Che
     let image = if before.any(|segment| seal_of(segment.slot).is_none()) {
         refuse("a segment that lies before it is not sealed")
     } else {
-        let mut slots = ends_in_image(segments, &header.from);
+        let mut slots = parts_in_image(segments, &header.from);
         // Their records are in runs.
-        segments.iter().filter(|segment| segment.is_sorted).for_each(|segment| slots[segment.slot as usize] = 0);
+        segments.iter().filter(|segment| segment.is_sorted).for_each(|segment| slots[segment.slot as usize].end = 0);
         read_content(&mut source, header.from, entry.len_bytes, &slots, segments, options.index)
     };
     let is_at_end = source.offset == entry.len_bytes && source.taken == source.content.len();
@@ -172,14 +213,14 @@ fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<Che
     Ok(image)
 }
 
-/// For each slot: the offset before which its records are in a checkpoint that begins there.
-fn ends_in_image(segments: &SegmentTable, from: &PerStream<Watermark>) -> Vec<u32> {
+/// For each slot: the part of its segment that is in a checkpoint which begins there.
+fn parts_in_image(segments: &SegmentTable, from: &PerStream<Watermark>) -> Vec<SlotImage> {
     let mut slots = Vec::new();
     for segment in segments.iter() {
         let Watermark { sequence, offset } = from[segment.stream];
         let slot = segment.slot as usize;
-        slots.resize(slots.len().max(slot + 1), 0);
-        slots[slot] = match segment.sequence.cmp(&sequence) {
+        slots.resize(slots.len().max(slot + 1), SlotImage::default());
+        slots[slot].end = match segment.sequence.cmp(&sequence) {
             Ordering::Less => u32::MAX,
             Ordering::Equal => offset,
             Ordering::Greater => 0,
@@ -192,7 +233,7 @@ fn read_content(
     source: &mut impl ContentSource,
     from: PerStream<Watermark>,
     len_bytes: u64,
-    slots: &[u32],
+    slots: &[SlotImage],
     segments: &SegmentTable,
     options: crate::index::IndexOptions,
 ) -> Result<CheckpointImage, ContentError> {
@@ -205,7 +246,7 @@ fn read_content(
             return refuse("an index has more pages than the file has bytes");
         }
         let index = Index::with_pages(options, pages).map_err(|error| ContentError(error.to_string()))?;
-        let mut image = IndexImage { number, index, counts: vec![0; slots.len()] };
+        let mut image = IndexImage { number, index, slots: slots.to_vec() };
         let mut first = 0u64;
         loop {
             let cell = content::decode_cell(source, options.pointers)?;
@@ -215,29 +256,16 @@ fn read_content(
             }
             // Most cells are as deep as this one.
             image.index.fetch_cell(first.wrapping_add(CELLS_AHEAD << (64 - depth)));
-            let is_current = |pointer| {
-                let (slot, offset) = segments.slot_and_offset(pointer);
-                slots.get(slot as usize).is_some_and(|&end| offset < end)
-            };
-            let mut are_all_current = true;
-            for pointer in cell.pointers() {
-                if is_current(pointer) {
-                    image.counts[segments.slot_and_offset(pointer).0 as usize] += 1;
-                } else {
-                    are_all_current = false;
-                }
+            if first.is_multiple_of(ESTIMATED_PART) {
+                image.index.expect_cells(first);
             }
-            let failed = |error: IndexImageError| ContentError(error.to_string());
-            if !(are_all_current && image.index.load_page(first, cell).map_err(failed)?) {
-                current.clear();
-                current.extend(cell.entries().filter(|&(_, pointer)| is_current(pointer)));
-                image.index.load_cell(first, depth, &mut current).map_err(failed)?;
-            }
+            image.load_cell((first, cell), segments, &mut current).map_err(|error| ContentError(error.to_string()))?;
             match first.checked_add(1 << (64 - depth)) {
                 Some(next) => first = next,
                 None => break,
             }
         }
+        image.index.end_cells();
         indexes.push(image);
     }
     for _ in 0..count {
@@ -264,9 +292,9 @@ impl CheckpointImage {
     /// Checks the live counts against the entries, and that no segment before the position is missing.
     fn verify(&self, segments: &SegmentTable) -> Result<(), ContentError> {
         let mut left: HashMap<(usize, RangeNumber), u64, FxBuildHasher> = HashMap::default();
-        for IndexImage { number, counts, .. } in &self.indexes {
-            let counted = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-            left.extend(counted.map(|(slot, &count)| ((slot, *number), count)));
+        for IndexImage { number, slots, .. } in &self.indexes {
+            let counted = slots.iter().enumerate().filter(|(_, known)| known.entries > 0);
+            left.extend(counted.map(|(slot, known)| ((slot, *number), u64::from(known.entries))));
         }
         let mut known = 0;
         for image in self.segments.iter().chain(&self.partial) {

@@ -13,7 +13,7 @@ use crate::log::LogPosition;
 use crate::log::segments::RangeShare;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, RangeState, ResultCopy, Retained};
-use fawn_flash::Device;
+use fawn_flash::{AlignedBuf, Device};
 use fawn_types::{KeyHash, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -129,6 +129,10 @@ pub(super) struct IndexBuilder<'e, D: Device> {
     elders: Vec<SmallVec<[usize; 2]>>,
     /// The checkpoint that was loaded has the records before these positions.
     pub(super) from: PerStream<Watermark>,
+    /// For reads of the log.
+    pub(super) buffers: Vec<AlignedBuf>,
+    /// Offsets and hashes of the next records, the last of them first.
+    ahead: SmallVec<[(u32, KeyHash); AHEAD_MAX]>,
 }
 
 impl<'e, D: Device> IndexBuilder<'e, D> {
@@ -171,6 +175,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             tombstones: Vec::new(),
             strays: BTreeMap::new(),
             from: PerStream::from_fn(|_| Watermark::NONE),
+            buffers: Vec::new(),
+            ahead: SmallVec::new(),
         }
     }
 
@@ -225,15 +231,31 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     /// Prefetches the memory that the next records will access, as far as they are of one range.
-    pub(super) fn prefetch(&self, records: &[(u32, Stored<'_>)]) {
+    pub(super) fn prefetch(&mut self, records: &[(u32, Stored<'_>)]) {
+        self.ahead.clear();
         let Some((_, first)) = records.first() else { return };
         let number = first.envelope.number;
         let Some(&at) = self.numbers.get(&number) else { return };
+        let secret = &self.engine.secret;
         let of_range = records.iter().filter(|(_, stored)| stored.envelope.number == number);
-        let hashes = of_range.map(|(_, stored)| KeyHash::of(&self.engine.secret, stored.record.key));
-        let hashes: SmallVec<[KeyHash; AHEAD_MAX]> = hashes.collect();
+        self.ahead.extend(of_range.rev().map(|(offset, stored)| (*offset, KeyHash::of(secret, stored.record.key))));
+        let hashes: SmallVec<[KeyHash; AHEAD_MAX]> = self.ahead.iter().map(|&(_, hash)| hash).collect();
         self.engine.ranges[at].index.prefetch(&hashes);
         self.deferred.prefetch(&hashes);
+    }
+
+    /// The hash of the record's key, which was most often computed for the prefetch.
+    fn hash_of(&mut self, offset: u32, stored: &Stored<'_>) -> KeyHash {
+        // Records without a key of their own are passed over.
+        while let Some(&(ahead, hash)) = self.ahead.last()
+            && ahead <= offset
+        {
+            self.ahead.pop();
+            if ahead == offset {
+                return hash;
+            }
+        }
+        KeyHash::of(&self.engine.secret, stored.record.key)
     }
 
     /// Applies the next record of the log.
@@ -275,7 +297,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             return;
         };
         self.engine.enter_segment(owner, slot, version, kind);
-        let name = self.engine.name_of(KeyHash::of(&self.engine.secret, record.key).0, record.key);
+        let hash = self.hash_of(offset, stored);
+        let name = self.engine.name_of(hash.0, record.key);
         let is_trace = is_sorted && kind == RecordKind::Tombstone;
         let is_delete = kind == RecordKind::Put && record.kind == RecordKind::Tombstone;
         let is_copied = self.tentative[at].is_copied(version);

@@ -159,12 +159,15 @@ fn scan_segment<D: Device>(
     let part = (u64::from(FRAMES_OFFSET), end);
     let reads = SequentialRead::new(file, part, SCAN_READS_IN_FLIGHT, IoClass::Recovery);
     let mut reads = reads.counted_by(builder.engine.options.progress.as_ref()).overlaid_by(tail);
-    while let Some(buf) = reads.try_next(&mut builder.engine.device)? {
-        scanner.push(&buf, &mut OpenVisitor { builder, slot, pages: is_unsealed.then_some(&mut pages) });
+    reads = reads.reusing(core::mem::take(&mut builder.buffers));
+    while let Some(bytes) = reads.try_next(&mut builder.engine.device)? {
+        scanner.push(bytes, &mut OpenVisitor { builder, slot, pages: is_unsealed.then_some(&mut pages) });
         if builder.must_resolve() {
             reads.settle(&mut builder.engine.device);
             builder.resolve()?;
         }
     }
-    Ok((scanner.finish(), pages, reads.changed_from()))
+    let changed_from = reads.changed_from();
+    builder.buffers = reads.into_buffers();
+    Ok((scanner.finish(), pages, changed_from))
 }

@@ -171,8 +171,8 @@ impl<D: Device> Engine<D> {
             let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
             let tail = builder.engine.left_tail.of(segment.entry.uuid);
             let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).overlaid_by(tail);
-            while let Some(buf) = reads.next(&mut builder.engine.device) {
-                walk.push(&buf, &mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
+            while let Some(bytes) = reads.next(&mut builder.engine.device) {
+                walk.push(bytes, &mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
                 if builder.must_resolve() {
                     reads.settle(&mut builder.engine.device);
                     builder.resolve()?;
@@ -357,8 +357,8 @@ fn survey<D: Device>(
         let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
         let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).overlaid_by(tail);
         let mut walk = RecordWalk::new(segment.walk_input());
-        while let Some(buf) = reads.next(device) {
-            walk.push(&buf, &mut note);
+        while let Some(bytes) = reads.next(device) {
+            walk.push(bytes, &mut note);
         }
         segment.surveyed = walk.finish(&mut note);
     }

@@ -29,6 +29,10 @@ pub(crate) struct SequentialRead {
     /// Frames that are laid over the bytes read.
     tail: Option<Arc<SegmentTail>>,
     changed_from: Option<u32>,
+    /// The bytes that the caller has.
+    current: Option<AlignedBuf>,
+    /// Buffers for the next reads: the memory of a new one costs as much time as the read of its bytes from a fast device.
+    spare: Vec<AlignedBuf>,
 }
 
 impl SequentialRead {
@@ -38,7 +42,34 @@ impl SequentialRead {
         let end = end.next_multiple_of(PAGE_BYTES as u64);
         let (started, done) = (VecDeque::new(), HashMap::default());
         let (progress, tail, changed_from) = (None, None, None);
-        Self { file, next: from, end, depth, class, started, done, last_token: 0, progress, tail, changed_from }
+        let (current, spare, last_token) = (None, Vec::new(), 0);
+        Self {
+            file,
+            next: from,
+            end,
+            depth,
+            class,
+            started,
+            done,
+            last_token,
+            progress,
+            tail,
+            changed_from,
+            current,
+            spare,
+        }
+    }
+
+    /// Reads into the buffers of an earlier read.
+    pub(crate) fn reusing(mut self, buffers: Vec<AlignedBuf>) -> Self {
+        self.spare = buffers;
+        self
+    }
+
+    /// The buffers, for [`SequentialRead::reusing`].
+    pub(crate) fn into_buffers(mut self) -> Vec<AlignedBuf> {
+        self.release();
+        self.spare
     }
 
     /// Lays the frames of a tail file over the bytes, up to the end of its last one.
@@ -59,21 +90,37 @@ impl SequentialRead {
     }
 
     /// The next bytes; `None` at the end.
-    pub(crate) fn next<D: Device>(&mut self, device: &mut D) -> Option<AlignedBuf> {
+    pub(crate) fn next<D: Device>(&mut self, device: &mut D) -> Option<&[u8]> {
         let (offset, len, read) = self.next_read(device)?;
-        let mut buf = read.unwrap_or_else(|_| self.read_pages(device, offset, len));
-        self.lay_over(offset, &mut buf);
-        self.read_ahead(device);
-        Some(buf)
+        let buf = read.unwrap_or_else(|_| self.read_pages(device, offset, len));
+        Some(self.hand_out(device, offset, buf))
     }
 
     /// As [`SequentialRead::next`], but bytes that cannot be read are an error.
-    pub(crate) fn try_next<D: Device>(&mut self, device: &mut D) -> Result<Option<AlignedBuf>, DeviceError> {
+    pub(crate) fn try_next<D: Device>(&mut self, device: &mut D) -> Result<Option<&[u8]>, DeviceError> {
         let Some((offset, _, read)) = self.next_read(device) else { return Ok(None) };
-        let mut buf = read?;
+        let buf = read?;
+        Ok(Some(self.hand_out(device, offset, buf)))
+    }
+
+    /// The bytes that the last call of [`SequentialRead::next`] returned.
+    pub(crate) fn current(&self) -> &[u8] {
+        self.current.as_deref().unwrap_or_default()
+    }
+
+    /// The next reads run while the caller works on these bytes.
+    fn hand_out<D: Device>(&mut self, device: &mut D, offset: u64, mut buf: AlignedBuf) -> &[u8] {
         self.lay_over(offset, &mut buf);
-        self.read_ahead(device);
-        Ok(Some(buf))
+        self.current = Some(buf);
+        if self.depth > 1 {
+            self.start(device);
+        }
+        self.current()
+    }
+
+    /// Takes back the bytes that the caller had.
+    fn release(&mut self) {
+        self.spare.extend(self.current.take().filter(|buf| buf.len() as u64 == READ_BYTES));
     }
 
     fn lay_over(&mut self, offset: u64, buf: &mut AlignedBuf) {
@@ -84,18 +131,12 @@ impl SequentialRead {
 
     /// The next read: its offset, length and result.
     fn next_read<D: Device>(&mut self, device: &mut D) -> Option<(u64, u64, Result<AlignedBuf, DeviceError>)> {
+        self.release();
         self.start(device);
         let (token, offset, len) = self.started.pop_front()?;
         let read = self.finish(device, token);
         self.progress.iter().for_each(|progress| progress.add(len));
         Some((offset, len, read))
-    }
-
-    /// The next reads run while the caller works on these bytes.
-    fn read_ahead<D: Device>(&mut self, device: &mut D) {
-        if self.depth > 1 {
-            self.start(device);
-        }
     }
 
     /// Waits for the reads in flight, so that the caller can use the device between two calls or after the last one.
@@ -109,7 +150,8 @@ impl SequentialRead {
         while self.started.len() < self.depth && self.next < self.end {
             let len = (self.end - self.next).min(READ_BYTES);
             self.last_token += 1;
-            let buf = AlignedBuf::zeroed(len as usize);
+            let spare = if len == READ_BYTES { self.spare.pop() } else { None };
+            let buf = spare.unwrap_or_else(|| AlignedBuf::zeroed(len as usize));
             device.submit_read(self.file, self.next, buf, self.class, Token(self.last_token));
             self.started.push_back((self.last_token, self.next, len));
             self.next += len;

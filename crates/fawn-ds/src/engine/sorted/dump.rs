@@ -186,8 +186,8 @@ impl DumpedRun {
         let part = (range.offset, range.offset + range.len_bytes as u64);
         let mut reads = SequentialRead::new(self.file, part, 1, IoClass::Foreground);
         let mut bytes = Vec::with_capacity(range.len_bytes);
-        while let Some(buf) = reads.next(device) {
-            bytes.extend_from_slice(&buf);
+        while let Some(read) = reads.next(device) {
+            bytes.extend_from_slice(read);
         }
         self.source.feed(range, bytes);
     }
