@@ -9,7 +9,7 @@
 //! durable.
 use super::Engine;
 use crate::error::EngineError;
-use crate::format::manifest::{Ancestor, ManifestEdit, ManifestRange};
+use crate::format::manifest::{Ancestor, COMMIT_EDIT_BYTES_MAX, ManifestEdit, ManifestRange};
 use crate::format::record::RecordKind;
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, checkpoint};
@@ -22,7 +22,13 @@ use crate::range::{RangeState, Retained};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, KeyRange, RangeId, RingKey, Version};
 use smallvec::SmallVec;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Ancestors in all lineages from which on cleaning gives the records of the oldest ones present numbers.
+const ANCESTORS_KEPT: usize = 512;
+/// Ancestors in all lineages at most: one commit may list all of them. Openings compare each with the others of its range.
+const ANCESTORS_MAX: usize = 4096;
+const _: () = assert!(ANCESTORS_MAX * 2 * Ancestor::BYTES <= COMMIT_EDIT_BYTES_MAX);
 
 impl<D: Device> Engine<D> {
     /// Splits a range in two at a boundary. Both are there at once, with the records of the parent, which goes. Blocks for
@@ -30,9 +36,9 @@ impl<D: Device> Engine<D> {
     ///
     /// # Errors
     /// [`EngineError::Overloaded`] while records of the range are not committed, a transfer into it or the verification
-    /// of an overwritten key is in flight, or a clear is not listed yet: poll, then retry. [`EngineError::NotSplit`] if the
-    /// boundary is not within the range. [`EngineError::RangeExists`], [`EngineError::UnknownRange`],
-    /// [`EngineError::StoreFull`], or the store is poisoned.
+    /// of an overwritten key is in flight, a clear is not listed yet, or lineages have too many ancestors, which cleaning
+    /// makes fewer: poll, then retry. [`EngineError::NotSplit`] if the boundary is not within the range.
+    /// [`EngineError::RangeExists`], [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned.
     pub fn split_range(
         &mut self,
         parent: RangeId,
@@ -113,13 +119,10 @@ impl<D: Device> Engine<D> {
 
     /// Retires ranges and puts their heirs in place, with one commit.
     fn replace_ranges(&mut self, parents: &[usize], edit: ManifestEdit, heirs: &[RangeId]) -> Result<(), EngineError> {
-        let is_merge = matches!(edit, ManifestEdit::MergeRanges { .. });
-        let mut edits = if is_merge { self.retire_listed_checkpoints(parents) } else { Vec::new() };
-        let has_checkpoints = self.manifest.state().checkpoints.len() > edits.len();
-        edits.extend(self.forgotten_lineage(has_checkpoints));
-        edits.push(edit);
+        let edits = self.edits_of_heirs(parents, edit, heirs.len())?;
         let listed = self.manifest.commit(&edits);
         self.retire_dropped_checkpoints(&edits, listed);
+        self.look_for_old_numbers();
         let mut inherited: SmallVec<[usize; 2]> = parents.iter().copied().collect();
         for &at in parents {
             inherited.extend(self.ranges[at].inherited().iter().copied().filter(|f| !parents.contains(f)));
@@ -146,6 +149,30 @@ impl<D: Device> Engine<D> {
         }
         self.bound_retained();
         self.wait_for_manifest(listed)
+    }
+
+    /// The edits of a split or merge, unless lineages would get too long.
+    fn edits_of_heirs(
+        &self,
+        parents: &[usize],
+        edit: ManifestEdit,
+        heirs: usize,
+    ) -> Result<Vec<ManifestEdit>, EngineError> {
+        let is_merge = matches!(edit, ManifestEdit::MergeRanges { .. });
+        let drops_checkpoints = is_merge || self.has_long_lineages();
+        let mut edits = if drops_checkpoints { self.retire_listed_checkpoints(parents) } else { Vec::new() };
+        let has_checkpoints = self.manifest.state().checkpoints.len() > edits.len();
+        edits.extend(self.forgotten_lineage(has_checkpoints));
+        let ids = || parents.iter().filter_map(|&at| self.range_ids[at]);
+        // At most: each heir has what its parents have, and the parents.
+        let of_parents = ids().map(|id| self.lineage_after(id, &edits).len() + 1).sum::<usize>();
+        let of_others = self.manifest.state().ranges.keys().filter(|&&id| ids().all(|parent| parent != id));
+        let of_others: usize = of_others.map(|&id| self.lineage_after(id, &edits).len()).sum();
+        if of_others + heirs * of_parents > ANCESTORS_MAX {
+            return Err(EngineError::Overloaded);
+        }
+        edits.push(edit);
+        Ok(edits)
     }
 
     /// Gives the records that a retired range keeps for retries to its heirs, at an opening.
@@ -216,8 +243,53 @@ impl<D: Device> Engine<D> {
         self.manifest.state().ranges.iter().filter_map(shorter).collect()
     }
 
+    /// The lineage of a range after these edits of [`Engine::forgotten_lineage`].
+    fn lineage_after<'a>(&'a self, id: RangeId, edits: &'a [ManifestEdit]) -> &'a [Ancestor] {
+        let shorter = edits.iter().find_map(|edit| match edit {
+            ManifestEdit::Lineage { range, ancestors } if *range == id => Some(ancestors),
+            _ => None,
+        });
+        let entry = || self.manifest.state().ranges.get(&id).map(|entry| &entry.lineage);
+        shorter.or_else(entry).map_or(&[], |lineage| lineage)
+    }
+
+    /// Whether cleaning should make lineages shorter.
+    pub(crate) fn has_long_lineages(&self) -> bool {
+        self.lineage_len() > ANCESTORS_KEPT
+    }
+
+    /// The next poll looks for segments with old numbers if lineages are long.
+    pub(crate) fn look_for_old_numbers(&mut self) {
+        if self.has_long_lineages() {
+            self.cleaner.note_change();
+        }
+    }
+
+    /// The numbers in lineages under which no record should be left: the oldest ones, without which lineages are short enough. Once
+    /// they would be so without the numbers that nothing has any more, leaves these out.
+    pub(crate) fn old_numbers(&mut self) -> BTreeSet<RangeNumber> {
+        if !self.has_long_lineages() {
+            return BTreeSet::new();
+        }
+        // A checkpoint in progress has numbers as one that is listed.
+        let has_checkpoints = !self.manifest.state().checkpoints.is_empty() || self.checkpoints.has_work();
+        let edits = self.forgotten_lineage(has_checkpoints);
+        let ids = self.manifest.state().ranges.keys();
+        let left = ids.flat_map(|&id| self.lineage_after(id, &edits)).map(|ancestor| ancestor.number);
+        let mut left: Vec<RangeNumber> = left.collect();
+        left.sort_unstable();
+        let old = left.len().saturating_sub(ANCESTORS_KEPT);
+        // Without space in the manifest, a later search tries again.
+        if old == 0 && self.reserve_manifest((left.len() + edits.len()) * Ancestor::BYTES).is_ok() {
+            self.manifest.commit(&edits);
+            self.start_manifest();
+        }
+        left.truncate(old);
+        left.into_iter().collect()
+    }
+
     /// Edits that drop all checkpoints before a merge of ranges with a lineage: an index in them may have entries of a
-    /// range between that is gone.
+    /// range between that is gone. Long lineages become shorter without checkpoints.
     fn retire_listed_checkpoints(&self, parents: &[usize]) -> Vec<ManifestEdit> {
         let state = self.manifest.state();
         let has_lineage = |&at: &usize| {
@@ -274,7 +346,9 @@ impl<D: Device> Engine<D> {
     /// By place: the retired ranges whose keys this range took over, from each other or at last.
     pub(crate) fn elders(&self) -> Vec<SmallVec<[usize; 2]>> {
         let mut elders = vec![SmallVec::new(); self.ranges.len()];
-        let place_of = |number| self.ranges.iter().position(|range| range.number == number);
+        let places: BTreeMap<RangeNumber, usize> =
+            self.ranges.iter().enumerate().map(|(at, range)| (range.number, at)).collect();
+        let place_of = |number| places.get(&number).copied();
         for entry in self.manifest.state().ranges.values() {
             let own = entry.beginning.map(|beginning| (beginning.number, entry.keys));
             let lineage = || entry.lineage.iter().map(|ancestor| (ancestor.number, ancestor.keys));

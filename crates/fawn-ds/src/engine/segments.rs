@@ -91,7 +91,7 @@ impl<D: Device> Engine<D> {
         self.streams.iter().any(|stream| stream.next.is_being_listed())
     }
 
-    fn prepare(&mut self, kind: StreamKind, reserve: Reserve) -> Result<(), EngineError> {
+    pub(crate) fn prepare(&mut self, kind: StreamKind, reserve: Reserve) -> Result<(), EngineError> {
         // On a full device cleaning comes first: it needs a segment before it can free any.
         let kind = if self.full && self.needs_survivors_next() { StreamKind::Survivors } else { kind };
         if !self.may_prepare(reserve) {

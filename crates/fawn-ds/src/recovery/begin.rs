@@ -96,6 +96,7 @@ impl<D: Device> Engine<D> {
         self.begin_tail(report)?;
         self.examine_all();
         self.begin_scrub();
+        self.look_for_old_numbers();
         self.balance_memory();
         Ok(())
     }

@@ -46,6 +46,7 @@ mod gaps;
 mod hang;
 mod hidden_puts;
 mod len;
+mod lineage_bound;
 mod manifest_full;
 mod manifest_growth;
 mod manifest_order;

@@ -63,7 +63,7 @@ impl RangeHarness {
         self.models.iter().find(|(_, model)| model.keys.contains(&ring_key)).map(|(&id, _)| id)
     }
 
-    fn next_version(&mut self, id: RangeId) -> Version {
+    pub(crate) fn next_version(&mut self, id: RangeId) -> Version {
         let model = self.models.get_mut(&id).unwrap();
         model.seq += 1;
         Version::new(model.epoch, model.seq).unwrap()

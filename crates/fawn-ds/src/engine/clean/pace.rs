@@ -1,12 +1,13 @@
 //! Pace of cleaning: when to clean, which segment, and how many bytes for each byte that clients write.
 use super::super::Engine;
+use super::super::append::Reserve;
 use super::super::drop_rule::{RangeFacts, SegmentFacts, keep_reason};
 use super::super::segments::RETRY_MS;
 use super::WRITE_BYTES;
 use super::victim::{Victim, VictimPurpose};
-use crate::format::FRAMES_OFFSET;
 use crate::format::frame::HEADER_BYTES;
 use crate::format::segment::{PerStream, StreamKind};
+use crate::format::{FRAMES_OFFSET, RangeNumber};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment};
 use crate::log::stream::NextSegment;
@@ -14,6 +15,7 @@ use core::ops::RangeInclusive;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError};
 use fawn_types::{MonoMs, TimeMs, Version};
+use std::collections::BTreeSet;
 
 /// Segments that a store may have in any case: the active and the next one of each stream.
 const SEGMENTS_MIN: u64 = 4;
@@ -66,6 +68,8 @@ pub(super) struct Pace {
     was_for_tombstones: bool,
     /// Segments above the target at the last search.
     pub(super) debt: u64,
+    /// Lineages were too long at the last search.
+    has_old_numbers: bool,
     /// Bytes of the last victim for each dead one, rounded up: so many must be cleaned to free one.
     bytes_per_dead: u64,
     /// Bytes of victims that may be cleaned now.
@@ -78,6 +82,11 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    /// Whether there is a next search also without a change: only time may make a segment worthwhile, or readable again.
+    const fn repeats_search(&self) -> bool {
+        self.debt > 0 || self.has_old_numbers
+    }
+
     /// A segment was sealed or dropped: the next poll searches.
     pub(super) const fn note_change(&mut self) {
         self.due_at = Some(MonoMs(0));
@@ -199,7 +208,7 @@ impl<D: Device> Engine<D> {
         }
         let due = pace.due_at.map(|at| at.max(self.now.mono));
         let filing = self.has_retired().then(|| pace.paid_at.plus_ms(FILING_MS));
-        let search = (pace.debt > 0).then(|| self.search_at());
+        let search = pace.repeats_search().then(|| self.search_at());
         let expires_at = pace.expires_at.filter(|&at| at != NEVER);
         let expiry = expires_at.map(|at| self.now.mono.plus_ms(at.0.saturating_sub(self.clock.get().0)));
         [due, filing, search, expiry].into_iter().flatten().min()
@@ -237,7 +246,7 @@ impl<D: Device> Engine<D> {
         let pace = &mut self.cleaner.pace;
         let has_expired = self.clock.get() >= expires_at;
         let is_due = has_expired || pace.due_at.is_some_and(|at| now >= at);
-        if !is_due && (pace.debt == 0 || !is_time) {
+        if !(is_due || pace.repeats_search() && is_time) {
             return false;
         }
         pace.repeats = if has_changed { 0 } else { pace.repeats + 1 };
@@ -249,11 +258,17 @@ impl<D: Device> Engine<D> {
         let soon = TimeMs(self.clock.get().0.saturating_add(SEARCH_MS_MAX));
         let next = self.next_expiry(|range| self.expired_by(range)).max(soon);
         self.cleaner.pace.expires_at = Some(next);
+        let room = self.survivors_room();
+        let oldest = self.oldest_victim(room);
+        self.cleaner.pace.has_old_numbers = self.has_long_lineages();
+        if let Some(slot) = oldest {
+            self.begin_cleaning(slot);
+            return true;
+        }
         if debt == 0 {
             return false;
         }
         debug_assert!(self.knows_dead_puts(), "a tombstone may go before a put that it hides");
-        let room = self.survivors_room();
         let Some(slot) = self.best_victim(room) else {
             self.seal_dead_survivors();
             return false;
@@ -264,11 +279,51 @@ impl<D: Device> Engine<D> {
         if !self.cleaner.pace.was_for_tombstones {
             self.cleaner.pace.bytes_per_dead = u64::from(segment.end).div_ceil(dead_bytes.max(1));
         }
+        self.begin_cleaning(slot);
+        true
+    }
+
+    fn begin_cleaning(&mut self, slot: u32) {
         let segment = self.segments.expect_mut(slot);
         segment.pins += 1;
         let victim = Victim::new(slot, segment.end, VictimPurpose::Clean);
-        self.cleaner.begin(victim, now);
-        true
+        self.cleaner.begin(victim, self.now.mono);
+    }
+
+    /// The segment with a record of the oldest number that should be in no lineage any more. Copies get present numbers.
+    fn oldest_victim(&mut self, room: SurvivorsRoom) -> Option<u32> {
+        let old = self.old_numbers();
+        // Copies of segments that are live whole make no space, and take that which cleaning needs to make some.
+        if old.is_empty() || self.full {
+            return None;
+        }
+        let oldest = |segment: &Segment| {
+            let mut numbers = segment.facts.numbers.iter().map(|facts| facts.number);
+            Some((numbers.find(|number| old.contains(number))?, segment.slot))
+        };
+        let candidates = self.segments.iter().filter_map(oldest);
+        let victim = candidates.filter(|&(_, slot)| self.is_copyable(self.segments.expect(slot), room)).min();
+        if victim.is_none() {
+            self.seal_with_numbers(&old);
+        }
+        victim.map(|(_, slot)| slot)
+    }
+
+    /// Seals active segments with records of these numbers, once they have successors. Otherwise these would stay as long as hardly
+    /// anything is written.
+    fn seal_with_numbers(&mut self, old: &BTreeSet<RangeNumber>) {
+        for kind in StreamKind::ALL {
+            let active = self.streams[kind].window.active().map(|chunk| self.segments.expect(chunk.slot));
+            if active.is_none_or(|active| active.facts.numbers.iter().all(|facts| !old.contains(&facts.number))) {
+                continue;
+            }
+            // A refusal passes, or has poisoned the engine: later searches try again.
+            let _ = match self.streams[kind].next {
+                NextSegment::None => self.prepare(kind, Reserve::Puts),
+                NextSegment::Ready(_) => self.switch_segment(kind, Reserve::Puts),
+                NextSegment::Header(_) | NextSegment::Listing(..) => Ok(()),
+            };
+        }
     }
 
     /// Seals the survivors' active segment if it is nearly full, nothing in it is needed, and no segment is left: it would stay for
@@ -410,10 +465,15 @@ impl<D: Device> Engine<D> {
     fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom) -> bool {
         let tombstone_bytes = self.kept_tombstone_bytes(segment);
         let is_worthwhile = segment.dead_bytes(tombstone_bytes) + self.expired_bytes(segment) >= dead_bytes_min;
-        let is_waiting = self.now.mono < segment.clean_again_at;
-        if !segment.sealed || segment.is_cleaned || is_waiting || !is_worthwhile || self.is_left_to_sort(segment) {
+        is_worthwhile && !self.is_left_to_sort(segment) && self.is_copyable(segment, room)
+    }
+
+    /// Whether the segment may be cleaned now, and what cleaning copies of it fits.
+    fn is_copyable(&self, segment: &Segment, room: SurvivorsRoom) -> bool {
+        if !segment.sealed || segment.is_cleaned || self.now.mono < segment.clean_again_at {
             return false;
         }
+        let tombstone_bytes = self.kept_tombstone_bytes(segment);
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.
         let segment_bytes = u64::from(self.options.segment_bytes);
         let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
