@@ -23,6 +23,9 @@ const SCRUB_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
 /// Minimum memory for records between append and commit, in any budget, bytes.
 const PENDING_BYTES_MIN: usize = 64 << 10;
 
+/// Shares of the records for retransmission that needed ones may take until their results are copied.
+const NEEDED_SHARES: usize = 8;
+
 /// Whether segments are sorted into runs: files of records in ring order, of which only fences and filters are in memory,
 /// about five bits per key. Updates of sorted keys write more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -73,7 +76,8 @@ pub struct Options {
     /// Number of a new store among those created with the same secret, possibly at the same time.
     pub number_if_new: u32,
     /// Most (version, pointer) pairs kept per range for retransmission; all ranges together take at most a sixteenth of
-    /// the budget, whatever this says. There may be twice as many until the results among them that may be requested again are copied.
+    /// the budget, whatever this says. There may be eight times as many, or as many as this share of the budget allows, until the
+    /// results among them that may be requested again are copied.
     pub retained_records_max: usize,
     /// Initial sizes of each range's index.
     pub index: IndexOptions,
@@ -179,11 +183,21 @@ impl Options {
         ((self.memory_bytes / 2) as usize).max(PENDING_BYTES_MIN)
     }
 
-    /// Maximum records that each of `ranges` ranges retains: together a sixteenth of the budget, with queues half empty
-    /// at worst. Needed ones may be twice as many for a while.
+    /// Maximum records that each of `ranges` ranges retains.
     pub(crate) fn retained_share(&self, ranges: usize) -> usize {
-        let store_max = (self.memory_bytes / 16) as usize / (2 * size_of::<Retained>());
-        self.retained_records_max.min(store_max / ranges.max(1))
+        self.retained_records_max.min(self.retained_by_budget(ranges))
+    }
+
+    /// Maximum records that each of `ranges` ranges keeps for retries until their results are copied. A commit of many records at once
+    /// precedes the copies. An opening keeps as many, because it does not know which are needed; before it the number of retained
+    /// records may have been set higher.
+    pub(crate) fn needed_max(&self, ranges: usize) -> usize {
+        self.retained_share(ranges).saturating_mul(NEEDED_SHARES).max(self.retained_by_budget(ranges))
+    }
+
+    /// Records of each range that take a sixteenth of the budget together, with queues half empty at worst.
+    fn retained_by_budget(&self, ranges: usize) -> usize {
+        (self.memory_bytes / 16) as usize / (2 * size_of::<Retained>()) / ranges.max(1)
     }
 
     /// Size of a chunk of the append window; a larger record gets a chunk of its own size.

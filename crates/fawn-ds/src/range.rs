@@ -11,6 +11,9 @@ use fawn_types::{ClientTag, Durability, KeyRange, MonoMs, RangeId, TimeMs, Versi
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Capacity that a queue of records keeps in any case.
+const QUEUE_RECORDS_MIN: usize = 64;
+
 /// The watermarks of a range, as versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RangeProgress {
@@ -125,6 +128,8 @@ pub(crate) struct ResultCopies {
     /// Time of the next attempt to copy them.
     pub(crate) copy_at: MonoMs,
     pub(crate) unsynced: Option<UnsyncedCopies>,
+    /// Time of the last warning that needed records were dropped before they were copied.
+    pub(crate) warned_at: Option<MonoMs>,
     /// The open results of records below this version have durable copies.
     pub(crate) copied_below: Version,
 }
@@ -375,29 +380,32 @@ impl RangeState {
             + copies * size_of::<ResultCopy>()
     }
 
-    /// Retains a committed record above `floor` for retransmission, within `retained_max`, and
-    /// [`RangeState::needed_max`] with transferred results and needed records.
-    pub(crate) fn retain(&mut self, record: Retained, floor: Version, retained_max: usize, records_max: usize) {
+    /// Retains a committed record above `floor` for retransmission, within `retained_max`, or `needed_max` if the oldest one is
+    /// needed. Returns whether a needed record was dropped.
+    pub(crate) fn retain(&mut self, record: Retained, floor: Version, retained_max: usize, needed_max: usize) -> bool {
         self.retained.push_back(record);
-        self.bound_retained(retained_max, records_max);
-        self.bound_copied_results(records_max);
+        let has_dropped_needed = self.bound_retained(retained_max, needed_max);
         self.drop_retained_through(floor);
+        has_dropped_needed
     }
 
-    pub(crate) fn bound_retained(&mut self, retained_max: usize, records_max: usize) {
+    /// As [`RangeState::retain`].
+    pub(crate) fn bound_retained(&mut self, retained_max: usize, needed_max: usize) -> bool {
+        let mut has_dropped_needed = false;
         while let Some(oldest) = self.retained.front() {
             let is_needed = self.needed_from().is_some_and(|needed| oldest.version >= needed);
-            if self.retained.len() <= if is_needed { Self::needed_max(records_max) } else { retained_max } {
+            if self.retained.len() <= if is_needed { needed_max } else { retained_max } {
                 break;
             }
+            has_dropped_needed |= is_needed;
             self.drop_oldest_retained();
         }
-    }
-
-    /// Maximum number of records that are kept for retries, beyond the bound on all retained ones: their results are copied
-    /// before they are so many, which may take a while. An opening keeps as many, because it does not know which are needed.
-    pub(crate) const fn needed_max(records_max: usize) -> usize {
-        2 * records_max
+        // An opening, and a commit of many records at once, may have needed several times as much memory.
+        let (len, capacity) = (self.retained.len(), self.retained.capacity());
+        if len <= retained_max && capacity > 4 * retained_max.max(QUEUE_RECORDS_MIN) {
+            self.retained.shrink_to(2 * retained_max);
+        }
+        has_dropped_needed
     }
 
     /// The last of the records whose results are to be copied because too many are kept for retries: the older half of these. With
@@ -424,17 +432,17 @@ impl RangeState {
         self.copied_results.iter().chain(&self.retained).copied()
     }
 
-    /// Keeps a transferred result; the bound of needed records includes it.
-    pub(crate) fn keep_copied_result(&mut self, record: Retained, records_max: usize) {
+    /// Keeps a transferred result, and as many as of needed records. Returns whether another one was dropped.
+    pub(crate) fn keep_copied_result(&mut self, record: Retained, needed_max: usize) -> bool {
         self.copied_results.push_back(record);
-        self.bound_copied_results(records_max);
+        self.bound_copied_results(needed_max)
     }
 
-    pub(crate) fn bound_copied_results(&mut self, records_max: usize) {
-        let kept_max = Self::needed_max(records_max);
-        while !self.copied_results.is_empty() && self.copied_results.len() + self.retained.len() > kept_max {
-            self.copied_results.pop_front();
-        }
+    /// As [`RangeState::keep_copied_result`]. Retained records do not count: an opening retains many that are not needed.
+    pub(crate) fn bound_copied_results(&mut self, needed_max: usize) -> bool {
+        let excess = self.copied_results.len().saturating_sub(needed_max);
+        self.copied_results.drain(..excess);
+        excess > 0
     }
 
     /// Starts over: the manifest invalidates all records so far, and the history continues after `base`.
@@ -525,6 +533,26 @@ impl RangeState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The needed records of one commit exceed any share; what their copies leave of the memory is given back.
+    #[test]
+    fn needed_records_and_transferred_results_have_bounds_of_their_own() {
+        let mut range = RangeState::new(None, RangeNumber::default(), KeyRange::ALL, IndexOptions::default());
+        let record =
+            |i| Retained { version: Version::from_u64(i), pointer: Pointer::new(0), len_bytes: 1, sequence: 1 };
+        (1..=800).for_each(|i| assert!(!range.keep_copied_result(record(i), 800), "result {i}"));
+        range.needed_from = Some(Version::from_u64(1_000));
+        let retain = |range: &mut RangeState, i| range.retain(record(i), Version::ZERO, 100, 800);
+        (801..=1_799).for_each(|i| assert!(!retain(&mut range, i), "record {i}"));
+        assert_eq!((range.retained.len(), range.complete_above), (800, Version::from_u64(999)));
+        assert!(retain(&mut range, 1_800), "more are needed than there may be");
+        assert_eq!((range.retained.len(), range.copied_results.len()), (800, 800));
+        range.result_copies.copied_below = Version::from_u64(1_750);
+        assert!(!retain(&mut range, 1_801), "their results have copies");
+        assert_eq!(range.retained.len(), 100);
+        assert!(range.retained.capacity() <= 400, "capacity of {}", range.retained.capacity());
+        assert!(range.keep_copied_result(record(0), 800), "one of the others is dropped");
+    }
 
     #[test]
     fn a_lowest_put_elsewhere_is_found_whatever_the_segment_itself_has() {

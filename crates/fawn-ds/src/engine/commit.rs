@@ -46,8 +46,10 @@ impl<D: Device> Engine<D> {
         let PendingRecord { version, pointer, len_bytes, .. } = *pending;
         let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
         let record = Retained { version, pointer, len_bytes, sequence };
-        let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
-        self.ranges[at].retain(record, floor, retained_max, records_max);
+        let (retained_max, needed_max) = (self.retained_max.min(self.retained_share), self.needed_max);
+        if self.ranges[at].retain(record, floor, retained_max, needed_max) {
+            self.warn_of_dropped_results(at);
+        }
     }
 
     fn commit_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &PendingRecord) {

@@ -179,14 +179,15 @@ impl<D: Device> Engine<D> {
     pub(crate) fn hand_over_results(&mut self, at: usize) {
         let retains = |&heir: &usize| self.ranges[heir].retain_floor.is_some();
         let heirs: SmallVec<[usize; 2]> = self.heirs(at).filter(retains).collect();
-        let records_max = self.retained_share;
         for heir in heirs {
             let mut kept: Vec<Retained> = self.ranges[at].kept_for_retries().collect();
             kept.extend(self.ranges[heir].copied_results.drain(..));
             kept.sort_by_key(|kept| (kept.sequence, kept.pointer));
             kept.dedup_by_key(|kept| (kept.sequence, kept.pointer));
             self.ranges[heir].copied_results = kept.into();
-            self.ranges[heir].bound_copied_results(records_max);
+            if self.ranges[heir].bound_copied_results(self.needed_max) {
+                self.warn_of_dropped_results(heir);
+            }
             self.ranges[heir].result_copies.kept = self.result_copies_of(&[at, heir]);
             self.share_kept_segments(heir);
         }

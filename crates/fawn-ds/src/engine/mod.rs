@@ -152,8 +152,10 @@ pub struct Engine<D: Device> {
     pub(crate) options: Options,
     /// Records retained per range for retransmission, within the option's bound.
     pub(crate) retained_max: usize,
-    /// Each range's share of the retention budget, records; transferred results count too.
+    /// Each range's share of the retention budget, records.
     pub(crate) retained_share: usize,
+    /// Maximum number of transferred results, or of needed records, that each range keeps until they are copied.
+    pub(crate) needed_max: usize,
     pub(crate) secret: HashSecret,
     pub(crate) ident_point: IdentPoint,
     pub(crate) store: StoreUuid,

@@ -53,7 +53,7 @@ impl<D: Device> Engine<D> {
 
     /// Keeps a range's records from this version on, also above the number of [`Engine::set_retained_max`]: their
     /// results may be requested again after a restart. The bounds take precedence once [`Engine::copy_results`] has copied the
-    /// results, and twice [`crate::Options::retained_records_max`] in any case.
+    /// results, and eight times [`crate::Options::retained_records_max`] in any case.
     pub fn set_needed_from(&mut self, range: RangeId, oldest: Option<Version>) {
         if let Ok(at) = self.range_at(range) {
             self.ranges[at].needed_from = oldest;
@@ -77,10 +77,13 @@ impl<D: Device> Engine<D> {
     /// Applies the bounds, and the number of ranges that share the budget, to each range's retained records.
     pub(crate) fn bound_retained(&mut self) {
         self.retained_share = self.options.retained_share(self.serving_ranges());
-        let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
+        self.needed_max = self.options.needed_max(self.serving_ranges());
+        let (retained_max, needed_max) = (self.retained_max.min(self.retained_share), self.needed_max);
         for at in 0..self.ranges.len() {
-            self.ranges[at].bound_retained(retained_max, records_max);
-            self.ranges[at].bound_copied_results(records_max);
+            let has_dropped_needed = self.ranges[at].bound_retained(retained_max, needed_max);
+            if self.ranges[at].bound_copied_results(needed_max) || has_dropped_needed {
+                self.warn_of_dropped_results(at);
+            }
             self.release_held(at);
         }
     }

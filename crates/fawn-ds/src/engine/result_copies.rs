@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum bytes of results in one call, with the one that exceeds it.
 const COPY_BYTES: usize = 1 << 20;
+/// Minimum time between two warnings of a range, ms.
+const WARN_MS: u64 = 60_000;
 
 /// A result that may still be requested, by the record that has it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -281,6 +283,21 @@ impl<D: Device> Engine<D> {
         range.result_copies.due_before = former.max(Some(before));
         let is_in_progress = range.result_copies.unsynced.is_some();
         is_in_progress || is_new && (has_originals || self.due_copies(at, before).is_some())
+    }
+
+    /// Warns that records which the range keeps for retries were dropped before their results were copied: too many for memory.
+    #[cold]
+    pub(crate) fn warn_of_dropped_results(&mut self, at: usize) {
+        let warned_at = &mut self.ranges[at].result_copies.warned_at;
+        if warned_at.is_some_and(|at| self.now.mono.ms_since(at) < WARN_MS) {
+            return;
+        }
+        *warned_at = Some(self.now.mono);
+        let number = self.ranges[at].number;
+        tracing::warn!(
+            ?number,
+            "results were dropped before they were copied: retried operations may be applied twice"
+        );
     }
 
     /// Whether the originals of copies stay until these are synced.

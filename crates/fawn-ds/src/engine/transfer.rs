@@ -171,14 +171,15 @@ impl<D: Device> Engine<D> {
     /// Appends a transferred record to the log.
     fn write_copied(&mut self, at: usize, record: &RecordRef<'_>, len: usize) -> Written {
         let (slot, pointer) = self.encode(at, record, len, false);
-        let retained_max = self.retained_share;
         let (version, len_bytes, is_put) = (record.version, len as u32, record.kind == RecordKind::Put);
         let kind = record.kind;
         let is_tombstone = kind == RecordKind::Tombstone;
         self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, kind, is_tombstone });
         if !is_put {
             let kept = Retained { version, pointer, len_bytes, sequence: self.segments.expect(slot).sequence };
-            self.ranges[at].keep_copied_result(kept, retained_max);
+            if self.ranges[at].keep_copied_result(kept, self.needed_max) {
+                self.warn_of_dropped_results(at);
+            }
         }
         self.stats.appended_records += 1;
         Written { version, pointer, len_bytes, is_put }

@@ -17,7 +17,7 @@ use crate::format::{Expiries, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use crate::index::{CellImage, Index, IndexImageError, Pointer};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment, SegmentTable};
-use crate::range::{RangeState, ResultCopy, Retained};
+use crate::range::{ResultCopy, Retained};
 use core::cmp::Ordering;
 use fawn_flash::{Device, FileId, IoClass};
 use fawn_types::{ClientTag, Version};
@@ -384,7 +384,7 @@ impl<D: Device> IndexBuilder<'_, D> {
         tentative.cleared = listed.max(image.cleared);
         tentative.committed = image.committed;
         let segments = &self.engine.segments;
-        let records_max = self.engine.retained_share;
+        let needed_max = self.engine.needed_max;
         let is_listed = |kept: &&RecordImage| {
             let segment = segments.get(segments.slot_and_offset(kept.pointer).0);
             segment.is_some_and(|segment| segment.sequence == kept.sequence)
@@ -413,8 +413,10 @@ impl<D: Device> IndexBuilder<'_, D> {
         range.copied_results = results.clone().filter(|kept| !is_survivor(kept)).map(retained_of).collect();
         let copy_of = |kept: &RecordImage| ResultCopy { record: retained_of(kept), tag: ClientTag::NONE };
         range.result_copies.kept = results.filter(is_survivor).map(copy_of).collect();
-        range.bound_retained(RangeState::needed_max(records_max), records_max);
-        range.bound_copied_results(records_max);
+        range.bound_retained(needed_max, needed_max);
+        if range.bound_copied_results(needed_max) {
+            self.engine.warn_of_dropped_results(at);
+        }
     }
 
     fn take_segment(&mut self, image: &SegmentImage, voided: &[usize]) {

@@ -12,7 +12,7 @@ use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::log::segments::RangeShare;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
-use crate::range::{PendingKind, PendingRecord, RangeState, ResultCopy, Retained};
+use crate::range::{PendingKind, PendingRecord, ResultCopy, Retained};
 use fawn_flash::{AlignedBuf, Device};
 use fawn_types::{KeyHash, Version};
 use hashbrown::HashMap;
@@ -364,8 +364,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         match kind {
             RecordKind::Result => {
                 let kept = Retained { version, pointer, len_bytes, sequence };
-                let retained_max = self.engine.retained_share;
-                self.engine.ranges[at].keep_copied_result(kept, retained_max);
+                if self.engine.ranges[at].keep_copied_result(kept, self.engine.needed_max) {
+                    self.engine.warn_of_dropped_results(at);
+                }
             }
             // A listed clear emptied the range also of what had come with the transfer.
             _ if version > self.tentative[at].cleared => self.index(at, entry),
@@ -489,7 +490,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let &ScannedEntry { version, pointer, len_bytes, .. } = entry;
         let (slot, _) = self.engine.segments.slot_and_offset(pointer);
         let sequence = self.engine.segments.expect(slot).sequence;
-        let records_max = self.engine.retained_share;
+        let needed_max = self.engine.needed_max;
         let range = &self.engine.ranges[at];
         let last = range.retained.back().map_or(range.complete_above, |kept| kept.version);
         self.close_gap(at, sequence, version, last);
@@ -499,8 +500,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             // A checkpoint knows that these are not needed: their segments may be dropped.
             Some(_) if version <= range.complete_above => {}
             Some(floor) => {
-                let retained_max = RangeState::needed_max(records_max);
-                range.retain(Retained { version, pointer, len_bytes, sequence }, floor, retained_max, records_max);
+                range.retain(Retained { version, pointer, len_bytes, sequence }, floor, needed_max, needed_max);
             }
             None => range.complete_above = version,
         }

@@ -356,8 +356,7 @@ fn fewer_records_are_kept_to_send_again_from_then_on_and_never_more_than_the_opt
     assert_eq!(node.engine.replay_floor(RANGE), version(1, 40));
 }
 
-/// A result that may be requested again outlives the bound on what is sent again, but not twice that of the options. Nothing copies
-/// it here.
+/// A result that may be requested again outlives the bound on what is sent again, but not a larger one. Nothing copies it here.
 #[test]
 fn needed_records_are_kept_beyond_the_lowered_number() {
     let disk = SimDisk::new(SimOptions::default());
@@ -376,9 +375,10 @@ fn needed_records_are_kept_beyond_the_lowered_number() {
     };
     write(8, None, 3);
     write(20, Some(6), 5);
-    write(45, Some(6), 5);
-    write(50, Some(6), 10);
-    write(51, None, 46);
+    write(165, Some(6), 5);
+    write(1_029, Some(6), 5);
+    write(1_034, Some(6), 10);
+    write(1_035, None, 1_030);
 }
 
 /// A restart replays all that the log keeps: one read per record would take seconds.

@@ -79,6 +79,13 @@ impl Member {
 
     /// Appends and commits a put, with a result that stays open if it is not empty. A store that stays full fails the test.
     fn write(&mut self, key: u64, value: &[u8], result: &[u8]) -> Version {
+        let version = self.append(key, value, result, Self::turn);
+        self.turn();
+        version
+    }
+
+    /// As [`Member::write`], without a commit, or with those of `wait` while the store refuses the put.
+    fn append(&mut self, key: u64, value: &[u8], result: &[u8], wait: fn(&mut Self)) -> Version {
         let version = self.next_version();
         let key = key.to_be_bytes();
         let mut record = RecordRef::put(version, &key, value);
@@ -89,15 +96,20 @@ impl Member {
         let since = self.node.now;
         loop {
             match self.node.engine.append(RANGE, TestNode::hash(&key), &record) {
-                Ok(()) => break,
-                Err(EngineError::Overloaded | EngineError::StoreFull) => self.turn(),
+                Ok(()) => return version,
+                Err(EngineError::Overloaded | EngineError::StoreFull) => wait(self),
                 Err(error) => panic!("{error} at {version:?}"),
             }
             let stats = self.node.engine.segments_kept();
             assert!(self.node.now.mono.ms_since(since.mono) < 5_000, "{version:?}: {stats:?}");
         }
-        self.turn();
-        version
+    }
+
+    /// Writes and syncs what is appended.
+    fn sync(&mut self) {
+        self.node.engine.submit(self.node.now);
+        self.node.engine.wait(self.node.now, &mut Vec::new());
+        self.node.now = self.node.now.plus_ms(5);
     }
 
     /// As an iteration of a node.
@@ -149,6 +161,35 @@ fn open_results_do_not_keep_the_log() {
         let node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
         let member = Member { node, open: member.open, copies: 0, copies_at_once: 0 }.open_again(&disk, options());
         assert_eq!(member.open.len(), 2);
+    }
+}
+
+/// A member that was away commits all that it missed at once, before any copy can be made.
+#[test]
+fn a_commit_of_many_records_gives_up_no_open_result() {
+    for crashes_before_copies in [false, true] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let options = || Options { retained_records_max: 50, ..of_capacity(40, Durability::Sync) };
+        let mut member = Member::open(&disk, options(), Now::at(1));
+        member.append(0, &[7; 100], b"the first result", Member::sync);
+        for i in 0..200 {
+            member.append(i % 5, &[7; 100], b"", Member::sync);
+        }
+        (0..5).for_each(|_| member.sync());
+        member.node.engine.set_needed_from(RANGE, member.open.keys().next().copied());
+        let last = member.node.commit();
+        assert_eq!(last.seq(), 201, "one commit");
+        if crashes_before_copies {
+            (0..5).for_each(|_| member.sync());
+            member.node.engine.sync_all().unwrap();
+        } else {
+            (0..50).for_each(|_| member.turn());
+            member.write(0, &[7; 100], b"");
+            assert!(member.copies >= 1 && member.retained() <= 50, "{} records are retained", member.retained());
+        }
+        disk.crash(1);
+        let member = member.open_again(&disk, options());
+        assert_eq!(member.open.len(), 1, "crash before the copies: {crashes_before_copies}");
     }
 }
 

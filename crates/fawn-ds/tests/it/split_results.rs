@@ -194,6 +194,38 @@ fn open_results_from_before_a_split_are_copied_before_too_many_records_are_retai
     check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
 }
 
+/// An opening does not know which records are needed. Those of the range's own history do not take the places of older results.
+#[test]
+fn an_opening_keeps_results_from_before_a_split_until_they_are_copied() {
+    for retained_records_max in [100, 10] {
+        let mut harness = begun(18, Options { retained_records_max: 100, ..options() });
+        let open = write_open(&mut harness, 0..TAGGED);
+        harness.split(1, ring_at(0x80), 2, 3);
+        retain(&mut harness);
+        harness.engine.set_retained_max(usize::MAX);
+        for i in 0..600 {
+            harness.write(&key(i), Some(&[7; 20]));
+        }
+        harness.settle();
+        harness.options.retained_records_max = retained_records_max;
+        harness.reopen(18, true);
+        check(&mut harness, &[2, 3], 0..TAGGED, "opened");
+        retain(&mut harness);
+        for _ in 0..20 {
+            harness.now = harness.now.plus_ms(200);
+            for id in [2, 3] {
+                copy_open(&mut harness, id, &open, |seq| format!("result {seq}").into_bytes());
+            }
+            harness.write(&key(1_000), Some(&[7; 20]));
+            harness.write(&key(1_001), Some(&[7; 20]));
+            harness.settle();
+        }
+        check(&mut harness, &[2, 3], 0..TAGGED, "copied");
+        harness.reopen(18, true);
+        check(&mut harness, &[2, 3], 0..TAGGED, "opened with the copies");
+    }
+}
+
 /// The records of both were numbered alike.
 #[test]
 fn a_merged_range_copies_open_results_of_one_version() {
