@@ -417,9 +417,11 @@ impl RangeState {
             return Some((middle, Version::ZERO));
         }
         let needed_from = self.needed_from()?;
+        // Every poll asks, and seldom are so many needed that they have to be counted.
+        retained.len().checked_sub(bound + 1).filter(|&last| retained[last].version >= needed_from)?;
         let first = retained.partition_point(|kept| kept.version < needed_from);
-        let needed = retained.len() - first;
-        (needed > bound).then(|| &retained[first + needed / 2]).map(|&middle| (middle, middle.version))
+        let middle = retained[first + (retained.len() - first) / 2];
+        Some((middle, middle.version))
     }
 
     /// Records from this version on are retained beyond some bounds: the log alone has their results.
@@ -533,6 +535,24 @@ impl RangeState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_are_to_be_copied_once_more_than_the_bound_are_needed() {
+        let mut range = RangeState::new(None, RangeNumber::default(), KeyRange::ALL, IndexOptions::default());
+        let version = |i: u64| Version::from_u64(10 * i);
+        for len in 0..20 {
+            for needed_from in (0..=210).map(Version::from_u64) {
+                range.needed_from = Some(needed_from);
+                let needed: Vec<u64> = (0..len).filter(|&i| version(i) >= needed_from).collect();
+                // Three quarters of eight.
+                let expected = (needed.len() > 6).then(|| version(needed[needed.len() / 2]));
+                let found = range.results_beyond_bound(8).map(|(_, through)| through);
+                assert_eq!(found, expected, "{len} records, needed from {needed_from:?}");
+            }
+            let kept = Retained { version: version(len), pointer: Pointer::new(0), len_bytes: 1, sequence: 1 };
+            range.retained.push_back(kept);
+        }
+    }
 
     /// The needed records of one commit exceed any share; what their copies leave of the memory is given back.
     #[test]
