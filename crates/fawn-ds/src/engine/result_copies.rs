@@ -130,6 +130,7 @@ impl<D: Device> Engine<D> {
     fn due_results(&self, at: usize) -> impl Iterator<Item = DueResults> + use<D> {
         let range = &self.ranges[at];
         let of_log = range.result_copies.due_before.map(|before| {
+            let before = durable_before(range, before).unwrap_or(before);
             let through = newest_retained(range, before, Version::from_u64(u64::MAX)).unwrap_or(Version::ZERO);
             DueResults { before, through, is_given_up: true }
         });
@@ -215,7 +216,7 @@ impl<D: Device> Engine<D> {
         };
         let copies = &mut range.result_copies;
         if is_given_up {
-            copies.due_before = (copied_to < before).then_some(before);
+            copies.due_before.take_if(|due_before| *due_before <= copied_to);
         }
         let replaced = VecDeque::new();
         copies.unsynced = Some(UnsyncedCopies { before: copied_to, below, is_given_up, end, replaced });
@@ -339,6 +340,15 @@ impl<D: Device> Engine<D> {
         kept.dedup_by_key(|copy| (copy.record.sequence, copy.record.pointer));
         kept.into()
     }
+}
+
+/// The segment with the first retained record before this sequence number that is not durably committed, if results are kept before it:
+/// without space for a mark, only copies of these make some.
+fn durable_before(range: &RangeState, before: u64) -> Option<u64> {
+    let durable = range.durably_committed();
+    let first = range.retained.get(range.retained.partition_point(|kept| kept.version <= durable))?.sequence;
+    let has_results = range.kept_for_retries().next().is_some_and(|oldest| oldest.sequence < first);
+    (first < before && has_results).then_some(first)
 }
 
 /// The newest committed record, up to this version, that the range retains in segments before this sequence number.

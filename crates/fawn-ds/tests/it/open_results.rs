@@ -2,7 +2,7 @@
 
 use crate::support::{RANGE, TestNode, small};
 use fawn_ds::internals::{EngineError, KeepReason, OpenResult, Options, RecordRef, Replay, TransferredResults};
-use fawn_flash::{SimDisk, SimOptions};
+use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{ClientTag, Durability, Epoch, Now, Version};
 use std::collections::BTreeMap;
@@ -364,4 +364,40 @@ fn open_results_survive_crashes_at_any_time() {
         }
     }
     assert!(copies > 200, "{copies} copies");
+}
+
+/// Without a segment to write to, there is no mark of what was committed since. But results before it can be copied.
+#[test]
+fn results_are_copied_although_no_mark_can_be_written() {
+    let disk = SimDisk::new(SimOptions::instant(9));
+    let capacity = 12 * (64 << 10);
+    disk.set_capacity_bytes(Some(capacity));
+    let mut member = Member::open(&disk, small(Durability::Sync), Now::at(1));
+    for i in 0..100 {
+        member.write(100 + i, &[7; 1_500], b"");
+    }
+    member.write(0, &[7; 1_500], b"a result");
+    for i in 0..163 {
+        member.write(i % 5, &[7; 1_500], b"");
+    }
+    for i in 0..3 {
+        member.append(i % 5, &[7; 1_500], b"", Member::sync);
+        member.sync();
+    }
+    member.append(3, &[7; 1_500], b"", Member::sync);
+    member.node.engine.submit(member.node.now);
+    disk.crash(9);
+    // Others take the space that the torn end gives back.
+    let used = capacity - SimDevice::attach(&disk).free_bytes().unwrap();
+    disk.set_capacity_bytes(Some(used - (48 << 10)));
+    let mut member = member.open_again(&disk, small(Durability::Sync));
+    assert!(member.node.engine.is_full(), "the active segment was sealed at its torn end");
+    assert_eq!(member.open.len(), 1);
+    // For one segment, which is left to cleaning.
+    disk.set_capacity_bytes(Some(used + (96 << 10)));
+    member.node.commit();
+    for i in 0..30 {
+        member.write(i % 5, &[7; 1_500], b"");
+    }
+    assert_eq!(member.open.len(), 1);
 }
