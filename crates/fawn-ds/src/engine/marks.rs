@@ -6,6 +6,7 @@
 //! records before the first mark for committed.
 use super::Engine;
 use super::append::Reserve;
+use super::segments::RETRY_MS;
 use crate::error::EngineError;
 use crate::format::frame;
 use crate::format::record::{self, RecordKind, RecordRef};
@@ -34,9 +35,11 @@ impl<D: Device> Engine<D> {
             let is_due = may_write && !self.full && now.ms_since(range.marks.appended_at) >= MARK_MS;
             if (is_due || range.marks.is_wanted) && self.append_mark(at).is_err() {
                 // A mark only saves work and space: without space for it now, the next submit tries again.
+                self.marks_retry_at = Some(now.plus_ms(RETRY_MS));
                 return;
             }
         }
+        self.marks_retry_at = None;
     }
 
     /// Logs a mark for every range with unmarked commits, as far as there is space. Blocks while room is being made.

@@ -154,6 +154,8 @@ pub struct Engine<D: Device> {
     pub(crate) retained_max: usize,
     /// Each range's share of the retention budget, records.
     pub(crate) retained_share: usize,
+    /// A mark found no space: time by which another attempt is due.
+    pub(crate) marks_retry_at: Option<MonoMs>,
     /// Maximum number of transferred results, or of needed records, that each range keeps until they are copied.
     pub(crate) needed_max: usize,
     pub(crate) secret: HashSecret,

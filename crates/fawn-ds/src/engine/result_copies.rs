@@ -14,6 +14,9 @@ use fawn_flash::Device;
 use fawn_types::{ClientTag, RangeId, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+#[cfg(test)]
+mod tests;
+
 /// Maximum bytes of results in one call, with the one that exceeds it.
 const COPY_BYTES: usize = 1 << 20;
 /// Minimum time between two warnings of a range, ms.
@@ -76,6 +79,11 @@ impl DueResults {
     /// An opening takes survivors for committed.
     fn is_durable(&self, range: &RangeState) -> bool {
         self.through <= range.durably_committed()
+    }
+
+    /// No mark says yet that they are committed.
+    fn is_unmarked(&self, range: &RangeState) -> bool {
+        range.needs_marks() && self.through > range.marks.appended
     }
 }
 
@@ -282,8 +290,20 @@ impl<D: Device> Engine<D> {
         let former = range.result_copies.due_before;
         let is_new = former.is_none_or(|former| former < before);
         range.result_copies.due_before = former.max(Some(before));
-        let is_in_progress = range.result_copies.unsynced.is_some();
-        is_in_progress || is_new && (has_originals || self.due_copies(at, before).is_some())
+        if range.result_copies.unsynced.is_some() {
+            return true;
+        }
+        let has_gain = has_originals || self.due_copies(at, before).is_some();
+        has_gain && (is_new || self.are_committed_soon(at))
+    }
+
+    /// Whether results that keep log are durably committed soon: the host copies them then.
+    fn are_committed_soon(&self, at: usize) -> bool {
+        let range = &self.ranges[at];
+        self.due_results(at).any(|due| {
+            let is_marked_soon = !due.is_unmarked(range) || self.marks_retry_at.is_none();
+            due.is_given_up && !due.is_durable(range) && is_marked_soon
+        })
     }
 
     /// Warns that records which the range keeps for retries were dropped before their results were copied: too many for memory.
@@ -310,8 +330,7 @@ impl<D: Device> Engine<D> {
     pub(super) fn tend_result_copies(&mut self) {
         let synced = self.streams[StreamKind::Survivors].flush.synced;
         for at in 0..self.ranges.len() {
-            let is_unmarked = |due: DueResults| due.through > self.ranges[at].marks.appended;
-            if self.ranges[at].needs_marks() && self.due_results(at).any(is_unmarked) {
+            if self.due_results(at).any(|due| due.is_unmarked(&self.ranges[at])) {
                 // On a full store nothing else writes one.
                 self.ranges[at].marks.is_wanted = true;
             }

@@ -203,6 +203,7 @@ impl<D: Device> Engine<D> {
             stats: EngineStats::default(),
             retained_max: options.retained_records_max,
             retained_share: options.retained_share(manifest_ranges),
+            marks_retry_at: None,
             needed_max: options.needed_max(manifest_ranges),
             options,
         };
