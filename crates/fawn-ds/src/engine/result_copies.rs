@@ -11,7 +11,7 @@ use crate::format::segment::StreamKind;
 use crate::range::{RangeState, ResultCopy, Retained, UnsyncedCopies};
 use core::ops::Range;
 use fawn_flash::Device;
-use fawn_types::{ClientTag, RangeId, Version};
+use fawn_types::{ClientTag, MonoMs, RangeId, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[cfg(test)]
@@ -128,10 +128,13 @@ impl<D: Device> Engine<D> {
         if copies.unsynced.is_some() || self.now.mono < copies.copy_at || range.copy.is_some() {
             return None;
         }
-        // The copies of a victim have the space first, then those of one range at a time: cleaning has reckoned with it.
-        let is_space_taken = self.full && (self.cleaner.is_cleaning() || self.result_copies_wait_for_sync());
-        let is_ready = |due: &DueResults| due.is_durable(range) && !(due.is_given_up && is_space_taken);
+        let is_ready = |due: &DueResults| due.is_durable(range) && !self.lacks_space_for(due);
         self.due_results(at).find(is_ready).filter(|_| self.check_writable().is_ok())
+    }
+
+    /// The copies of a victim have a full store's space first, then those of one range at a time: cleaning has reckoned with it.
+    fn lacks_space_for(&self, due: &DueResults) -> bool {
+        due.is_given_up && self.full && (self.cleaner.is_cleaning() || self.result_copies_wait_for_sync())
     }
 
     /// The results of the range that a bound is about to give up: of log, and of a number of records.
@@ -304,6 +307,25 @@ impl<D: Device> Engine<D> {
             let is_marked_soon = !due.is_unmarked(range) || self.marks_retry_at.is_none();
             due.is_given_up && !due.is_durable(range) && is_marked_soon
         })
+    }
+
+    /// Time by which a poll is due that copies results, or logs the mark that copies wait for. `None`: an event brings it about.
+    pub(super) fn copy_results_at(&self) -> Option<MonoMs> {
+        if self.check_writable().is_err() {
+            return None;
+        }
+        let attempts = self.ranges.iter().enumerate().filter_map(|(at, range)| {
+            let copies = &range.result_copies;
+            if copies.unsynced.is_some() || range.copy.is_some() {
+                return None;
+            }
+            let attempt_at = |due: DueResults| match due.is_durable(range) {
+                true => (!self.lacks_space_for(&due)).then_some(copies.copy_at),
+                false => due.is_unmarked(range).then_some(self.marks_retry_at.unwrap_or(self.now.mono)),
+            };
+            self.due_results(at).filter_map(attempt_at).min()
+        });
+        attempts.min().map(|at| at.max(self.now.mono))
     }
 
     /// Warns that records which the range keeps for retries were dropped before their results were copied: too many for memory.

@@ -1,6 +1,6 @@
-//! Timers of work that no client asks for: delayed flushes and syncs, scrub, cleaning, the sorted tier, a manifest that found no space, and refused
-//! unlinks. Without them a store that nothing is written to would leave it undone, since no completion leads to its next
-//! step.
+//! Timers of work that no client asks for: delayed flushes and syncs, scrub, cleaning, the sorted tier, copies of open results, a
+//! manifest that found no space, and refused unlinks. Without them a store that nothing is written to would leave it undone, since no
+//! completion leads to its next step.
 use super::Engine;
 use crate::format::segment::StreamKind;
 use crate::log::flush::{EVERYSEC_SYNC_MS, MEMORY_FLUSH_MS};
@@ -15,7 +15,8 @@ impl<D: Device> Engine<D> {
         let clears_at = (self.has_unlisted_clear && self.now.mono < self.edits_retry_at).then_some(self.edits_retry_at);
         let unlink_at = self.drops.unlink_at().filter(|_| self.poisoned.is_none());
         let of_space = [manifest_at, clears_at, unlink_at];
-        [self.scrub_at(), self.clean_at(), self.sort_at()].into_iter().chain(of_space).flatten().min()
+        let of_jobs = [self.scrub_at(), self.clean_at(), self.sort_at(), self.copy_results_at()];
+        of_jobs.into_iter().chain(of_space).flatten().min()
     }
 
     /// Time by which the durability mode wants the foreground written (`memory`) or synced (`everysec`), although nobody

@@ -401,3 +401,37 @@ fn results_are_copied_although_no_mark_can_be_written() {
     }
     assert_eq!(member.open.len(), 1);
 }
+
+/// Copies that were cut short, or refused, are continued although nothing else happens.
+#[test]
+fn an_idle_store_asks_for_the_rest_of_its_copies() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = || Options {
+        memory_bytes: 256 << 20,
+        segment_bytes: 4 << 20,
+        retained_records_max: 400,
+        ..small(Durability::Sync)
+    };
+    let mut member = Member::open(&disk, options(), Now::at(1));
+    for i in 0..300 {
+        member.write(i, &[7; 10], &[i as u8; 9_000]);
+    }
+    for i in 0..350 {
+        member.append(i, &[7; 10], b"", Member::sync);
+    }
+    (0..5).for_each(|_| member.sync());
+    member.node.commit();
+    loop {
+        member.turn();
+        let idle = member.node.engine.in_flight() == 0;
+        match member.node.engine.upkeep_at() {
+            _ if !idle => {}
+            Some(at) if at.ms_since(member.node.now.mono) < 10_000 => {
+                member.node.now = member.node.now.plus_ms(at.ms_since(member.node.now.mono));
+            }
+            _ => break,
+        }
+    }
+    assert!(!member.node.engine.must_copy_results(RANGE), "{} copies", member.copies);
+    assert!((200..=350).contains(&member.copies), "{} copies", member.copies);
+}
