@@ -115,6 +115,7 @@ impl<D: Device> Engine<D> {
         // The copies so far count at the next attempt, which follows at once if there are too many for one.
         if copied.is_err() && open.left_bytes > 0 {
             self.ranges[at].result_copies.copy_at = self.now.mono.plus_ms(RETRY_MS);
+            self.prepare_for_copies();
         }
         self.sync_for_waiting();
         self.tend_result_copies();

@@ -8,7 +8,7 @@ use crate::format::segment::{self, HEADER_BYTES, SegmentHeader, StreamKind};
 use crate::format::{FRAMES_OFFSET, RangeNumber, SegmentUuid};
 use crate::log::LogPosition;
 use crate::log::segments::Segment;
-use crate::log::stream::NextSegment;
+use crate::log::stream::{NextSegment, Stream};
 use crate::log::window::Chunk;
 use crate::manifest_file::CommitNumber;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -79,6 +79,19 @@ impl<D: Device> Engine<D> {
             self.cleaner.note_change();
         }
         self.prepare(kind, reserve)
+    }
+
+    /// Prepares a segment for copies of results that found no space. Cleaning asks in a poll, before a timer does that for the
+    /// foreground; after the poll, when results are copied, the next attempt is never due.
+    pub(super) fn prepare_for_copies(&mut self) {
+        let Stream { window, next, .. } = &self.streams[StreamKind::Survivors];
+        let segment_room = window.active().map_or(0, |chunk| self.options.segment_bytes - chunk.end());
+        // With more room, the write buffer had no memory, which passes.
+        let has_little_room = segment_room <= self.options.segment_bytes / 2;
+        if self.full && has_little_room && matches!(next, NextSegment::None) {
+            // A failure here has poisoned the engine and is reported as such.
+            let _ = self.try_prepare(StreamKind::Survivors, Reserve::Marks);
+        }
     }
 
     fn may_prepare(&self, reserve: Reserve) -> bool {

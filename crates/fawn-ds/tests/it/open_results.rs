@@ -435,3 +435,22 @@ fn an_idle_store_asks_for_the_rest_of_its_copies() {
     assert!(!member.node.engine.must_copy_results(RANGE), "{} copies", member.copies);
     assert!((200..=350).contains(&member.copies), "{} copies", member.copies);
 }
+
+/// The survivors' segment has no space for the result, and only copies ask for another one. A store of few segments keeps none ready.
+#[test]
+fn copies_get_a_segment_of_a_small_full_store() {
+    for segments in 5..=8 {
+        for result_len in [10, 9_000] {
+            let disk = SimDisk::new(SimOptions::instant(1));
+            let mut member = Member::open(&disk, of_capacity(segments, Durability::Memory), Now::at(1));
+            for i in 0..40 * (segments - 4) {
+                member.write(100 + i, &[7; 1_500], b"");
+            }
+            member.write(0, &[7; 1_500], &vec![7; result_len]);
+            for i in 0..200 {
+                member.write(i % 5, &[7; 1_500], b"");
+            }
+            assert!((1..=4).contains(&member.copies), "{segments} segments: {} copies", member.copies);
+        }
+    }
+}
