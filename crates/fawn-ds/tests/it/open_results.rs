@@ -117,6 +117,10 @@ impl Member {
         self.node.engine.set_needed_from(RANGE, self.open.keys().next().copied());
         self.node.turn();
         self.node.now = self.node.now.plus_ms(5);
+        self.copy();
+    }
+
+    fn copy(&mut self) {
         if self.node.engine.must_copy_results(RANGE) {
             let former = self.copies;
             let Self { node, open, copies, .. } = self;
@@ -366,9 +370,9 @@ fn open_results_survive_crashes_at_any_time() {
     assert!(copies > 200, "{copies} copies");
 }
 
-/// Without a segment to write to, there is no mark of what was committed since. But results before it can be copied.
-#[test]
-fn results_are_copied_although_no_mark_can_be_written() {
+/// A store that could not continue in its active segment after a crash, which tore that: others took the space. An open result, and
+/// three records that are not committed. Space for one segment is left to cleaning.
+fn without_active_segment() -> (SimDisk, Member) {
     let disk = SimDisk::new(SimOptions::instant(9));
     let capacity = 12 * (64 << 10);
     disk.set_capacity_bytes(Some(capacity));
@@ -376,10 +380,13 @@ fn results_are_copied_although_no_mark_can_be_written() {
     for i in 0..100 {
         member.write(100 + i, &[7; 1_500], b"");
     }
-    member.write(0, &[7; 1_500], b"a result");
     for i in 0..163 {
+        if i == 120 {
+            member.write(0, &[7; 1_500], b"a result");
+        }
         member.write(i % 5, &[7; 1_500], b"");
     }
+    assert_eq!(member.copies, 0);
     for i in 0..3 {
         member.append(i % 5, &[7; 1_500], b"", Member::sync);
         member.sync();
@@ -387,19 +394,26 @@ fn results_are_copied_although_no_mark_can_be_written() {
     member.append(3, &[7; 1_500], b"", Member::sync);
     member.node.engine.submit(member.node.now);
     disk.crash(9);
-    // Others take the space that the torn end gives back.
     let used = capacity - SimDevice::attach(&disk).free_bytes().unwrap();
     disk.set_capacity_bytes(Some(used - (48 << 10)));
-    let mut member = member.open_again(&disk, small(Durability::Sync));
+    let member = member.open_again(&disk, small(Durability::Sync));
     assert!(member.node.engine.is_full(), "the active segment was sealed at its torn end");
     assert_eq!(member.open.len(), 1);
-    // For one segment, which is left to cleaning.
     disk.set_capacity_bytes(Some(used + (96 << 10)));
+    (disk, member)
+}
+
+/// Without a segment to write to, there is no mark of what was committed since. But results before it can be copied.
+#[test]
+fn results_are_copied_although_no_mark_can_be_written() {
+    let (disk, mut member) = without_active_segment();
     member.node.commit();
     for i in 0..30 {
         member.write(i % 5, &[7; 1_500], b"");
     }
-    assert_eq!(member.open.len(), 1);
+    assert!(member.copies > 0);
+    disk.crash(10);
+    assert_eq!(member.open_again(&disk, small(Durability::Sync)).open.len(), 1);
 }
 
 /// Copies that were cut short, or refused, are continued although nothing else happens.
@@ -453,4 +467,25 @@ fn copies_get_a_segment_of_a_small_full_store() {
             assert!((1..=4).contains(&member.copies), "{segments} segments: {} copies", member.copies);
         }
     }
+}
+
+/// Nothing is appended before a cut, so only copies make the space that it waits for.
+#[test]
+fn a_rollback_that_finds_no_space_gets_it_by_copies_of_results() {
+    let (disk, mut member) = without_active_segment();
+    let progress = member.node.engine.progress(RANGE);
+    assert_eq!(progress.appended.seq() - progress.committed.seq(), 3);
+    let mut refusals = 0;
+    while let Err(error) = member.node.engine.rollback(RANGE, progress.committed) {
+        assert!(matches!(error, EngineError::Overloaded | EngineError::StoreFull), "{error}");
+        assert!(refusals < 1_000, "{:?}", member.node.engine);
+        refusals += 1;
+        member.sync();
+        member.copy();
+    }
+    assert!(refusals > 0 && member.copies > 0, "{refusals} refusals, {} copies", member.copies);
+    assert_eq!(member.node.engine.progress(RANGE).appended, progress.committed);
+    member.node.engine.sync_all().unwrap();
+    disk.crash(10);
+    assert_eq!(member.open_again(&disk, small(Durability::Sync)).open.len(), 1);
 }
