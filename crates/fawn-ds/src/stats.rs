@@ -57,13 +57,13 @@ pub struct EngineStats {
     pub scrub_segments: u64,
     /// Records that the scrub found corrupt or unreadable, each once; a page of a run, and damage outside of records, counts as one.
     pub scrub_corrupt_records: u64,
-    /// Reads of the scrub that failed.
+    /// Reads of the scrub that failed or hang.
     pub scrub_reads_failed: u64,
     /// Checkpoints written and listed.
     pub checkpoints: u64,
     /// Searches for segments to sort or runs to merge. Writes and idle polls must not add to it: each visits all of them.
     pub sort_searches: u64,
-    /// Merges that were given up, because a run is corrupt or unreadable.
+    /// Merges that were given up, because a run is corrupt or unreadable, or a read of it hangs.
     pub merges_failed: u64,
     /// Bytes written to runs.
     pub sort_bytes: u64,

@@ -166,7 +166,7 @@ counters! {
         run_bytes: u64, "Bytes that runs take on the device.", prometheus "fawn_run_bytes", info "Fawn:run_bytes";
         sorted_bytes: u64, "Bytes written to runs, by sorts of segments and merges of runs.",
             prometheus "fawn_sorted_bytes_total", info "Fawn:sorted_bytes";
-        merges_failed: u64, "Merges given up, because a run is corrupt or unreadable.",
+        merges_failed: u64, "Merges given up, because a run is corrupt or unreadable, or a read of it hangs.",
             prometheus "fawn_merges_failed_total", info "Fawn:merges_failed";
         writes_held_ms: u64, "Milliseconds for which writes waited for sorts and merges.",
             prometheus "fawn_writes_held_ms_total", info "Fawn:writes_held_ms";
@@ -178,7 +178,7 @@ counters! {
             prometheus "fawn_moved_bytes_total", info "Fawn:moved_bytes";
         cleaning_debt_segments: u64, "Segments beyond what live records and the reserve allow: cleaning is behind.",
             prometheus "fawn_cleaning_debt_segments", info "Fawn:cleaning_debt_segments";
-        cleaning_failed: u64, "Attempts to clean a segment that failed, because a record is corrupt or unreadable.",
+        cleaning_failed: u64, "Attempts to clean a segment that failed, because a record is corrupt or unreadable, or a read hangs.",
             prometheus "fawn_cleaning_failed_total", info "Fawn:cleaning_failed";
         scrub_bytes: u64, "Bytes that the background scrub has read.",
             prometheus "fawn_scrub_bytes_total", info "Fawn:scrub_bytes";
@@ -186,7 +186,7 @@ counters! {
             prometheus "fawn_scrub_segments_total", info "Fawn:scrub_segments";
         scrub_corrupt_records: u64, "Records, or pages of sorted runs, that the background scrub found corrupt or unreadable, each logged with its place.",
             prometheus "fawn_scrub_corrupt_records_total", info "Fawn:scrub_corrupt_records";
-        scrub_reads_failed: u64, "Reads of the background scrub that failed.",
+        scrub_reads_failed: u64, "Reads of the background scrub that failed or hang.",
             prometheus "fawn_scrub_reads_failed_total", info "Fawn:scrub_reads_failed";
         checkpoints: u64, "Checkpoints written: an opening reads only the log behind the last one.",
             prometheus "fawn_checkpoints_total", info "Fawn:checkpoints";

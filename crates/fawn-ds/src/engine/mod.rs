@@ -77,8 +77,10 @@ use fawn_flash::{Completion, Device, DeviceError, Token};
 use fawn_types::{ExpiryClock, HashSecret, MonoMs, Now, RangeId};
 use fetch::{FetchResume, ReadSpan, Rejected};
 use scan::FailedRead;
+use scrub::QueuedFile;
 pub(crate) use scrub::Scrubber;
 use slab::Slab;
+use sorted::SortJobId;
 pub(crate) use sorted::SortedTier;
 use std::collections::VecDeque;
 
@@ -123,11 +125,11 @@ pub(crate) enum InFlight {
     Lookup { plan: LookupPlan, user: u64 },
     Verify { at: usize, number: RangeNumber, name: KeyName, span: ReadSpan, rejected: Rejected, is_deferred: bool },
     Clean { slot: u32, from: u32, len: usize },
-    Scrub { len: usize },
+    Scrub { queued: QueuedFile, len: usize },
     Checkpoint,
     CheckpointSync,
     CheckpointName,
-    SortRead { source: usize, range: ReadRange },
+    SortRead { job: SortJobId, run: u64, source: usize, range: ReadRange },
     SortWrite,
 }
 

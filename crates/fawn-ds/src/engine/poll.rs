@@ -85,8 +85,14 @@ impl<D: Device> Engine<D> {
                 self.verified((at, number), name, span, rejected, is_deferred, read);
             }
             InFlight::Clean { slot, from, len } => self.clean_read(slot, from, len, Completion { token, result, buf }),
-            InFlight::Scrub { len } => self.scrub_read(len, result, buf),
-            InFlight::SortRead { source, range } => self.sort_read(source, range, result, buf),
+            InFlight::Scrub { queued, len } => self.scrub_read(queued, len, Completion { token, result, buf }),
+            InFlight::SortRead { job, run, source, range } => {
+                if self.sorted.awaits_read(job, source) {
+                    self.sort_read(source, range, result, buf);
+                } else {
+                    self.left_sort_read_ended(run, range.len_bytes, &result, buf);
+                }
+            }
             InFlight::SortWrite => self.sort_written(Completion { token, result, buf }),
             write => {
                 if let Some(buf) = buf {

@@ -8,6 +8,11 @@ const UNREADABLE_MS: u64 = 10_000;
 const UNREADABLE_MS_MAX: u64 = 3_600_000;
 /// Time after which a read that has not ended is left in flight, ms; each further one of the same file doubles it.
 pub(crate) const HANGING_MS: u64 = 500;
+/// Such times for which work waits that has more to lose.
+const LONG_PATIENCES: u64 = 20;
+/// Reads that cleaning, the scrub and jobs of the sorted tier each leave in flight at most, each with its buffer: a device of which
+/// no part can be read gets no more.
+pub(crate) const READS_LEFT_MAX: u32 = 4;
 
 /// Failed reads of a run or a segment in the background.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +40,11 @@ impl ReadFailures {
     pub(crate) fn patience_ms(&self) -> u64 {
         // It grows until it is longer than reads of a slow device take. Otherwise a segment there would never be read to its end.
         HANGING_MS.saturating_mul(1 << self.left.min(16)).min(UNREADABLE_MS_MAX)
+    }
+
+    /// As [`ReadFailures::patience_ms`], of work for which no client waits, and which begins again from the start without its read.
+    pub(crate) fn long_patience_ms(&self) -> u64 {
+        LONG_PATIENCES.saturating_mul(self.patience_ms()).min(UNREADABLE_MS_MAX)
     }
 
     /// A read of it is left in flight.

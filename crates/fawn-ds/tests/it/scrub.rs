@@ -2,7 +2,7 @@
 use crate::support::{TestNode, TestWrite, frames, small};
 use fawn_ds::internals::format::manifest::{decode_all, encode_snapshot};
 use fawn_ds::internals::{Options, ScrubFinding, View};
-use fawn_flash::sim::OpKind;
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -233,15 +233,45 @@ fn a_device_that_hangs_and_a_clock_that_leaps_cause_no_burst() {
         node.engine.submit(node.now);
         node.engine.poll(node.now, &mut events);
     }
-    assert_eq!((scrub_reads(&node), disk.hung()), (1, 1), "one read in flight, and no more");
+    assert_eq!((scrub_reads(&node), disk.hung()), (5, 5), "four were left in flight, and no more");
     disk.release_hung();
     disk.clear_faults();
     let before = scrub_reads(&node);
     pass(&mut node, 60_000, 10);
     // A minute of lateness is made up for, not a hundred periods.
-    assert!(scrub_reads(&node) - before <= 3, "{} reads", scrub_reads(&node) - before);
+    // Those that were left are read again besides.
+    assert!(scrub_reads(&node) - before <= 3 + 4, "{} reads", scrub_reads(&node) - before);
     pass(&mut node, PERIOD_MS, 1000);
     assert!(node.engine.stats().scrub_segments >= names.len() as u64);
+}
+
+/// Passes time in steps, with a poll in each that does not wait for reads that hang.
+fn pass_polling(node: &mut TestNode, span_ms: u64, step_ms: u64) {
+    for _ in 0..span_ms / step_ms {
+        node.now = node.now.plus_ms(step_ms);
+        node.engine.submit(node.now);
+        node.engine.poll(node.now, &mut Vec::new());
+    }
+}
+
+/// A part of the device may be tried again for minutes, within the device, while all others can be read.
+#[test]
+fn a_read_that_hangs_stops_the_scrub_of_its_segment_alone() {
+    let (disk, mut node, names) = filled(12, options());
+    let sealed = names.len() as u64;
+    disk.fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    pass_polling(&mut node, FIRST_MS, 100);
+    assert_eq!((disk.hung(), node.engine.stats().scrub_segments), (1, 0));
+    assert!(node.engine.scrub_at().is_some_and(|at| at > node.now.mono), "no completion follows");
+    pass_polling(&mut node, 2 * PERIOD_MS, 100);
+    let stats = *node.engine.stats();
+    assert!(stats.scrub_segments >= 2 * (sealed - 1), "{} of {sealed} segments", stats.scrub_segments);
+    assert_eq!((disk.hung(), stats.scrub_reads_failed), (1, 1));
+    disk.release_hung();
+    pass_polling(&mut node, PERIOD_MS, 100);
+    let read = node.engine.stats().scrub_segments - stats.scrub_segments;
+    assert!(read >= sealed, "{read} of {sealed} segments, after the hang");
+    assert_eq!((node.engine.stats().scrub_reads_failed, findings(&node)), (1, Vec::new()));
 }
 
 #[test]

@@ -202,7 +202,7 @@ fn a_host_without_clients_cleans() {
 
 /// Hosts poll at once if a timer has passed: they would spin until a read ends, or for ever.
 #[test]
-fn a_job_whose_read_hangs_has_no_timer() {
+fn a_job_whose_read_hangs_has_no_timer_that_has_passed() {
     let mut merges = 0;
     for nth in 1..12 {
         let disk = SimDisk::new(SimOptions::instant(1));

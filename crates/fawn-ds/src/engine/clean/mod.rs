@@ -35,8 +35,6 @@ use victim::{Victim, VictimPurpose};
 const WRITE_BYTES: u32 = 256 << 10;
 /// Time without progress for which writes of a full store wait for a victim, ms.
 const PROGRESS_MS_MAX: u64 = 1_000;
-/// Reads that hang and are left in flight at most, each with its buffer: a device of which no part can be read gets no more.
-const READS_LEFT_MAX: u32 = 4;
 
 /// A copied record whose index entry moves once the copy is flushed.
 #[derive(Clone, Copy, Debug)]

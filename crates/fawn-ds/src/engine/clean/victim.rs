@@ -3,13 +3,14 @@ use super::super::prefetch::PREFETCH_KEYS_MAX;
 use super::super::segments::RETRY_MS;
 use super::super::sorted::{CleanGoal, SortJobId};
 use super::super::{Engine, InFlight};
+use super::WRITE_BYTES;
 use super::copy::Cleaned;
 use super::deferred_tombstones::DeferredTombstones;
 use super::pace::SEARCH_MS_MAX;
-use super::{READS_LEFT_MAX, WRITE_BYTES};
 use crate::format::record::{self, PEEK_BYTES, PeekedKey, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
+use crate::log::failures::READS_LEFT_MAX;
 use crate::log::segments::RangeShare;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
@@ -375,12 +376,17 @@ impl<D: Device> Engine<D> {
             self.pool.give(buf);
         }
         self.cleaner.reads_left -= 1;
+        if result.is_err() {
+            self.segments.expect_mut(slot).failures.note_unreadable(self.now.mono);
+        }
+        self.left_segment_read_ended(slot);
+    }
+
+    /// Unpins a segment of which a read was left in flight, and has ended.
+    pub(crate) fn left_segment_read_ended(&mut self, slot: u32) {
         let segment = self.segments.expect_mut(slot);
         segment.pins -= 1;
         segment.failures.note_ended();
-        if result.is_err() {
-            segment.failures.note_unreadable(self.now.mono);
-        }
         self.examine_if_dead(slot);
         self.cleaner.note_change();
         self.sorted.note_change();

@@ -16,13 +16,15 @@ mod run_pass;
 use super::sorted::SortedTier;
 use super::{Engine, InFlight};
 use crate::format::segment::SegmentHeader;
+use crate::log::failures::{READS_LEFT_MAX, ReadFailures};
 use crate::log::segments::{Segment, SegmentTable};
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
+use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
 use fawn_types::MonoMs;
 use pass::{Judged, SegmentPass};
-use queue::{QueuedFile, ScrubFile, ScrubQueue};
+pub(crate) use queue::QueuedFile;
+use queue::{ScrubFile, ScrubQueue};
 use run_pass::RunPass;
 use std::collections::VecDeque;
 
@@ -62,7 +64,10 @@ pub struct ScrubFinding {
 pub(crate) struct Scrubber {
     queue: ScrubQueue,
     current: Option<Reading>,
-    is_reading: bool,
+    /// The read in flight, and the time when it has hung for so long that it is left there.
+    reading: Option<(Token, MonoMs)>,
+    /// Reads of files that are not being read any more.
+    reads_left: u32,
     /// Time of the next read; the end of time while there is nothing to read.
     next_at: MonoMs,
     /// Time at which the last file that was taken from the queue was due.
@@ -81,7 +86,8 @@ impl Default for Scrubber {
         Self {
             queue: ScrubQueue::default(),
             current: None,
-            is_reading: false,
+            reading: None,
+            reads_left: 0,
             next_at: NEVER,
             file_at: MonoMs(0),
             file_segments: 1,
@@ -158,10 +164,14 @@ impl<D: Device> Engine<D> {
         self.scrubber.findings.iter()
     }
 
-    /// Time of the scrub's next read. `None`: none is due, or a completion brings it about.
+    /// Time of the scrub's next read, or of the end of its patience with one. `None`: none is due, or a completion brings it about.
     pub fn scrub_at(&self) -> Option<MonoMs> {
-        let waits = self.scrubber.is_reading || self.cleaner.is_reading();
-        Some(self.scrubber.next_at).filter(|at| !waits && *at < NEVER)
+        let Scrubber { reading, reads_left, next_at, .. } = &self.scrubber;
+        if let Some((_, leave_at)) = reading {
+            return Some(*leave_at).filter(|_| *reads_left < READS_LEFT_MAX);
+        }
+        let cleaning_ms = if self.cleaner.is_reading() { CLEANING_MS_MAX } else { 0 };
+        Some(*next_at).filter(|at| *at < NEVER).map(|at| at.plus_ms(cleaning_ms))
     }
 
     const fn scrubs(&self) -> bool {
@@ -234,10 +244,16 @@ impl<D: Device> Engine<D> {
         bytes.div_ceil(u64::from(self.options.segment_bytes))
     }
 
-    /// Starts the next read of the scrub if it is due. Costs one comparison otherwise.
+    /// Starts the next read of the scrub if it is due. Costs a comparison or two otherwise.
     pub(crate) fn scrub(&mut self) {
         let now = self.now.mono;
-        if now < self.scrubber.next_at || self.scrubber.is_reading {
+        if let Some((_, leave_at)) = self.scrubber.reading {
+            if now < leave_at || self.scrubber.reads_left >= READS_LEFT_MAX {
+                return;
+            }
+            self.leave_scrub_read();
+        }
+        if now < self.scrubber.next_at {
             return;
         }
         if self.cleaner.is_reading() && now.ms_since(self.scrubber.next_at) < CLEANING_MS_MAX {
@@ -307,7 +323,8 @@ impl<D: Device> Engine<D> {
     }
 
     fn read_scrubbed(&mut self, reading: Reading) {
-        let file = match reading.queued.file {
+        let queued = reading.queued;
+        let file = match queued.file {
             ScrubFile::Segment { slot, .. } => {
                 let segment = self.segments.expect_mut(slot);
                 segment.pins += 1;
@@ -318,12 +335,13 @@ impl<D: Device> Engine<D> {
                 None => unreachable!("the run is listed"),
             },
         };
+        let patience_ms = self.failures_of(queued.file).long_patience_ms();
         let len = reading.next_len();
         let buf = self.pool.take_exact(len);
-        let token = Token(self.in_flight.insert(InFlight::Scrub { len }) as u64);
+        let token = Token(self.in_flight.insert(InFlight::Scrub { queued, len }) as u64);
         self.read_bytes_in_flight += len;
         self.device.submit_read(file, reading.at, buf, IoClass::Scrub, token);
-        self.scrubber.is_reading = true;
+        self.scrubber.reading = Some((token, self.now.mono.plus_ms(patience_ms)));
         self.scrubber.paced_at = self.next_chunk_at(len as u64);
         self.scrubber.next_at = self.scrubber.paced_at;
         self.scrubber.current = Some(reading);
@@ -341,10 +359,50 @@ impl<D: Device> Engine<D> {
         self.now.mono.plus_ms(interval_ms)
     }
 
+    fn failures_of(&mut self, file: ScrubFile) -> &mut ReadFailures {
+        match file {
+            ScrubFile::Segment { slot, .. } => &mut self.segments.expect_mut(slot).failures,
+            ScrubFile::Run { id } => self.sorted.failures_of_run(id),
+        }
+    }
+
+    /// Leaves a read that does not end, and the rest of its file: the device may read others all the same.
+    fn leave_scrub_read(&mut self) {
+        self.scrubber.reading = None;
+        let Some(Reading { queued, at, .. }) = self.scrubber.current.take() else {
+            unreachable!("bytes are read of a file")
+        };
+        tracing::warn!(file = %self.scrubbed_name(queued.file), offset = at, "a read of the scrub hangs");
+        self.stats.scrub_reads_failed += 1;
+        self.scrubber.reads_left += 1;
+        self.failures_of(queued.file).note_left();
+        self.scrubber.plan();
+    }
+
+    /// A read that was left has ended: its file is read again, from the start.
+    fn left_scrub_read_ended(&mut self, queued: QueuedFile, buf: Option<AlignedBuf>) {
+        if let Some(buf) = buf {
+            self.pool.give(buf);
+        }
+        self.scrubber.reads_left -= 1;
+        let delay_ms = queued.retry_delay_ms().unwrap_or_default();
+        self.scrubber.queue.retry(queued, self.now.mono.plus_ms(delay_ms));
+        if self.scrubber.current.is_none() {
+            self.scrubber.plan();
+        }
+        match queued.file {
+            ScrubFile::Segment { slot, .. } => self.left_segment_read_ended(slot),
+            ScrubFile::Run { id } => self.left_run_read_ended(id),
+        }
+    }
+
     /// Takes bytes of the file that is being read.
-    pub(crate) fn scrub_read(&mut self, len: usize, result: Result<usize, DeviceError>, buf: Option<AlignedBuf>) {
+    pub(crate) fn scrub_read(&mut self, queued: QueuedFile, len: usize, completion: Completion) {
+        let Completion { token, result, buf } = completion;
         self.read_bytes_in_flight -= len;
-        self.scrubber.is_reading = false;
+        if self.scrubber.reading.take_if(|(awaited, _)| *awaited == token).is_none() {
+            return self.left_scrub_read_ended(queued, buf);
+        }
         let Some(mut reading) = self.scrubber.current.take() else { unreachable!("bytes are read of a file") };
         let file = reading.queued.file;
         match (result, buf) {

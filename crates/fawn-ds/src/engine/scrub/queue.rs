@@ -9,7 +9,7 @@ const DROPPED_MAX: usize = 64;
 
 /// A file whose bytes do not change any more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum ScrubFile {
+pub(crate) enum ScrubFile {
     /// A sealed segment. The slot may hold another one by now.
     Segment { sequence: u64, slot: u32 },
     /// A listed run, by its id in this opening.
@@ -18,7 +18,7 @@ pub(super) enum ScrubFile {
 
 /// A file in the queue, and what is known of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct QueuedFile {
+pub(crate) struct QueuedFile {
     pub(super) file: ScrubFile,
     /// Length in segments, rounded up.
     pub(super) segments: u64,

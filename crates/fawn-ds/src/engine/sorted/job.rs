@@ -10,12 +10,12 @@ use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::sorted::{MergeSource, Run, RunMerge, RunWriter, SortBuffer};
 use fawn_flash::FileId;
-use fawn_types::{HashSecret, Version};
+use fawn_types::{HashSecret, MonoMs, Version};
 use smallvec::SmallVec;
 
 /// Number of a job in this opening: a segment is read for one job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::engine) struct SortJobId(u64);
+pub(crate) struct SortJobId(u64);
 
 impl SortJobId {
     pub(super) const fn next(self) -> Self {
@@ -103,10 +103,19 @@ pub(crate) struct SortJob {
     pub(super) is_read: bool,
     /// The run that is being written takes no more records.
     pub(super) is_finishing: bool,
-    /// Sources with a read in flight.
-    pub(super) is_waiting: Vec<usize>,
+    /// Reads in flight, one of a source at most.
+    pub(super) is_waiting: Vec<SourceRead>,
     pub(super) read_bytes: usize,
     pub(super) done: Vec<DoneRun>,
+}
+
+/// A read in flight of a source.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SourceRead {
+    pub(super) source: usize,
+    pub(super) len_bytes: usize,
+    /// Time when it has hung for so long that it is left in flight.
+    pub(super) leave_at: MonoMs,
 }
 
 /// A complete run of a job.

@@ -170,6 +170,13 @@ impl<D: Device> Engine<D> {
         listed.pins -= 1;
         listed.file
     }
+
+    /// Unpins a run of which a read was left in flight, and has ended: it may be merged again.
+    pub(in crate::engine) fn left_run_read_ended(&mut self, id: u64) {
+        self.sorted.failures_of_run(id).note_ended();
+        self.unpin_run(id);
+        self.sorted.run_search.note_change();
+    }
 }
 
 enum PageJudgement {

@@ -37,7 +37,7 @@ use crate::sorted::{Run, RunError};
 use fawn_flash::{Device, DeviceError, FileId};
 use fawn_types::{KeyHash, MonoMs, RingKey, TimeMs, Version};
 pub(super) use gather::{CleanGoal, run_record};
-pub(super) use job::SortJobId;
+pub(crate) use job::SortJobId;
 use job::{SortJob, SortStep};
 pub(super) use lookup::{RunHit, RunsPassed};
 use pace::{JobSearch, PutHold};
@@ -67,6 +67,8 @@ pub(crate) struct SortedTier {
     /// Runs whose removal from the manifest is durable: their files go once nothing reads them.
     retired: Vec<ListedRun>,
     job: Option<Box<SortJob>>,
+    /// Reads of jobs that were given up.
+    reads_left: u32,
     /// The next poll continues the job, whether or not any I/O completes.
     has_next_step: bool,
     /// A clear or the drop of a range may have made all records of a run void.
@@ -140,6 +142,12 @@ impl SortedTier {
     /// Time of the last such event.
     pub(crate) const fn worked_at(&self) -> MonoMs {
         self.hold.worked_at
+    }
+
+    /// Whether this job waits for a read of the source: it was not given up, or the read was not left.
+    pub(crate) fn awaits_read(&self, id: SortJobId, source: usize) -> bool {
+        let job = self.job.as_ref().filter(|job| job.id == id);
+        job.is_some_and(|job| job.is_waiting.iter().any(|read| read.source == source))
     }
 
     /// Memory of the runs' fences and filters, bytes.
@@ -221,6 +229,13 @@ impl SortedTier {
 
     fn find_mut(&mut self, id: u64) -> Option<&mut ListedRun> {
         self.runs.iter_mut().chain(&mut self.retired).find(|listed| listed.id == id)
+    }
+
+    pub(in crate::engine) fn failures_of_run(&mut self, id: u64) -> &mut ReadFailures {
+        match self.find_mut(id) {
+            Some(listed) => &mut listed.failures,
+            None => unreachable!("a listed or pinned run stays"),
+        }
     }
 
     /// Enters a run in its place by age.

@@ -92,7 +92,8 @@ impl<D: Device> Engine<D> {
             let is_removed = job.step == SortStep::GivenUp && job.is_idle();
             // Batches are gathered and written while the list of runs is held.
             let continues = !is_held || matches!(job.step, SortStep::Gather | SortStep::WriteBatch);
-            return ((*has_next_step || is_removed) && continues).then_some(self.now.mono);
+            let step = ((*has_next_step || is_removed) && continues).then_some(self.now.mono);
+            return step.or_else(|| self.leave_sort_read_at());
         }
         let now = self.now.mono;
         let expires_at = Some(self.sorted.expires_at).filter(|at| *at < TimeMs(u64::MAX));

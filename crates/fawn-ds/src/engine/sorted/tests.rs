@@ -6,7 +6,7 @@ mod rest;
 mod space;
 mod waits;
 
-use super::job::RunInputs;
+use super::job::{RunInputs, SourceRead};
 use super::pace::{MergePace, PutRate};
 use super::*;
 use crate::engine::{Event, Lookup, View};

@@ -1,18 +1,19 @@
 //! Writing runs: steps of the job between gathering and the removal of index entries.
 use super::super::{Engine, InFlight};
 use super::gather::SORTS_PER_MEMORY;
-use super::job::{DoneRun, Gathered, SortJob, SortStep};
+use super::job::{DoneRun, Gathered, SortJob, SortStep, SourceRead};
 use super::sweep::SweepPart;
-use super::{ListedRun, RunError};
+use super::{ListedRun, RunError, SortedTier};
 use crate::format::manifest::ManifestEdit;
 use crate::format::run::{self, RunHeader, RunRecord, Space};
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, SegmentUuid};
+use crate::log::failures::READS_LEFT_MAX;
 use crate::sorted::{MergeError, MergeRules, Merged, ReadRange, RunMerge, RunWriter, RunWriterOptions, WriterState};
 use core::ops::RangeInclusive;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
-use fawn_types::{RingKey, TimeMs, Version};
+use fawn_types::{MonoMs, RingKey, TimeMs, Version};
 use smallvec::SmallVec;
 
 /// Records that a step passes from the sources to the run.
@@ -70,6 +71,9 @@ impl<D: Device> Engine<D> {
         self.sorted.has_next_step = false;
         if self.poisoned.is_some() || self.options.read_only {
             return;
+        }
+        if self.leave_sort_read_at().is_some_and(|at| self.now.mono >= at) {
+            self.leave_sort_reads();
         }
         if self.sorted.is_held {
             // Gathering does not change the list of runs, and neither does a batch: its run is listed with that of the last one.
@@ -283,9 +287,11 @@ impl<D: Device> Engine<D> {
         if let Some(pace) = job.pace.as_mut().or(of_sweep.map(|sweep| &mut sweep.pace)) {
             pace.read_bytes += range.len_bytes as u64;
         }
-        job.is_waiting.push(index);
-        job.read_bytes += range.len_bytes;
-        let token = Token(self.in_flight.insert(InFlight::SortRead { source: index, range }) as u64);
+        let (id, run, len_bytes) = (job.id, job.inputs.sources[index], range.len_bytes);
+        let leave_at = self.now.mono.plus_ms(self.sorted.failures_of_run(run).long_patience_ms());
+        job.is_waiting.push(SourceRead { source: index, len_bytes, leave_at });
+        job.read_bytes += len_bytes;
+        let token = Token(self.in_flight.insert(InFlight::SortRead { job: id, run, source: index, range }) as u64);
         let buf = self.pool.take_exact(range.len_bytes);
         self.device.submit_read(file, range.offset, buf, IoClass::Sort, token);
     }
@@ -300,7 +306,7 @@ impl<D: Device> Engine<D> {
     ) {
         self.sorted.note_work(self.now.mono, range.len_bytes as u64);
         let Some(job) = &mut self.sorted.job else { unreachable!("a job waits for its reads") };
-        job.is_waiting.retain(|&waiting| waiting != source);
+        job.is_waiting.retain(|waiting| waiting.source != source);
         job.read_bytes -= range.len_bytes;
         match (result, buf) {
             (Ok(_), Some(buf)) => {
@@ -324,6 +330,53 @@ impl<D: Device> Engine<D> {
                 self.give_up_sort();
             }
         }
+    }
+
+    /// Time when a read of the merge has hung for so long that it is left in flight; `None` without one, or if too many were left.
+    pub(super) fn leave_sort_read_at(&self) -> Option<MonoMs> {
+        let job = self.sorted.job.as_ref().filter(|_| self.sorted.reads_left < READS_LEFT_MAX)?;
+        job.is_waiting.iter().map(|read| read.leave_at).min()
+    }
+
+    /// Leaves reads of a merge that do not end, and gives the merge up: others may be possible all the same.
+    fn leave_sort_reads(&mut self) {
+        let now = self.now.mono;
+        let SortedTier { job, runs, reads_left, .. } = &mut self.sorted;
+        let Some(job) = job else { return };
+        let at_most = READS_LEFT_MAX - *reads_left;
+        let hanging = job.is_waiting.extract_if(.., |read| now >= read.leave_at).take(at_most as usize);
+        for SourceRead { source, len_bytes, .. } in hanging {
+            job.read_bytes -= len_bytes;
+            self.read_bytes_in_flight += len_bytes;
+            let Some(listed) = runs.iter_mut().find(|listed| listed.id == job.inputs.sources[source]) else {
+                unreachable!("a job's inputs stay listed")
+            };
+            *reads_left += 1;
+            listed.pins += 1;
+            listed.failures.note_left();
+            tracing::warn!(file = %listed.run.name(), "runs are not merged now: a read hangs");
+        }
+        self.stats.merges_failed += u64::from(job.step != SortStep::GivenUp);
+        self.give_up_sort();
+    }
+
+    /// A read of a merge that was given up has ended.
+    pub(in crate::engine) fn left_sort_read_ended(
+        &mut self,
+        run: u64,
+        len_bytes: usize,
+        result: &Result<usize, DeviceError>,
+        buf: Option<AlignedBuf>,
+    ) {
+        if let Some(buf) = buf {
+            self.pool.give(buf);
+        }
+        self.read_bytes_in_flight -= len_bytes;
+        self.sorted.reads_left -= 1;
+        if result.is_err() {
+            self.sorted.failures_of_run(run).note_unreadable(self.now.mono);
+        }
+        self.left_run_read_ended(run);
     }
 
     /// A write or sync of the run is complete.

@@ -182,7 +182,7 @@ fn a_job_ends_only_once_its_reads_have_ended() {
     let (ids, sources) = all_runs(&store);
     let mut job = merge_of(&mut store, ids, sources);
     (job.merge, job.is_read) = (None, true);
-    job.is_waiting.push(0);
+    job.is_waiting.push(SourceRead { source: 0, len_bytes: 0, leave_at: MonoMs(u64::MAX) });
     store.engine.sorted.job = Some(Box::new(job));
     (0..50).for_each(|_| store.turn());
     let job = store.engine.sorted.job.as_mut().unwrap();
@@ -236,4 +236,39 @@ fn reads_of_a_merge_are_bounded() {
     (0..50).for_each(|_| store.turn());
     assert!(!store.engine.is_sorting() && store.engine.stats().merges_failed == 1, "{:?}", store.engine.stats());
     assert!(!store.engine.sorted.runs[0].failures.is_barred(store.engine.now.mono));
+}
+
+/// A part of the device may be tried again for minutes, within the device, while all others can be read.
+#[test]
+fn a_merge_of_which_a_read_hangs_gives_way_to_other_jobs() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(3);
+    let (ids, sources) = all_runs(&store);
+    let disk = store.engine.device.disk().clone();
+    let job = merge_of(&mut store, ids, sources);
+    store.engine.sorted.job = Some(Box::new(job));
+    disk.fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    (0..100).for_each(|_| store.turn());
+    assert!(store.engine.is_sorting() && disk.hung() == 1, "it may be slow");
+    let pass = |store: &mut SmallStore, ms: u64| {
+        for _ in 0..ms / 100 {
+            store.now = store.now.plus_ms(100);
+            store.turn_at_once();
+        }
+    };
+    pass(&mut store, 20_000);
+    assert_eq!((disk.hung(), store.engine.stats().merges_failed), (1, 1));
+    let barred = |store: &SmallStore| {
+        let now = store.engine.now.mono;
+        store.engine.sorted.runs.iter().filter(|listed| listed.failures.is_barred(now)).count()
+    };
+    assert_eq!(barred(&store), 1, "others are merged");
+    let listed = store.engine.stats().runs_listed;
+    (0..1_000).for_each(|number| store.put(number));
+    pass(&mut store, 20_000);
+    assert!(store.engine.stats().runs_listed > listed, "{:?}", store.engine.stats());
+    disk.release_hung();
+    pass(&mut store, 20_000);
+    assert_eq!((barred(&store), store.engine.read_bytes_in_flight, store.engine.stats().merges_failed), (0, 0, 1));
+    assert!(store.engine.sorted.runs.iter().all(|listed| listed.pins == 0));
 }

@@ -70,7 +70,7 @@ impl SmallStore {
     }
 
     /// A turn that no time passes before.
-    fn turn_at_once(&mut self) {
+    pub(super) fn turn_at_once(&mut self) {
         self.engine.submit(self.now);
         self.engine.wait(self.now, &mut Vec::new());
         let progress = self.engine.progress(RANGE);
