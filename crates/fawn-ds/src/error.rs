@@ -82,6 +82,17 @@ pub enum EngineError {
     Device(#[from] DeviceError),
 }
 
+impl EngineError {
+    /// Whether a lookup failed because a record is corrupt or cannot be read. A plain write or delete of its key needs no lookup.
+    pub fn is_of_lost_record(&self) -> bool {
+        match self {
+            Self::Corrupt { .. } => true,
+            Self::Device(error) => !error.is_retryable(),
+            _ => false,
+        }
+    }
+}
+
 impl From<EngineError> for StoreError {
     fn from(error: EngineError) -> Self {
         match error {

@@ -181,7 +181,7 @@ impl Store {
         self.write(Op::Put { key, value, options })
     }
 
-    /// Removes `key`; whether it had a value.
+    /// Removes `key`; whether it had a value. One that is corrupt or cannot be read counts.
     ///
     /// # Errors
     /// As [`Store::put`]. On a full device deletes still succeed.

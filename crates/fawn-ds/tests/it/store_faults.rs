@@ -134,3 +134,29 @@ fn a_panic_of_the_leader_fails_all_callers_and_every_later_operation() {
     assert!(is_poisoned(&store.stats()));
     assert!(is_poisoned(&store.close()));
 }
+
+/// Such a key could be overwritten, but not be deleted.
+#[test]
+fn a_key_whose_record_is_corrupt_or_unreadable_is_deleted() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let open = || builder(Durability::Sync).open_on(SimDevice::attach(&disk)).unwrap();
+    let store = open();
+    (0..50_u32).for_each(|key| _ = store.put(key.to_be_bytes(), [7; 4_000]).unwrap());
+    store.close().unwrap();
+    let store = open();
+    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    disk.flip_bits(&name, 4096 * 11 + 200, 1);
+    disk.make_unreadable(&name, 4096 * 31 + 512..4096 * 31 + 1024);
+    let lost: Vec<u32> = (0_u32..50).filter(|key| store.get(key.to_be_bytes()).is_err()).collect();
+    assert!((2..=4).contains(&lost.len()), "{lost:?}");
+    for key in &lost {
+        let key = key.to_be_bytes();
+        let conditional = store.delete_if_version(key, fawn_ds::Version::ZERO);
+        assert!(conditional.is_err(), "nobody knows its version: {conditional:?}");
+        assert!(store.delete(key).unwrap(), "it may have had a value");
+        assert!(store.get(key).unwrap().is_none() && !store.delete(key).unwrap());
+    }
+    assert_eq!(store.keys().filter(|key| key.is_ok()).count(), 50 - lost.len());
+    store.put(lost[0].to_be_bytes(), "again").unwrap();
+    assert_eq!(store.get(lost[0].to_be_bytes()).unwrap().unwrap(), b"again");
+}

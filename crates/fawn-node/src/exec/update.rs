@@ -12,7 +12,7 @@ use fawn_dli::StringOperation;
 use fawn_ds::internals::{Engine, EngineError, Lookup, LookupPlan, RecordKind, RecordRef, View};
 use fawn_flash::Device;
 use fawn_types::operation::{DataOperation, Effect, Outcome};
-use fawn_types::{ClientTag, KeyHash, OperationError, RangeId, Reply, TimeMs, Update, Version};
+use fawn_types::{ClientTag, Condition, KeyHash, OperationError, RangeId, Reply, TimeMs, Update, Version};
 use fawn_wire::internal::{put_result, read_result};
 use std::ops::ControlFlow;
 
@@ -162,7 +162,17 @@ impl<D: Device> ExecContext<'_, D> {
             Ok(Lookup::Found(entry)) => Some(entry),
             Ok(Lookup::Absent | Lookup::Unsettled) => None,
             Ok(Lookup::Read(plan)) => return Execution::Park(Parking::Read(plan)),
-            Err(error) => return NotAppended::Failed(operation_error(&error)).conclude(emit),
+            Err(error) => {
+                let failure = operation_error(&error);
+                let is_plain_delete =
+                    matches!(job.update, Update::Delete { condition: Condition::Always, return_previous: false });
+                if is_plain_delete && error.is_of_lost_record() {
+                    // A plain put needs no lookup, so a plain delete takes place without its result.
+                    let tombstone = RecordDraft::bare(RecordKind::Tombstone);
+                    return self.conclude(job, Some(tombstone), None, |_| Reply::Deleted, emit);
+                }
+                return NotAppended::Failed(failure).conclude(emit);
+            }
         };
         let wait = wait_for_commit(&self.member.replica, entry.map(|entry| entry.version));
         let limit_bytes = self.exec.value_bytes_max;

@@ -388,3 +388,24 @@ fn the_keys_of_waiting_lists_are_bounded() {
     assert!(ids.iter().all(|id| harness.clients[id].received == expected.as_bytes()));
     harness.check_empty();
 }
+
+/// Such a key could be overwritten, but not be deleted.
+#[test]
+fn a_key_whose_record_is_corrupt_is_deleted() {
+    let mut harness = cold(8, 5000, SimOptions::instant(1), shard_options(Durability::Sync));
+    let name = harness.disks[0].names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    harness.disks[0].flip_bits(&name, 4096 * 3, 1);
+    let id = harness.connect(Protocol::Resp);
+    let mut ask = |line: &str| {
+        harness.clients.get_mut(&id).unwrap().received.clear();
+        harness.send(id, &resp(line));
+        harness.settle();
+        String::from_utf8_lossy(&harness.clients[&id].received).into_owned()
+    };
+    let lost: Vec<usize> = (0..8).filter(|at| ask(&format!("STRLEN key:{at}")).starts_with('-')).collect();
+    let [lost] = lost[..] else { panic!("{lost:?}") };
+    assert!(ask(&format!("GETDEL key:{lost}")).starts_with('-'), "its value is lost");
+    assert_eq!(ask(&format!("DEL key:{lost}")), ":1\r\n");
+    assert_eq!(ask(&format!("DEL key:{lost}")), ":0\r\n");
+    assert_eq!(ask(&format!("EXISTS key:{lost} key:{}", (lost + 1) % 8)), ":1\r\n");
+}
