@@ -32,8 +32,9 @@ use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass};
 use fawn_types::Epoch;
 use std::collections::BTreeMap;
 
-/// Attempts in which the store changes too much. All but the first read only what was written since the one before.
-const ATTEMPTS_MAX: u32 = 64;
+/// Attempts in a row that leave no fewer files to copy than any before. All but the first read only what was written since the
+/// one before.
+const STALLED_ATTEMPTS_MAX: u32 = 64;
 /// The bytes are of no I/O class of a server: the devices are the copy's own.
 const CLASS: IoClass = IoClass::Recovery;
 
@@ -140,6 +141,8 @@ struct Copier<'c, 'o, S, T> {
     report: CopyReport,
     /// Bytes of all files that are copied.
     planned_bytes: u64,
+    /// Listed files that neither were linked nor copied whole by the begin of the last attempt.
+    files_left: usize,
 }
 
 /// Copies the store in the source's directory into the target's, which is empty. The source may be in use; nothing
@@ -153,7 +156,7 @@ pub fn copy_store<S: Device, T: Device>(
     options: &mut CopyOptions<'_>,
 ) -> Result<CopyReport, CopyError> {
     let (held, tail, report) = (BTreeMap::new(), TailFrames::default(), CopyReport::default());
-    let mut copier = Copier { source, target, options, held, tail, report, planned_bytes: 0 };
+    let mut copier = Copier { source, target, options, held, tail, report, planned_bytes: 0, files_left: usize::MAX };
     let mut state = copier.settle()?;
     let generation = state.generation.checked_add(copier.options.skip_generations).ok_or(CopyError::UsedUp)?;
     if generation > state.generation {
@@ -202,9 +205,9 @@ fn added_foreground(before: &ManifestState, after: &ManifestState) -> usize {
 impl<S: Device, T: Device> Copier<'_, '_, S, T> {
     /// Copies all files of one manifest. Returns the manifest's state, with the ends of what was copied.
     fn settle(&mut self) -> Result<ManifestState, CopyError> {
-        let mut last = None;
-        for attempt in 1..=ATTEMPTS_MAX {
-            self.report.attempts = attempt;
+        let (mut last, mut fewest_left, mut stalled_attempts) = (None, usize::MAX, 0);
+        while stalled_attempts < STALLED_ATTEMPTS_MAX {
+            self.report.attempts += 1;
             let obstacle = match self.attempt()? {
                 Ok(state) => match self.copy_complete(&state)? {
                     Ok(()) => return Ok(state),
@@ -218,8 +221,10 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
                 return Err(damaged(file, detail));
             }
             last = Some(obstacle);
+            stalled_attempts = if self.files_left < fewest_left { 0 } else { stalled_attempts + 1 };
+            fewest_left = fewest_left.min(self.files_left);
         }
-        Err(CopyError::Unsettled { attempts: ATTEMPTS_MAX })
+        Err(CopyError::Unsettled { attempts: self.report.attempts })
     }
 
     /// Holds all files of one manifest, and copies those that are not complete.
@@ -300,6 +305,8 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
                 None => {}
             }
         }
+        let is_left = |name: &&String| !matches!(self.held.get(*name), Some(Held::Linked | Held::Copied(_)));
+        self.files_left = listed.keys().filter(is_left).count();
         for (name, is_complete) in listed {
             if self.held.contains_key(&name) {
                 continue;

@@ -13,7 +13,7 @@ use fawn_flash::{
 use fawn_flash::{SimOptions, Token};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now, Version};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Steps that fill several segments.
@@ -35,6 +35,8 @@ struct BusySource<'r> {
     restart_every: u64,
     /// Every other file has no descriptor between accesses: once it is dropped, it cannot be read any more.
     has_few_descriptors: bool,
+    /// The segments of which a read has failed, if the first read of each one fails.
+    forgotten: Option<BTreeSet<String>>,
     /// Names of the open files.
     opened: Vec<(FileId, String)>,
     /// Reads of dropped files.
@@ -54,6 +56,7 @@ impl<'r> BusySource<'r> {
             accesses: 0,
             restart_every: 0,
             has_few_descriptors: false,
+            forgotten: None,
             opened: Vec::new(),
             lost: VecDeque::new(),
         }
@@ -79,11 +82,13 @@ impl<'r> BusySource<'r> {
     }
 
     /// The error of an access to a file that was dropped.
-    fn dropped(&self, file: FileId) -> Option<DeviceError> {
+    fn dropped(&mut self, file: FileId) -> Option<DeviceError> {
         let (_, name) = self.opened.iter().find(|(opened, _)| *opened == file)?;
         let has_descriptor = !self.has_few_descriptors || file.0.is_multiple_of(2);
         let is_there = has_descriptor || self.run.disk.names().contains(name);
-        (!is_there).then(|| DeviceError::NotFound { name: name.clone(), dir: "busy".to_owned() })
+        let forgotten = self.forgotten.as_mut().filter(|_| name.starts_with("segment-"));
+        let is_forgotten = forgotten.is_some_and(|forgotten| forgotten.insert(name.clone()));
+        (!is_there || is_forgotten).then(|| DeviceError::NotFound { name: name.clone(), dir: "busy".to_owned() })
     }
 }
 
@@ -292,6 +297,38 @@ fn a_copy_without_descriptors_of_all_files_has_all_that_was_acked() {
     let of_seed = |seed| copies_with(seed, options(Durability::EverySecond, 140), 5, (1, 300, 0), true);
     let attempts: u32 = (400..412).map(of_seed).sum();
     assert!(attempts > 12 * 5, "no attempt lost a file");
+}
+
+/// Each attempt copies what the one before has lost, and loses the next file.
+#[test]
+fn a_copy_may_take_any_number_of_attempts_that_make_progress() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options(Durability::Memory, 0), Now::at(1)).unwrap();
+    for key in 0..600_u32 {
+        let value = Some(vec![7; 10_000]);
+        node.append(&[TestWrite { key: key.to_be_bytes().to_vec(), value, expires_at_ms: 0 }]).unwrap();
+        node.turn();
+    }
+    drop(node.engine.close().unwrap());
+    let mut run = CrashRun::new(1, options(Durability::Sync, 0), KEYS);
+    let (device, forgotten) = (SimDevice::attach(&disk), Some(BTreeSet::new()));
+    let mut source = BusySource { device, forgotten, ..BusySource::new(&mut run, 1) };
+    let target = SimDisk::new(SimOptions::default());
+    let report = copy(&mut source, &target, 0).unwrap();
+    assert!(report.segments > 90 && u64::from(report.attempts) > report.segments, "{report:?}");
+    assert_eq!(check::check(&mut SimDevice::attach(&target)).unwrap().findings, []);
+}
+
+/// A source that is written faster than it is copied.
+#[test]
+fn a_copy_ends_after_attempts_without_progress() {
+    let mut run = CrashRun::new(501, options(Durability::EverySecond, 140), KEYS);
+    let target = SimDisk::new(SimOptions::default());
+    let mut source = BusySource { restart_every: 4, ..BusySource::new(&mut run, 501) };
+    match copy(&mut source, &target, 0) {
+        Err(CopyError::Unsettled { attempts }) => assert!((64..200).contains(&attempts), "{attempts}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
