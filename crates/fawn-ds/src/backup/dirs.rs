@@ -1,6 +1,6 @@
 //! Copies between directories, with links where the file system has them.
 use super::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
-use fawn_flash::{DeviceKind, DeviceOptions, FileDevice, descriptors_limit, hard_link};
+use fawn_flash::{Device, DeviceError, DeviceKind, DeviceOptions, FileDevice, descriptors_limit, hard_link};
 use fawn_types::random::SplitMix64;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -39,22 +39,58 @@ pub fn copy_dir(
         // A device would create it.
         return Err(CopyError::NoStore { dir: from.display().to_string() });
     }
-    let portable = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
-    let descriptors_max =
-        descriptors_limit().map_or(DESCRIPTORS_MAX, |limit| limit / DESCRIPTORS_SHARE).min(DESCRIPTORS_MAX);
-    let mut source = FileDevice::open(from, &DeviceOptions { descriptors_max, ..portable.clone() })?;
-    let mut target = FileDevice::open(to, &portable)?;
-    let mut link = |name: &str| match sharing {
-        Sharing::Nothing => Linked::Refused,
-        Sharing::Links => match hard_link(&from.join(name), &to.join(name)) {
-            Ok(()) => Linked::Done,
-            Err(error) if error.kind() == ErrorKind::NotFound => Linked::Gone,
-            // Another file system, one without links, or too many of them. A file that cannot be opened either is
-            // reported then.
-            Err(_) => Linked::Refused,
-        },
-    };
     let skip_generations = SKIPPED_GENERATIONS + SplitMix64::new(random).below(u64::from(SKIPPED_GENERATIONS)) as u32;
-    let mut options = CopyOptions { link: &mut link, progress, piece_bytes: PIECE_BYTES, skip_generations };
-    copy_store(&mut source, &mut target, &mut options)
+    let mut descriptors_max =
+        descriptors_limit().map_or(DESCRIPTORS_MAX, |limit| limit / DESCRIPTORS_SHARE).min(DESCRIPTORS_MAX);
+    loop {
+        let dirs = Dirs { from, to, sharing, descriptors_max, skip_generations };
+        match dirs.copy(progress) {
+            // The process has others: files of the source that are held leave none for the target.
+            Err(CopyError::Device(DeviceError::Exhausted { .. })) if descriptors_max > 1 => {
+                descriptors_max /= 2;
+                dirs.empty_target()?;
+            }
+            copied => return copied,
+        }
+    }
+}
+
+/// Parameters of one copy.
+struct Dirs<'d> {
+    from: &'d Path,
+    to: &'d Path,
+    sharing: Sharing,
+    /// Files of the source that are kept open at most.
+    descriptors_max: usize,
+    skip_generations: u32,
+}
+
+impl Dirs<'_> {
+    fn copy(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CopyReport, CopyError> {
+        let &Self { from, to, sharing, descriptors_max, skip_generations } = self;
+        let mut source = FileDevice::open(from, &DeviceOptions { descriptors_max, ..portable() })?;
+        let mut target = FileDevice::open(to, &portable())?;
+        let mut link = |name: &str| match sharing {
+            Sharing::Nothing => Linked::Refused,
+            Sharing::Links => match hard_link(&from.join(name), &to.join(name)) {
+                Ok(()) => Linked::Done,
+                Err(error) if error.kind() == ErrorKind::NotFound => Linked::Gone,
+                // Another file system, one without links, or too many of them. A file that cannot be opened either is
+                // reported then.
+                Err(_) => Linked::Refused,
+            },
+        };
+        let mut options = CopyOptions { link: &mut link, progress, piece_bytes: PIECE_BYTES, skip_generations };
+        copy_store(&mut source, &mut target, &mut options)
+    }
+
+    /// Removes what a copy that failed has left.
+    fn empty_target(&self) -> Result<(), DeviceError> {
+        let mut target = FileDevice::open(self.to, &portable())?;
+        target.list()?.iter().try_for_each(|name| target.unlink(name))
+    }
+}
+
+fn portable() -> DeviceOptions {
+    DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() }
 }
