@@ -79,13 +79,7 @@ impl Check {
         print_note(format_args!("{}: {}; {keys} keys are left", self.dir.display(), losses.describe()));
         losses.explain();
         confirm(self.yes, target.path())?;
-        let partial = target.begin()?;
-        let copied = write_repaired(&layout, partial, HashSecret(random_bytes()?), &losses)?;
-        drop(layout);
-        if !verify(partial)? {
-            return refuse(partial, "the copy is corrupt, as listed; look at the kernel's log and at the disk");
-        }
-        target.finish()?;
+        let copied = repair_into(layout, &target, &losses)?;
         self.report(target.path(), &copied)
     }
 
@@ -104,6 +98,22 @@ impl Check {
         print_result(format_args!("  {}", swap_commands(&self.dir, copy)));
         Ok(())
     }
+}
+
+/// Copies what is left, and verifies the copy before it gets its name. After a failure nothing of it is left.
+fn repair_into(layout: Layout, target: &NewDir, losses: &Losses) -> Result<RepairedCopy, Failure> {
+    write_verified(layout, target, losses).inspect_err(|_| target.discard())
+}
+
+fn write_verified(layout: Layout, target: &NewDir, losses: &Losses) -> Result<RepairedCopy, Failure> {
+    let partial = target.begin()?;
+    let copied = write_repaired(&layout, partial, HashSecret(random_bytes()?), losses)?;
+    drop(layout);
+    if !verify(partial)? {
+        return refuse(target.path(), "the copy is corrupt, as listed; look at the kernel's log and at the disk");
+    }
+    target.finish()?;
+    Ok(copied)
 }
 
 /// The shell commands that put the copy in the place of the damaged directory.
@@ -222,6 +232,7 @@ fn print(report: &CheckReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fawn_flash::Device;
 
     #[test]
     fn the_commands_rename_the_directories_themselves() {
@@ -251,5 +262,24 @@ mod tests {
         let (data, copy) = (data.display(), copy.display());
         assert_eq!(commands[0], format!("mv {data} {data}.damaged && mv {copy} {data}"));
         assert_eq!(commands[1], commands[0], "a copy without a name, as `.`");
+    }
+
+    #[test]
+    fn a_repair_that_fails_leaves_no_copy_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(data.join(manifest::FILE_NAME), "damaged").unwrap();
+        // A server was started since the survey.
+        let mut server = open_device(&data).unwrap();
+        server.lock().unwrap();
+        let repair = || {
+            let target = NewDir::choose(&data, dir.path().join("copy")).unwrap();
+            repair_into(Layout::flat(&data), &target, &Losses::default()).map(drop).unwrap_err().to_string()
+        };
+        let error = repair();
+        assert!(error.contains("in use"), "{error}");
+        assert_eq!(repair(), error, "the next attempt meets no part of the first one");
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1, "the damaged directory alone");
     }
 }

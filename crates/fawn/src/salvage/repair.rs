@@ -67,7 +67,7 @@ fn copy_store(
 }
 
 fn failed(to: &Path, error: &EngineError) -> Failure {
-    Failure::new(Exit::Failed, format!("{}: {error}; the copy is incomplete, remove it", to.display()))
+    Failure::new(Exit::Failed, format!("{}: {error}; nothing was copied", to.display()))
 }
 
 /// A new store of a standalone server, being filled.
