@@ -13,7 +13,7 @@
 //! most one segment was added to the foreground before the survivors were copied.
 mod dirs;
 
-pub use dirs::{Sharing, copy_dir};
+pub use dirs::{PARTIAL_NAME, Sharing, copy_dir, move_up};
 
 use crate::check::read_whole;
 use crate::error::OpenError;

@@ -1,6 +1,7 @@
 //! A directory for a copy of a data directory: new or empty, and with its name only once it is complete.
 use super::{file, refuse};
 use crate::failure::{Exit, Failure};
+use fawn_ds::internals::backup::{PARTIAL_NAME, move_up};
 use fawn_ds::internals::format::manifest;
 use std::cell::Cell;
 use std::fs::{DirBuilder, File};
@@ -10,9 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Directory that a new file system has.
 const LOST_AND_FOUND: &str = "lost+found";
-/// Directory of an unfinished copy in a directory that was there before.
-const PARTIAL_NAME: &str = "copy.partial";
-/// Without them a directory is no data directory.
+/// Without them a directory is no data directory: a server refuses it.
 const NAMES_OF_DATA_DIRS: [&str; 2] = [manifest::FILE_NAME, file::NAME];
 
 /// A directory that a command writes.
@@ -82,19 +81,6 @@ fn refuse_unfinished<T>(partial: &Path) -> Result<T, Failure> {
     refuse(partial, "is of a copy that is being made, or was interrupted: then remove it")
 }
 
-/// Moves everything in `from` to `to`, the directory above it, durably. The files that make it a data directory are the
-/// last: until then a server refuses `to`.
-fn move_up(from: &Path, to: &Path) -> std::io::Result<()> {
-    let names = from.read_dir()?.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
-    let (last, first): (Vec<_>, Vec<_>) =
-        names.into_iter().partition(|name| NAMES_OF_DATA_DIRS.iter().any(|last| name == last));
-    for names in [first, last] {
-        names.iter().try_for_each(|name| std::fs::rename(from.join(name), to.join(name)))?;
-        File::open(to)?.sync_all()?;
-    }
-    std::fs::remove_dir(from)
-}
-
 impl NewDir {
     /// The directory `path` for a copy of `source`. It must not exist, or be empty, and not be within the source.
     pub(crate) fn choose(source: &Path, path: PathBuf) -> Result<Self, Failure> {
@@ -151,7 +137,7 @@ impl NewDir {
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         let fail = Failure::about(Exit::Failed, self.path.display());
         if self.partial.starts_with(&self.path) {
-            return move_up(&self.partial, &self.path).map_err(fail);
+            return move_up(&self.partial, &self.path, &NAMES_OF_DATA_DIRS).map_err(fail);
         }
         std::fs::rename(&self.partial, &self.path).map_err(&fail)?;
         let whole = std::path::absolute(&self.path).map_err(&fail)?;
