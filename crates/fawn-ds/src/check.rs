@@ -414,24 +414,33 @@ fn check_unlisted<D: Device>(
     let checkpoints = state.checkpoints.iter().map(|entry| checkpoint::file_name(entry.uuid));
     let runs = state.runs.iter().map(|entry| run::file_name(entry.uuid));
     let listed: BTreeSet<String> = segments.chain(checkpoints).chain(runs).collect();
+    let mut orphans = Vec::new();
     for name in names.iter().filter(|name| !listed.contains(*name)) {
         if checkpoint::is_file_name(name) {
             report.add(Severity::Note, name, 0, "an unlisted checkpoint; the next open removes it");
         } else if name == manifest::NEW_FILE_NAME {
             report.add(Severity::Note, name, 0, "an unfinished rewrite of the manifest; the next open removes it");
         } else if segment::is_file_name(name) {
-            let (severity, detail) = match holds_newer_data(device, name, decoded.header.store, state.last_sequence) {
+            match holds_newer_data(device, name, decoded.header.store, state.last_sequence) {
                 Ok(true) => {
                     has_lost_end = true;
-                    (Severity::Damage, "holds data but is not listed: the manifest lost its end; restore it".into())
+                    let detail = "holds data but is not listed: the manifest lost its end; restore it";
+                    report.add(Severity::Damage, name, 0, detail);
                 }
-                Ok(false) => (Severity::Note, "an unlisted segment; the next open removes it".into()),
-                Err(error) => (Severity::Damage, error.to_string()),
-            };
-            report.add(severity, name, 0, detail);
+                Ok(false) => orphans.push(name),
+                Err(error) => report.add(Severity::Damage, name, 0, error.to_string()),
+            }
         }
     }
-    // After the segments, which may show that the manifest lost its end.
+    // After the segments with data, which may show that the manifest lost its end.
+    for name in orphans {
+        if has_lost_end && has_corrupt_header(device, name) {
+            let detail = "its header is corrupt, and it is not listed: the manifest may have lost it; restore both";
+            report.add(Severity::Damage, name, 0, detail);
+        } else {
+            report.add(Severity::Note, name, 0, "an unlisted segment; the next open removes it");
+        }
+    }
     for name in names.iter().filter(|name| run::is_file_name(name) && !listed.contains(*name)) {
         if has_lost_end {
             report.add(Severity::Damage, name, 0, LOST_RUN);
@@ -439,6 +448,17 @@ fn check_unlisted<D: Device>(
             report.add(Severity::Note, name, 0, "an unlisted run; the next open removes it");
         }
     }
+}
+
+/// Whether a segment's header is corrupt, while there is something where its first frame would be. A crash leaves no such file:
+/// the header is synced before any other write.
+fn has_corrupt_header<D: Device>(device: &mut D, name: &str) -> bool {
+    let Ok(file) = device.open(name) else { return false };
+    let mut read = |offset, len| Io::new(device).read(file, offset, len, IoClass::Recovery);
+    let has_header = read(0, HEADER_BYTES).is_ok_and(|header| segment::decode(&header).is_ok());
+    let first = read(u64::from(FRAMES_OFFSET), PAGE_BYTES);
+    device.close(file);
+    !has_header && first.is_ok_and(|first| first.iter().any(|&byte| byte != 0))
 }
 
 /// Whether an unlisted segment is newer than all listed ones and has a frame. A segment takes data only once its

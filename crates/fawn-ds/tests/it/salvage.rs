@@ -1,5 +1,6 @@
 //! Dumps of sound and damaged stores: every intact record is visited, every loss is reported, nothing is changed.
 use crate::support::{RANGE, TestNode, TestWrite, frames, manifest_commits, small};
+use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::{RecordKind, Stored};
 use fawn_ds::internals::format::segment;
 use fawn_ds::internals::format::walk::{RecordWalk, WalkInput, WalkReport};
@@ -427,6 +428,37 @@ fn a_segment_that_nothing_names_any_more_is_reported_as_lost() {
         assert!(dumped.missing.iter().any(|lost| lost.file == file), "{file}: {:?}", dumped.missing);
         disk.flip_bits(&file, 40, 1);
     }
+}
+
+#[test]
+fn a_segment_that_only_the_lost_end_of_the_manifest_named_is_reported_as_lost() {
+    let disk = store();
+    let records = records(&disk);
+    let manifest = disk.contents("manifest").unwrap();
+    let mut lost = 0;
+    for (at, _) in manifest_commits(&manifest) {
+        let mut older = manifest.clone();
+        older[at..].fill(0);
+        let Ok(decoded) = decode_all(&older) else { continue };
+        disk.put("manifest", &older);
+        let listed = decoded.state.segments.iter();
+        let listed: Vec<String> = listed.map(|(&slot, entry)| segment::file_name(slot, entry.uuid)).collect();
+        let has_records = |file: &String| records.iter().any(|record| record.file == *file);
+        let unlisted: Vec<_> = segments(&disk).into_iter().filter(|file| !listed.contains(file)).collect();
+        // Another one shows that the manifest has lost its end.
+        if unlisted.iter().filter(|file| has_records(file)).count() < 2 {
+            continue;
+        }
+        for file in unlisted {
+            disk.flip_bits(&file, 40, 1);
+            let dumped = dump(&disk);
+            let is_named = dumped.missing.iter().any(|lost| lost.file == file);
+            assert_eq!(is_named, has_records(&file), "cut at {at}, {file}: {:?}", dumped.missing);
+            lost += usize::from(is_named);
+            disk.flip_bits(&file, 40, 1);
+        }
+    }
+    assert!(lost > 5, "{lost} segments");
 }
 
 #[test]
