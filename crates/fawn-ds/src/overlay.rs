@@ -1,7 +1,7 @@
 //! The overlay: keys in flight, with committed records not in the index yet and pending records.
 //!
 //! A commit moves the index only once the key's old version is confirmed to be its own. Until then the overlay answers
-//! lookups of the key. Keys are identified by 128 bits of keyed hash, so that entries need not store them.
+//! lookups of the key. Keys are identified by two hashes under secrets, so that entries need not store them.
 //!
 //! An opening *defers* that confirmation: it leaves the newest record of each overwritten key here, in a list instead
 //! of entries, and the engine confirms these records while it serves.
@@ -16,7 +16,7 @@ use hashbrown::HashTable;
 pub(crate) use ident::IdentPoint;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// 128 bits of a key's keyed hashes: the index's 64 and an independent 64.
+/// A key's two hashes: the index's, and an independent one of 61 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KeyName {
     pub(crate) hash: u64,

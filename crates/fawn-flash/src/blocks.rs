@@ -2,7 +2,8 @@
 //!
 //! Resident memory exceeds the blocks in use by at most a thirty-second; a general allocator guarantees no such bound.
 //! Each 2 MiB that is fully in use becomes a huge page. In a large structure the next one is huge from the start: its unused
-//! rest is within the bound, and the system need not copy it later. So is one that is about to be filled.
+//! rest is within the bound, and the system need not copy it later. So is one that is expected to be filled; if it is not, its rest
+//! is additional.
 use crate::region::{PlainBytes, Region};
 use std::alloc::{Layout, handle_alloc_error};
 

@@ -1,6 +1,6 @@
 //! Second hash of a key's name: a polynomial with the key's bytes as coefficients, at a secret point of a prime field.
 //!
-//! Two keys agree in it with a probability of at most n ÷ 2^61 over the choice of the point, if the longer one has n words of
+//! Two keys agree in it with a probability of about n ÷ 2^61 at most over the choice of the point, if the longer one has n words of
 //! seven bytes: a polynomial has no more roots than its degree [Carter and Wegman 1979]. So a client without the secret
 //! cannot choose keys that agree in it and in [`KeyHash`]. A key of sixteen bytes takes three multiplications, a third of the
 //! work of a second SipHash.

@@ -478,20 +478,25 @@ fn cells_come_back_with_pointers_of_either_length() {
 fn a_close_during_a_checkpoint_leaves_little_log_behind() {
     let disk = SimDisk::new(SimOptions::default());
     let options = Options { checkpoint_log_bytes_min: 640 << 10, ..options() };
-    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    let open = || TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
+    let mut node = open();
     let put = |node: &mut TestNode, i: usize| {
         let (key, value) = (format!("k{i}").into_bytes(), Some(vec![1; 14_000]));
         node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
-        node.turn();
     };
     let is_writing = || files(&disk).len() > listed(&disk).len();
-    (0..2000).take_while(|_| !is_writing()).for_each(|i| put(&mut node, i));
-    // More than a close leaves to the next opening, and less than the next checkpoint waits for.
-    put(&mut node, 2000);
+    for i in (0..2000).take_while(|_| !is_writing()) {
+        put(&mut node, i);
+        node.turn();
+    }
+    // More than a close leaves to the next opening, less than the next checkpoint waits for, and in another segment.
+    (2000..2005).for_each(|i| put(&mut node, i));
     let begun = files(&disk);
     assert!(is_writing());
     drop(node.engine.close().unwrap());
     assert!(listed(&disk).iter().any(|name| !begun.contains(name)), "{:?} after {begun:?}", listed(&disk));
+    let scanned = open().report.bytes;
+    assert!(scanned < u64::from(options.segment_bytes), "{scanned} bytes");
 }
 
 #[test]

@@ -157,8 +157,17 @@ impl<D: Device> Engine<D> {
 
     /// Writes a checkpoint at a close, unless there is little that an opening would scan instead. Blocks.
     pub(crate) fn checkpoint_at_close(&mut self, is_past_deadline: &mut dyn FnMut() -> bool) {
-        // The log behind one that is being written may be long by now.
-        self.finish_checkpoint(is_past_deadline);
+        if self.checkpoints.has_work() {
+            let listed = self.stats.checkpoints;
+            self.finish_checkpoint(is_past_deadline);
+            // The log behind it may be long by now, but another one has less behind it only if it begins in a later segment. What
+            // was given up would be again.
+            let begins_at = self.checkpoint_position()[StreamKind::Foreground].sequence;
+            let begins_later = begins_at > self.checkpoints.last.from[StreamKind::Foreground];
+            if !begins_later || self.stats.checkpoints == listed || is_past_deadline() {
+                return;
+            }
+        }
         let least = self.least_log_bytes().max(self.image_bytes()) / CLOSE_SHARE;
         let is_due = self.checkpoints.writer.is_none() && self.checkpoints.last.log_bytes >= least;
         if is_due && self.poisoned.is_none() && !self.options.read_only {
