@@ -284,6 +284,13 @@ pub(crate) struct RangeState {
     pub(crate) result_copies: ResultCopies,
 }
 
+/// Gives memory back that an opening, a transfer, or a commit of many records at once has needed.
+fn shrink_queue(queue: &mut VecDeque<Retained>, retained_max: usize) {
+    if queue.len() <= retained_max && queue.capacity() > 4 * retained_max.max(QUEUE_RECORDS_MIN) {
+        queue.shrink_to(2 * retained_max);
+    }
+}
+
 impl RangeState {
     pub(crate) fn new(id: Option<RangeId>, number: RangeNumber, keys: KeyRange, index: IndexOptions) -> Self {
         Self {
@@ -400,12 +407,14 @@ impl RangeState {
             has_dropped_needed |= is_needed;
             self.drop_oldest_retained();
         }
-        // An opening, and a commit of many records at once, may have needed several times as much memory.
-        let (len, capacity) = (self.retained.len(), self.retained.capacity());
-        if len <= retained_max && capacity > 4 * retained_max.max(QUEUE_RECORDS_MIN) {
-            self.retained.shrink_to(2 * retained_max);
-        }
+        shrink_queue(&mut self.retained, retained_max);
         has_dropped_needed
+    }
+
+    /// Drops the transferred results in segments before this sequence number: there are copies of them.
+    pub(crate) fn drop_copied_results_before(&mut self, sequence: u64, retained_max: usize) {
+        while self.copied_results.pop_front_if(|result| result.sequence < sequence).is_some() {}
+        shrink_queue(&mut self.copied_results, retained_max);
     }
 
     /// The last of the records whose results are to be copied because too many are kept for retries: the older half of these. With

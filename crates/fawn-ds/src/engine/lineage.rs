@@ -159,7 +159,7 @@ impl<D: Device> Engine<D> {
         heirs: usize,
     ) -> Result<Vec<ManifestEdit>, EngineError> {
         let is_merge = matches!(edit, ManifestEdit::MergeRanges { .. });
-        let drops_checkpoints = is_merge || self.has_long_lineages();
+        let drops_checkpoints = is_merge || self.needs_checkpoints_dropped();
         let mut edits = if drops_checkpoints { self.retire_listed_checkpoints(parents) } else { Vec::new() };
         let has_checkpoints = self.manifest.state().checkpoints.len() > edits.len();
         edits.extend(self.forgotten_lineage(has_checkpoints));
@@ -296,8 +296,14 @@ impl<D: Device> Engine<D> {
         let has_lineage = |&at: &usize| {
             self.range_ids[at].and_then(|id| state.ranges.get(&id)).is_some_and(|entry| !entry.lineage.is_empty())
         };
-        let checkpoints = parents.iter().any(has_lineage).then_some(&state.checkpoints).into_iter().flatten();
+        let is_needed = self.needs_checkpoints_dropped() || parents.iter().any(has_lineage);
+        let checkpoints = is_needed.then_some(&state.checkpoints).into_iter().flatten();
         checkpoints.map(|entry| ManifestEdit::DropCheckpoint { uuid: entry.uuid }).collect()
+    }
+
+    /// Whether lineages are so long that splits may be put off soon: checkpoints keep numbers that nothing else has.
+    fn needs_checkpoints_dropped(&self) -> bool {
+        self.lineage_len() > ANCESTORS_MAX / 2
     }
 
     /// The files of checkpoints that the edits drop go once these are durable. An opening has none then: the next is due.

@@ -364,7 +364,7 @@ impl<D: Device> Engine<D> {
                 continue;
             };
             range.result_copies.copied_below = below;
-            while range.copied_results.pop_front_if(|result| result.sequence < before).is_some() {}
+            range.drop_copied_results_before(before, self.retained_share);
             if is_given_up {
                 range.drop_retained_before(before);
             }

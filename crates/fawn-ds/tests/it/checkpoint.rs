@@ -475,11 +475,10 @@ fn cells_come_back_with_pointers_of_either_length() {
 }
 
 #[test]
-fn a_close_during_a_checkpoint_leaves_little_log_behind() {
+fn a_close_during_a_checkpoint_writes_another_one_that_begins_in_a_later_segment() {
     let disk = SimDisk::new(SimOptions::default());
-    let options = Options { checkpoint_log_bytes_min: 640 << 10, ..options() };
-    let open = || TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
-    let mut node = open();
+    let options = Options { checkpoint_log_bytes_min: 640 << 10, memory_bytes: 16 << 20, ..options() };
+    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
     let put = |node: &mut TestNode, i: usize| {
         let (key, value) = (format!("k{i}").into_bytes(), Some(vec![1; 14_000]));
         node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
@@ -495,8 +494,6 @@ fn a_close_during_a_checkpoint_leaves_little_log_behind() {
     assert!(is_writing());
     drop(node.engine.close().unwrap());
     assert!(listed(&disk).iter().any(|name| !begun.contains(name)), "{:?} after {begun:?}", listed(&disk));
-    let scanned = open().report.bytes;
-    assert!(scanned < u64::from(options.segment_bytes), "{scanned} bytes");
 }
 
 #[test]

@@ -190,10 +190,8 @@ impl<D: Device> MemberHost<D> {
             if is_poisoned {
                 self.members[at].transfer.begin = None;
                 self.members[at].cut = None;
-            } else if !self.advance_begin(at) {
-                continue;
-            } else if !self.try_cut(at) {
-                // The cut may wait for space, and that for copies.
+            } else if !(self.advance_begin(at) && self.try_cut(at)) {
+                // Either may wait for space, and that for copies.
                 self.copy_results(at);
                 continue;
             }

@@ -43,10 +43,17 @@ impl<D: Device> MemberHost<D> {
         if !begin.is_started && begin.look_at <= self.now.mono {
             match self.engine.start_transfer(member.id, begin.base) {
                 Ok(()) => begin.is_started = true,
-                Err(error) => tracing::warn!(range = ?member.id, %error, "a full resync cannot begin yet"),
+                Err(error) => {
+                    // Not at each call: calls may follow each other faster than attempts.
+                    begin.look_at = self.now.mono.plus_ms(BEGIN_PAUSE_MS);
+                    tracing::warn!(range = ?member.id, %error, "a full resync cannot begin yet");
+                }
             }
         }
-        if !begin.is_started || !self.engine.transfer_begun(member.id) {
+        if !begin.is_started {
+            return false;
+        }
+        if !self.engine.transfer_begun(member.id) {
             begin.look_at = self.now.mono.plus_ms(BEGIN_PAUSE_MS);
             return false;
         }

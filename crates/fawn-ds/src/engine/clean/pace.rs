@@ -70,6 +70,8 @@ pub(super) struct Pace {
     pub(super) debt: u64,
     /// Lineages were too long at the last search.
     has_old_numbers: bool,
+    /// The last victim was chosen for its old numbers.
+    was_for_numbers: bool,
     /// Bytes of the last victim for each dead one, rounded up: so many must be cleaned to free one.
     bytes_per_dead: u64,
     /// Bytes of victims that may be cleaned now.
@@ -259,9 +261,12 @@ impl<D: Device> Engine<D> {
         let next = self.next_expiry(|range| self.expired_by(range)).max(soon);
         self.cleaner.pace.expires_at = Some(next);
         let room = self.survivors_room();
-        let oldest = self.oldest_victim(room);
+        // In turns with victims that make space: one with old numbers may be live whole.
+        let is_next = !core::mem::take(&mut self.cleaner.pace.was_for_numbers) || debt == 0;
+        let oldest = if is_next { self.oldest_victim(room) } else { None };
         self.cleaner.pace.has_old_numbers = self.has_long_lineages();
         if let Some(slot) = oldest {
+            self.cleaner.pace.was_for_numbers = true;
             self.begin_cleaning(slot);
             return true;
         }
@@ -312,13 +317,16 @@ impl<D: Device> Engine<D> {
     /// Seals active segments with records of these numbers, once they have successors. Otherwise these would stay as long as hardly
     /// anything is written.
     fn seal_with_numbers(&mut self, old: &BTreeSet<RangeNumber>) {
+        let is_nearly_full = self.is_nearly_full();
         for kind in StreamKind::ALL {
             let active = self.streams[kind].window.active().map(|chunk| self.segments.expect(chunk.slot));
             if active.is_none_or(|active| active.facts.numbers.iter().all(|facts| !old.contains(&facts.number))) {
                 continue;
             }
-            // A refusal passes, or has poisoned the engine: later searches try again.
+            // Later searches try again. An error has poisoned the engine.
             let _ = match self.streams[kind].next {
+                // A refusal would hold writes up that the segment still has room for.
+                NextSegment::None if is_nearly_full => Ok(()),
                 NextSegment::None => self.prepare(kind, Reserve::Puts),
                 NextSegment::Ready(_) => self.switch_segment(kind, Reserve::Puts),
                 NextSegment::Header(_) | NextSegment::Listing(..) => Ok(()),
