@@ -77,7 +77,7 @@ pub struct Options {
     pub number_if_new: u32,
     /// Most (version, pointer) pairs kept per range for retransmission; all ranges together take at most a sixteenth of
     /// the budget, whatever this says. There may be eight times as many, or as many as this share of the budget allows, until the
-    /// results among them that may be requested again are copied.
+    /// results among them that may be requested again are copied, and as many results of a transfer again.
     pub retained_records_max: usize,
     /// Initial sizes of each range's index.
     pub index: IndexOptions,
