@@ -372,7 +372,8 @@ pub(crate) fn classify(errno: Errno, dir: &str, operation: IoOperation, name: &s
     }
 }
 
-fn io_error(path: &str, what: &'static str, error: &std::io::Error) -> DeviceError {
+/// The error of a call of the standard library on the directory `path`.
+pub fn io_error(path: &str, what: &'static str, error: &std::io::Error) -> DeviceError {
     let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
     classify(errno, path, IoOperation::Metadata(what), path, 0)
 }

@@ -29,7 +29,7 @@ pub use append_buf::{AppendBuf, FrozenBytes};
 pub use blocks::Blocks;
 pub use buffer::AlignedBuf;
 pub use cache::{CacheStats, PageCache};
-pub use data_dir::{create_dirs, hard_link};
+pub use data_dir::{create_dirs, hard_link, io_error};
 pub use device::{Completion, Device, DeviceError, FileId, IoClass, IoOperation, Token};
 pub use file_device::{DeviceKind, DeviceOptions, FileDevice, descriptors_limit};
 pub use lock::DirLock;

@@ -2,7 +2,6 @@
 use super::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
 use fawn_flash::{Device, DeviceError, DeviceKind, DeviceOptions, FileDevice, descriptors_limit, hard_link};
 use fawn_types::random::SplitMix64;
-use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -14,9 +13,6 @@ const PIECE_BYTES: u64 = 1 << 20;
 const DESCRIPTORS_MAX: usize = 1 << 17;
 /// One in so many of the descriptors that the process may have. The target and the process need some, too.
 const DESCRIPTORS_SHARE: usize = 2;
-
-/// Directory of an unfinished copy in the directory that it is for.
-pub const PARTIAL_NAME: &str = "copy.partial";
 
 /// Whether a copy may share complete files with its source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,21 +53,6 @@ pub fn copy_dir(
             copied => return copied,
         }
     }
-}
-
-/// Moves everything in `from` to `to`, the directory above it, durably. The files named in `last` are the last: those without
-/// which `to` holds no store.
-///
-/// # Errors
-/// If a file cannot be moved, or the directory not be synced.
-pub fn move_up(from: &Path, to: &Path, last: &[&str]) -> std::io::Result<()> {
-    let names = from.read_dir()?.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
-    let (last, first): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| last.iter().any(|last| name == last));
-    for names in [first, last] {
-        names.iter().try_for_each(|name| std::fs::rename(from.join(name), to.join(name)))?;
-        File::open(to)?.sync_all()?;
-    }
-    std::fs::remove_dir(from)
 }
 
 /// Parameters of one copy.

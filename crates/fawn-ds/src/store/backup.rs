@@ -1,10 +1,10 @@
 //! Backups of embedded stores: a verified copy of the directory, taken while the store is in use.
 use super::builder::random_secret;
 use super::{Error, Result};
-use crate::backup::{CopyError, PARTIAL_NAME, Sharing, copy_dir, move_up};
+use crate::backup::{BeginError, CopyError, PARTIAL_NAME, PartialCopy, Sharing, TargetState, copy_dir, look_at_target};
 use crate::check::{CheckFinding, Severity, check};
 use crate::format::manifest;
-use fawn_flash::{DeviceError, DeviceKind, DeviceOptions, FileDevice, IoOperation};
+use fawn_flash::{DeviceKind, DeviceOptions, FileDevice, create_dirs, io_error};
 use std::path::Path;
 
 /// Copies the store in the directory `from` to the new or empty directory `to`, and verifies the copy. Both may be in use
@@ -14,28 +14,37 @@ use std::path::Path;
 /// [`Durability::Memory`](crate::Durability::Memory) without a [`Store::sync`](crate::Store::sync) before. Complete files are
 /// linked where the file system can; to be safe from the loss of a disk, copy to another one.
 ///
+/// The target is locked meanwhile, and the copy is in its directory `copy.partial` until it is verified.
+///
 /// # Errors
-/// [`Error::Corrupt`] if a file is damaged or missing, [`Error::Full`], [`Error::Device`]. The target is empty then.
+/// [`Error::Corrupt`] if a file is damaged or missing, [`Error::Full`], [`Error::Device`]. The target has no files then, except
+/// its lock file; but if the verified copy cannot be moved out of `copy.partial`, everything is kept and [`Error::Device`] reports
+/// what to do.
 /// [`Error::InvalidOption`] if the target has files, or the source holds no store. A copy that was interrupted has left a
-/// directory `copy.partial` in the target: remove it.
+/// directory `copy.partial` in the target: remove it. [`Error::InUse`] if a store is being created in the target.
 pub fn backup(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    if to.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(invalid("to", to.display().to_string(), "a new or empty directory"));
+    if !from.is_dir() {
+        return Err(CopyError::NoStore { dir: from.display().to_string() }.into());
     }
+    let failed = |what| move |error| io_error(&to.display().to_string(), what, &error);
+    if look_at_target(to).map_err(failed("read the directory"))? == TargetState::Missing {
+        create_dirs(to, 0o777).map_err(failed("create the directory"))?;
+    }
+    let target = PartialCopy::begin(to).map_err(|error| match error {
+        BeginError::Device(error) => error.into(),
+        BeginError::NotEmpty(TargetState::Unfinished) => {
+            let partial = to.join(PARTIAL_NAME).display().to_string();
+            invalid("to", partial, "no unfinished copy: if none is being made, remove `copy.partial`")
+        }
+        BeginError::NotEmpty(_) => invalid("to", to.display().to_string(), "a new or empty directory"),
+    })?;
     let random = u64::from_le_bytes(*random_secret().0.first_chunk().unwrap_or(&[0; 8]));
-    // Until it is verified, it must not be taken for a store.
-    let partial = to.join(PARTIAL_NAME);
-    let copied = copy_verified(from, &partial, random).and_then(|()| {
-        let failed = |error: std::io::Error| DeviceError::Io {
-            operation: IoOperation::Metadata("rename"),
-            name: partial.display().to_string(),
-            offset: 0,
-            detail: error.to_string(),
-        };
-        Ok(move_up(&partial, to, &[manifest::FILE_NAME]).map_err(failed)?)
-    });
-    copied.inspect_err(|_| _ = std::fs::remove_dir_all(&partial))
+    if let Err(error) = copy_verified(from, target.path(), random) {
+        target.discard();
+        return Err(error);
+    }
+    Ok(target.finish(&[manifest::FILE_NAME])?)
 }
 
 fn copy_verified(from: &Path, to: &Path, random: u64) -> Result<()> {

@@ -4,7 +4,9 @@ use super::driver::Driver;
 use super::executor::versions_used_up;
 use super::leader::EngineQueue;
 use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
+use crate::backup::PARTIAL_NAME;
 use crate::engine::Engine;
+use crate::format::manifest;
 use crate::options::{Options, RecordLayout};
 use fawn_flash::{Device, DeviceOptions, FileDevice};
 use fawn_types::{Durability, HashSecret, KeyRange, Now};
@@ -120,6 +122,7 @@ impl Builder {
             let (name, found, expected) = ("path", "none".to_owned(), "Store::builder(path), or open_on(device)");
             return Err(Error::InvalidOption { name, found, expected });
         };
+        refuse_unfinished_copy(path)?;
         let device = FileDevice::open(path, &DeviceOptions::default())?;
         self.open_on(device)
     }
@@ -149,6 +152,17 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("path", &self.path).field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+/// Refuses to create a store where a copy is being made or was interrupted. After an interruption at the end, the copy is
+/// complete: it has its manifest.
+fn refuse_unfinished_copy(path: &Path) -> Result<()> {
+    let partial = path.join(PARTIAL_NAME);
+    if !partial.exists() || path.join(manifest::FILE_NAME).exists() {
+        return Ok(());
+    }
+    let expected = "no unfinished copy: if none is being made, it was interrupted, and can be removed";
+    Err(Error::InvalidOption { name: "path", found: partial.display().to_string(), expected })
 }
 
 /// The engine of an embedded store, with its one range; in an epoch of this opening unless it is read-only.

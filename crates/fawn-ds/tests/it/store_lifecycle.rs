@@ -228,6 +228,40 @@ fn a_backup_of_a_damaged_store_is_refused() {
             Err(Error::Corrupt { file, .. }) => assert_eq!(file, first),
             other => panic!("{other:?}"),
         }
-        assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 0, "a corrupt copy never is a store");
+        let left: Vec<_> = std::fs::read_dir(&copy).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["LOCK"], "a corrupt copy never is a store");
     }
+}
+
+#[test]
+fn a_backup_locks_its_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let [data, copy] = ["data", "copy"].map(|name| dir.path().join(name));
+    let store = Store::open(&data).unwrap();
+    store.put("key", "value").unwrap();
+    std::fs::create_dir(&copy).unwrap();
+    let lock = fawn_flash::DirLock::take(&copy).unwrap();
+    let refused = fawn_ds::backup(&data, &copy).unwrap_err();
+    assert!(matches!(refused, Error::InUse { .. }), "{refused:?}");
+    drop(lock);
+    fawn_ds::backup(&data, &copy).unwrap();
+    assert_eq!(Store::open(&copy).unwrap().len().unwrap(), 1);
+    let refused = fawn_ds::backup(&data, &copy).unwrap_err();
+    assert!(matches!(refused, Error::InvalidOption { name: "to", .. }), "{refused:?}");
+}
+
+#[test]
+fn no_store_is_created_next_to_an_unfinished_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let [data, copy] = ["data", "copy"].map(|name| dir.path().join(name));
+    Store::open(&data).unwrap().close().unwrap();
+    std::fs::create_dir_all(copy.join("copy.partial")).unwrap();
+    let refused = Store::open(&copy).unwrap_err();
+    assert!(matches!(refused, Error::InvalidOption { name: "path", .. }), "{refused:?}");
+    assert!(refused.to_string().contains("copy.partial"), "{refused}");
+    let refused = fawn_ds::backup(&data, &copy).unwrap_err();
+    assert!(refused.to_string().contains("copy.partial"), "{refused}");
+    // The end of a copy was interrupted: the store is complete.
+    std::fs::create_dir(data.join("copy.partial")).unwrap();
+    Store::open(&data).unwrap();
 }

@@ -100,7 +100,8 @@ impl Check {
     }
 }
 
-/// Copies what is left, and verifies the copy before it gets its name. After a failure nothing of it is left.
+/// Copies what is left, and verifies the copy before it gets its name. After a failure nothing of it is left, unless the
+/// verified copy could not be moved up to its directory: then it is kept.
 fn repair_into(layout: Layout, target: &NewDir, losses: &Losses) -> Result<RepairedCopy, Failure> {
     write_verified(layout, target, losses).inspect_err(|_| target.discard())
 }

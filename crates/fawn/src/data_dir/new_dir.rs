@@ -1,16 +1,15 @@
 //! A directory for a copy of a data directory: new or empty, and with its name only once it is complete.
 use super::{file, refuse};
 use crate::failure::{Exit, Failure};
-use fawn_ds::internals::backup::{PARTIAL_NAME, move_up};
+use fawn_ds::internals::backup::{BeginError, PARTIAL_NAME, PartialCopy, TargetState, look_at_target};
 use fawn_ds::internals::format::manifest;
+use fawn_flash::DeviceError;
 use std::cell::Cell;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Directory that a new file system has.
-const LOST_AND_FOUND: &str = "lost+found";
 /// Without them a directory is no data directory: a server refuses it.
 const NAMES_OF_DATA_DIRS: [&str; 2] = [manifest::FILE_NAME, file::NAME];
 
@@ -19,7 +18,17 @@ pub(crate) struct NewDir {
     path: PathBuf,
     /// Its name until it is complete: next to it, or within a directory that is there already.
     partial: PathBuf,
-    is_begun: Cell<bool>,
+    begun: Cell<Begun>,
+}
+
+/// A copy in progress.
+#[derive(Default)]
+enum Begun {
+    #[default]
+    Nothing,
+    /// In a directory that gets its name at the end.
+    Alongside,
+    Within(PartialCopy),
 }
 
 /// Creates a directory for its owner alone, durably.
@@ -58,21 +67,17 @@ fn resolve(path: &Path) -> std::io::Result<PathBuf> {
 
 /// Whether the directory exists. Refuses one that is not empty.
 fn find_empty(path: &Path) -> Result<bool, Failure> {
-    let entries = match path.read_dir() {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return refuse(path, format_args!("{error}; choose another directory")),
-    };
-    let mut is_empty = true;
-    for entry in entries {
-        let entry = entry.map_err(Failure::about(Exit::Data, path.display()))?;
-        if entry.file_name() == PARTIAL_NAME {
-            return refuse_unfinished(&entry.path());
-        }
-        is_empty &= entry.file_name() == LOST_AND_FOUND;
+    match look_at_target(path) {
+        Ok(TargetState::Missing) => Ok(false),
+        Ok(TargetState::Empty) => Ok(true),
+        Ok(state) => refuse_filled(path, state),
+        Err(error) => refuse(path, format_args!("{error}; choose another directory")),
     }
-    if is_empty {
-        return Ok(true);
+}
+
+fn refuse_filled<T>(path: &Path, state: TargetState) -> Result<T, Failure> {
+    if state == TargetState::Unfinished {
+        return refuse_unfinished(&path.join(PARTIAL_NAME));
     }
     refuse(path, "exists and is not empty; empty it, remove it, or choose another directory")
 }
@@ -92,7 +97,7 @@ impl NewDir {
         }
         // A directory that is there already may be a mount point, which cannot be renamed over.
         if find_empty(&path)? {
-            return Ok(Self { partial: path.join(PARTIAL_NAME), path, is_begun: Cell::new(false) });
+            return Ok(Self { partial: path.join(PARTIAL_NAME), path, begun: Cell::default() });
         }
         if path.file_name().is_none() {
             return refuse(&path, "does not exist, and does not end in a name; give the name of the new directory");
@@ -102,14 +107,16 @@ impl NewDir {
             return refuse(&path, "is a link to nothing; remove it, or choose another directory");
         }
         let partial = with_suffix(&path, ".partial");
-        Ok(Self { path, partial, is_begun: Cell::new(false) })
+        Ok(Self { path, partial, begun: Cell::default() })
     }
 
-    /// Removes what was written of it, after a failure.
+    /// Removes what was written of it, after a failure; nothing once a verified copy is being moved up.
     pub(crate) fn discard(&self) {
-        if self.is_begun.get() {
+        match self.begun.take() {
+            Begun::Nothing => {}
             // If it cannot be removed, the next attempt names it.
-            let _ = std::fs::remove_dir_all(&self.partial);
+            Begun::Alongside => _ = std::fs::remove_dir_all(&self.partial),
+            Begun::Within(copy) => copy.discard(),
         }
     }
 
@@ -120,11 +127,15 @@ impl NewDir {
 
     /// Creates it, under the name that it has until then.
     pub(crate) fn begin(&self) -> Result<&Path, Failure> {
+        if self.partial.starts_with(&self.path) {
+            self.begun.set(Begun::Within(self.begin_within()?));
+            return Ok(&self.partial);
+        }
         if let Some(parent) = self.partial.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             create_private(parent)?;
         }
         match DirBuilder::new().mode(0o700).create(&self.partial) {
-            Ok(()) => self.is_begun.set(true),
+            Ok(()) => self.begun.set(Begun::Alongside),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 return refuse_unfinished(&self.partial);
             }
@@ -133,12 +144,26 @@ impl NewDir {
         Ok(&self.partial)
     }
 
+    fn begin_within(&self) -> Result<PartialCopy, Failure> {
+        match PartialCopy::begin(&self.path) {
+            Ok(copy) => Ok(copy),
+            // It was empty when it was chosen.
+            Err(BeginError::NotEmpty(state)) => refuse_filled(&self.path, state),
+            Err(BeginError::Device(error @ DeviceError::Locked { .. })) => Err(Failure::new(Exit::Data, error)),
+            Err(BeginError::Device(error)) => Err(Failure::about(Exit::Failed, self.path.display())(error)),
+        }
+    }
+
     /// Gives it its name, durably.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
-        let fail = Failure::about(Exit::Failed, self.path.display());
-        if self.partial.starts_with(&self.path) {
-            return move_up(&self.partial, &self.path, &NAMES_OF_DATA_DIRS).map_err(fail);
+        match self.begun.take() {
+            // Taken, so that a part that was moved already is not left without the rest.
+            Begun::Within(copy) => {
+                return copy.finish(&NAMES_OF_DATA_DIRS).map_err(|error| Failure::new(Exit::Failed, error));
+            }
+            begun => self.begun.set(begun),
         }
+        let fail = Failure::about(Exit::Failed, self.path.display());
         std::fs::rename(&self.partial, &self.path).map_err(&fail)?;
         let whole = std::path::absolute(&self.path).map_err(&fail)?;
         let synced = whole.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all());
@@ -222,7 +247,7 @@ mod tests {
     fn existing_targets_are_empty_directories() {
         let dir = tempfile::tempdir().unwrap();
         let (data, new) = (dir.path().join("data"), dir.path().join("new"));
-        std::fs::create_dir_all(new.join(LOST_AND_FOUND)).unwrap();
+        std::fs::create_dir_all(new.join("lost+found")).unwrap();
         let target = choose(&data, &new).unwrap();
         let partial = target.begin().unwrap().to_owned();
         assert_eq!(partial, new.join(PARTIAL_NAME));
@@ -235,7 +260,7 @@ mod tests {
         let target = choose(&data, &new).unwrap();
         std::fs::write(target.begin().unwrap().join("file"), "content").unwrap();
         target.finish().unwrap();
-        assert!(!partial.exists() && new.join(LOST_AND_FOUND).exists(), "a mount point keeps its name");
+        assert!(!partial.exists() && new.join("lost+found").exists(), "a mount point keeps its name");
         assert_eq!(std::fs::read(new.join("file")).unwrap(), b"content");
         let refused = choose(&data, &new).err().unwrap_or_default();
         assert!(refused.contains("is not empty"), "{refused}");
@@ -255,7 +280,10 @@ mod tests {
         }
         // No file can be moved over it: the end is interrupted.
         std::fs::create_dir(new.join("a-segment")).unwrap();
-        assert!(target.finish().is_err());
+        let error = target.finish().unwrap_err().to_string();
         assert!(NAMES_OF_DATA_DIRS.iter().all(|name| !new.join(name).exists()));
+        target.discard();
+        assert!(NAMES_OF_DATA_DIRS.iter().all(|name| partial.join(name).exists()), "the copy is kept");
+        assert!(error.contains(&format!("was kept, in part in {}", partial.display())), "{error}");
     }
 }
