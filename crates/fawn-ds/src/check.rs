@@ -434,11 +434,13 @@ fn check_unlisted<D: Device>(
     }
     // After the segments with data, which may show that the manifest lost its end.
     for name in orphans {
-        if has_lost_end && has_corrupt_header(device, name) {
-            let detail = "its header is corrupt, and it is not listed: the manifest may have lost it; restore both";
-            report.add(Severity::Damage, name, 0, detail);
-        } else {
-            report.add(Severity::Note, name, 0, "an unlisted segment; the next open removes it");
+        match if has_lost_end { has_corrupt_header(device, name) } else { Ok(false) } {
+            Ok(true) => {
+                let detail = "its header is corrupt, and it is not listed: the manifest may have lost it; restore both";
+                report.add(Severity::Damage, name, 0, detail);
+            }
+            Ok(false) => report.add(Severity::Note, name, 0, "an unlisted segment; the next open removes it"),
+            Err(error) => report.add(Severity::Damage, name, 0, error.to_string()),
         }
     }
     for name in names.iter().filter(|name| run::is_file_name(name) && !listed.contains(*name)) {
@@ -452,13 +454,19 @@ fn check_unlisted<D: Device>(
 
 /// Whether a segment's header is corrupt, while there is something where its first frame would be. A crash leaves no such file:
 /// the header is synced before any other write.
-fn has_corrupt_header<D: Device>(device: &mut D, name: &str) -> bool {
-    let Ok(file) = device.open(name) else { return false };
+///
+/// # Errors
+/// If the file cannot be read: the question stays open then.
+fn has_corrupt_header<D: Device>(device: &mut D, name: &str) -> Result<bool, DeviceError> {
+    let file = device.open(name)?;
     let mut read = |offset, len| Io::new(device).read(file, offset, len, IoClass::Recovery);
-    let has_header = read(0, HEADER_BYTES).is_ok_and(|header| segment::decode(&header).is_ok());
-    let first = read(u64::from(FRAMES_OFFSET), PAGE_BYTES);
+    let is_corrupt = match read(0, HEADER_BYTES) {
+        Ok(header) if segment::decode(&header).is_ok() => Ok(false),
+        Ok(_) => read(u64::from(FRAMES_OFFSET), PAGE_BYTES).map(|first| first.iter().any(|&byte| byte != 0)),
+        Err(error) => Err(error),
+    };
     device.close(file);
-    !has_header && first.is_ok_and(|first| first.iter().any(|&byte| byte != 0))
+    is_corrupt
 }
 
 /// Whether an unlisted segment is newer than all listed ones and has a frame. A segment takes data only once its

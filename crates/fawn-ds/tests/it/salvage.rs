@@ -455,6 +455,12 @@ fn a_segment_that_only_the_lost_end_of_the_manifest_named_is_reported_as_lost() 
             let is_named = dumped.missing.iter().any(|lost| lost.file == file);
             assert_eq!(is_named, has_records(&file), "cut at {at}, {file}: {:?}", dumped.missing);
             lost += usize::from(is_named);
+            // Whether it has a frame is unknown then.
+            disk.make_unreadable(&file, 4096..8192);
+            let dumped = dump(&disk);
+            let is_named = dumped.missing.iter().any(|lost| lost.file == file);
+            assert!(is_named, "cut at {at}, {file} is unreadable: {:?}", dumped.missing);
+            disk.heal();
             disk.flip_bits(&file, 40, 1);
         }
     }
