@@ -40,7 +40,7 @@ impl<D: Device> Engine<D> {
         let is_full = self.full && !is_freeing && !self.is_verifying() && !is_ready_soon;
         // Copies of cleaning have space of their own, so what is retained is given up for client writes only. A read that is slow
         // may end soon.
-        let is_read_slow = self.cleaner.is_reading() || self.cleaner.has_reads_left();
+        let is_read_slow = self.cleaner.is_reading() || self.cleaner.reads_left() > 0;
         let may_give_up = kind == StreamKind::Foreground && !is_read_slow;
         let is_refused = is_full && !(may_give_up && self.give_up_retained());
         if is_refused { EngineError::StoreFull } else { EngineError::Overloaded }

@@ -3,6 +3,7 @@
 //! completion leads to its next step.
 use super::Engine;
 use crate::format::segment::StreamKind;
+use crate::log::failures::READS_LEFT_MAX;
 use crate::log::flush::{EVERYSEC_SYNC_MS, MEMORY_FLUSH_MS};
 use fawn_flash::Device;
 use fawn_types::{Durability, MonoMs};
@@ -41,10 +42,16 @@ impl<D: Device> Engine<D> {
         self.completed
     }
 
+    /// How many more reads that do not end may be left in flight.
+    pub(crate) fn may_leave_reads(&self) -> u32 {
+        let left = self.cleaner.reads_left() + self.scrubber.reads_left() + self.sorted.reads_left();
+        READS_LEFT_MAX.saturating_sub(left)
+    }
+
     /// Whether a segment is being cleaned, a read of one was left in flight, or a job of the sorted tier is in progress. All of these
     /// stop once the store has failed.
     pub fn has_upkeep(&self) -> bool {
-        let is_cleaning = self.cleaner.has_work() || self.cleaner.has_reads_left();
+        let is_cleaning = self.cleaner.has_work() || self.cleaner.reads_left() > 0;
         self.poisoned.is_none() && (is_cleaning || self.sorted.has_work())
     }
 }

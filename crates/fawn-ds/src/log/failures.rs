@@ -10,8 +10,8 @@ const UNREADABLE_MS_MAX: u64 = 3_600_000;
 pub(crate) const HANGING_MS: u64 = 500;
 /// Such times for which work waits that has more to lose.
 const LONG_PATIENCES: u64 = 20;
-/// Reads that cleaning, the scrub and jobs of the sorted tier each leave in flight at most, each with its buffer: a device of which
-/// no part can be read gets no more.
+/// Reads that cleaning, the scrub and jobs of the sorted tier leave in flight at most, together, each with its buffer. A device of
+/// which no part can be read gets no more: each of them may take a thread that clients' writes and syncs need.
 pub(crate) const READS_LEFT_MAX: u32 = 4;
 
 /// Failed reads of a run or a segment in the background.

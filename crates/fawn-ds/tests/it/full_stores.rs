@@ -4,7 +4,7 @@ use crate::sorted_jobs::poll;
 use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{EngineError, KeepReason, Options, RecordRef, View};
 use fawn_flash::sim::{DeviceFault, OpKind};
-use fawn_flash::{SimDisk, SimOptions};
+use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Now};
 
@@ -116,8 +116,11 @@ const KEYS: u64 = SEGMENTS * SEGMENT_BYTES * 6 / 10 / 304;
 
 /// A store whose cleaning keeps up with keys that are overwritten in random order, and what overwrites them.
 fn overwritten(disk: &SimDisk) -> (TestNode, impl FnMut() -> TestWrite) {
-    let capacity_bytes = Some(SEGMENTS * SEGMENT_BYTES);
-    let options = Options { capacity_bytes, ..small(Durability::Sync) };
+    overwritten_with(disk, small(Durability::Sync))
+}
+
+fn overwritten_with(disk: &SimDisk, options: Options) -> (TestNode, impl FnMut() -> TestWrite) {
+    let options = Options { capacity_bytes: Some(SEGMENTS * SEGMENT_BYTES), ..options };
     let mut node = TestNode::open(disk, options, Now::at(1_000_000)).unwrap();
     let mut rng = SplitMix64::new(1);
     let mut next = move || put(rng.below(KEYS), 256);
@@ -193,6 +196,28 @@ fn a_device_that_answers_no_read_for_cleaning_gets_few_of_them() {
     disk.release_hung();
     write_all(&mut node, &(0..KEYS / 2).collect::<Vec<_>>(), "puts after the hang", |key| put(key, 256)).unwrap();
     assert!(node.engine.stats().segments_cleaned > cleaned + 10, "{:?}", node.engine.stats());
+}
+
+/// Each of these reads takes a thread of a device that has few of them for all its reads and writes.
+#[test]
+fn a_device_that_answers_no_read_gets_few_of_cleaning_and_the_scrub_together() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { scrub_period_ms: 3_600_000, ..small(Durability::Sync) };
+    let (mut node, _) = overwritten_with(&disk, options);
+    node.settle();
+    let reads = |node: &TestNode, class| node.engine.device().stats().of(class).reads;
+    let (cleaned, scrubbed) = (reads(&node, IoClass::Cleaning), reads(&node, IoClass::Scrub));
+    disk.hang(OpKind::Read);
+    for _ in 0..3_000 {
+        overwrite(&mut node, &put(u64::MAX, 256));
+        node.now = node.now.plus_ms(95);
+    }
+    let (cleaned, scrubbed) = (reads(&node, IoClass::Cleaning) - cleaned, reads(&node, IoClass::Scrub) - scrubbed);
+    assert!(cleaned > 0 && scrubbed > 0, "{cleaned} of cleaning, {scrubbed} of the scrub");
+    assert_eq!(disk.hung(), 4 + 2, "four were left, and each waits for one: {cleaned} and {scrubbed}");
+    disk.release_hung();
+    disk.clear_faults();
+    write_all(&mut node, &(0..KEYS / 2).collect::<Vec<_>>(), "puts after the hang", |key| put(key, 256)).unwrap();
 }
 
 /// All reads take longer than one for cleaning is waited for at first.

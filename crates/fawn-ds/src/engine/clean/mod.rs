@@ -84,9 +84,9 @@ impl Cleaner {
         self.victim.as_ref().is_some_and(Victim::is_reading)
     }
 
-    /// Whether reads of former victims are in flight.
-    pub(crate) const fn has_reads_left(&self) -> bool {
-        self.reads_left > 0
+    /// Number of reads of former victims that are in flight.
+    pub(crate) const fn reads_left(&self) -> u32 {
+        self.reads_left
     }
 
     /// Begins with a victim. While the read of another one hangs, only progress with this one shows that the device does not: writes

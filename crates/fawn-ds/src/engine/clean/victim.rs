@@ -10,7 +10,6 @@ use super::pace::SEARCH_MS_MAX;
 use crate::format::record::{self, PEEK_BYTES, PeekedKey, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
-use crate::log::failures::READS_LEFT_MAX;
 use crate::log::segments::RangeShare;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
@@ -355,7 +354,7 @@ impl<D: Device> Engine<D> {
 
     /// Time when the victim's read has hung for so long that it is left in flight; `None` without a read, or if too many were left.
     pub(super) fn leave_read_at(&self, victim: &Victim) -> Option<MonoMs> {
-        let (_, since) = victim.reading.filter(|_| self.cleaner.reads_left < READS_LEFT_MAX)?;
+        let (_, since) = victim.reading.filter(|_| self.may_leave_reads() > 0)?;
         Some(since.plus_ms(self.segments.expect(victim.slot).failures.patience_ms()))
     }
 

@@ -16,7 +16,7 @@ mod run_pass;
 use super::sorted::SortedTier;
 use super::{Engine, InFlight};
 use crate::format::segment::SegmentHeader;
-use crate::log::failures::{READS_LEFT_MAX, ReadFailures};
+use crate::log::failures::ReadFailures;
 use crate::log::segments::{Segment, SegmentTable};
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -153,6 +153,11 @@ impl Scrubber {
         self.next_at = first.max(self.paced_at);
     }
 
+    /// Number of reads in flight of files that are not being read any more.
+    pub(crate) const fn reads_left(&self) -> u32 {
+        self.reads_left
+    }
+
     pub(crate) fn resident_bytes(&self) -> usize {
         self.queue.resident_bytes() + self.current.as_ref().map_or(0, |reading| reading.pass.resident_bytes())
     }
@@ -166,9 +171,9 @@ impl<D: Device> Engine<D> {
 
     /// Time of the scrub's next read, or of the end of its patience with one. `None`: none is due, or a completion brings it about.
     pub fn scrub_at(&self) -> Option<MonoMs> {
-        let Scrubber { reading, reads_left, next_at, .. } = &self.scrubber;
+        let Scrubber { reading, next_at, .. } = &self.scrubber;
         if let Some((_, leave_at)) = reading {
-            return Some(*leave_at).filter(|_| *reads_left < READS_LEFT_MAX);
+            return Some(*leave_at).filter(|_| self.may_leave_reads() > 0);
         }
         let cleaning_ms = if self.cleaner.is_reading() { CLEANING_MS_MAX } else { 0 };
         Some(*next_at).filter(|at| *at < NEVER).map(|at| at.plus_ms(cleaning_ms))
@@ -248,7 +253,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn scrub(&mut self) {
         let now = self.now.mono;
         if let Some((_, leave_at)) = self.scrubber.reading {
-            if now < leave_at || self.scrubber.reads_left >= READS_LEFT_MAX {
+            if now < leave_at || self.may_leave_reads() == 0 {
                 return;
             }
             self.leave_scrub_read();

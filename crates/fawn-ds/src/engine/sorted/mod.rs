@@ -144,6 +144,11 @@ impl SortedTier {
         self.hold.worked_at
     }
 
+    /// Number of reads in flight of jobs that were given up.
+    pub(crate) const fn reads_left(&self) -> u32 {
+        self.reads_left
+    }
+
     /// Whether this job waits for a read of the source: it was not given up, or the read was not left.
     pub(crate) fn awaits_read(&self, id: SortJobId, source: usize) -> bool {
         let job = self.job.as_ref().filter(|job| job.id == id);

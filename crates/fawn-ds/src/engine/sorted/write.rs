@@ -8,7 +8,6 @@ use crate::format::manifest::ManifestEdit;
 use crate::format::run::{self, RunHeader, RunRecord, Space};
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, SegmentUuid};
-use crate::log::failures::READS_LEFT_MAX;
 use crate::sorted::{MergeError, MergeRules, Merged, ReadRange, RunMerge, RunWriter, RunWriterOptions, WriterState};
 use core::ops::RangeInclusive;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -334,16 +333,15 @@ impl<D: Device> Engine<D> {
 
     /// Time when a read of the merge has hung for so long that it is left in flight; `None` without one, or if too many were left.
     pub(super) fn leave_sort_read_at(&self) -> Option<MonoMs> {
-        let job = self.sorted.job.as_ref().filter(|_| self.sorted.reads_left < READS_LEFT_MAX)?;
+        let job = self.sorted.job.as_ref().filter(|_| self.may_leave_reads() > 0)?;
         job.is_waiting.iter().map(|read| read.leave_at).min()
     }
 
     /// Leaves reads of a merge that do not end, and gives the merge up: others may be possible all the same.
     fn leave_sort_reads(&mut self) {
-        let now = self.now.mono;
+        let (now, at_most) = (self.now.mono, self.may_leave_reads());
         let SortedTier { job, runs, reads_left, .. } = &mut self.sorted;
         let Some(job) = job else { return };
-        let at_most = READS_LEFT_MAX - *reads_left;
         let hanging = job.is_waiting.extract_if(.., |read| now >= read.leave_at).take(at_most as usize);
         for SourceRead { source, len_bytes, .. } in hanging {
             job.read_bytes -= len_bytes;
