@@ -10,6 +10,8 @@ const UNREADABLE_MS_MAX: u64 = 3_600_000;
 pub(crate) const HANGING_MS: u64 = 500;
 /// Such times for which work waits that has more to lose.
 const LONG_PATIENCES: u64 = 20;
+/// Longest time of such work, ms: reads that other work left of the same file count, too.
+const LONG_PATIENCE_MS_MAX: u64 = 60_000;
 /// Reads that cleaning, the scrub and jobs of the sorted tier leave in flight at most, together, each with its buffer. A device of
 /// which no part can be read gets no more: each of them may take a thread that clients' writes and syncs need.
 pub(crate) const READS_LEFT_MAX: u32 = 4;
@@ -44,7 +46,7 @@ impl ReadFailures {
 
     /// As [`ReadFailures::patience_ms`], of work for which no client waits, and which begins again from the start without its read.
     pub(crate) fn long_patience_ms(&self) -> u64 {
-        LONG_PATIENCES.saturating_mul(self.patience_ms()).min(UNREADABLE_MS_MAX)
+        LONG_PATIENCES.saturating_mul(self.patience_ms()).min(LONG_PATIENCE_MS_MAX)
     }
 
     /// A read of it is left in flight.
@@ -93,8 +95,9 @@ mod tests {
     #[test]
     fn a_file_is_left_alone_while_its_read_hangs_and_its_next_read_may_take_longer() {
         let mut failures = ReadFailures::default();
-        for patience_ms in [500, 1_000, 2_000, 4_000] {
+        for (patience_ms, long_ms) in [(500, 10_000), (1_000, 20_000), (2_000, 40_000), (4_000, 60_000)] {
             assert_eq!((failures.is_barred(MonoMs(7)), failures.patience_ms()), (false, patience_ms));
+            assert_eq!(failures.long_patience_ms(), long_ms);
             failures.note_left();
             assert!(failures.is_hanging() && failures.is_barred(MonoMs(u64::MAX)));
             failures.note_ended();
@@ -102,6 +105,6 @@ mod tests {
         (0..40).for_each(|_| failures.note_left());
         (1..40).for_each(|_| failures.note_ended());
         assert!(failures.is_hanging(), "one read has not ended");
-        assert_eq!(failures.patience_ms(), 3_600_000);
+        assert_eq!((failures.patience_ms(), failures.long_patience_ms()), (3_600_000, 60_000));
     }
 }

@@ -274,6 +274,21 @@ fn a_read_that_hangs_stops_the_scrub_of_its_segment_alone() {
     assert_eq!((node.engine.stats().scrub_reads_failed, findings(&node)), (1, Vec::new()));
 }
 
+/// The device tries again for long, and fails in the end.
+#[test]
+fn a_read_that_fails_after_it_was_left_counts_as_one_of_the_failed_readings() {
+    let (disk, mut node, names) = filled(13, options());
+    disk.fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    pass_polling(&mut node, FIRST_MS + 11_000, 100);
+    assert_eq!((disk.hung(), node.engine.stats().scrub_reads_failed), (1, 1));
+    names.iter().for_each(|name| disk.make_unreadable(name, 0..4096));
+    disk.release_hung();
+    let others = node.engine.stats().scrub_reads_failed;
+    // It is read again after 10 s, and then after a minute, as after the second failure in a row. No other file is due by then.
+    pass_polling(&mut node, 40_000, 100);
+    assert_eq!(node.engine.stats().scrub_reads_failed - others, 1);
+}
+
 #[test]
 fn polls_that_are_not_due_visit_no_segment() {
     let (_disk, mut node, _) = filled(11, options());

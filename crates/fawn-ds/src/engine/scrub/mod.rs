@@ -385,11 +385,21 @@ impl<D: Device> Engine<D> {
     }
 
     /// A read that was left has ended: its file is read again, from the start.
-    fn left_scrub_read_ended(&mut self, queued: QueuedFile, buf: Option<AlignedBuf>) {
+    fn left_scrub_read_ended(
+        &mut self,
+        mut queued: QueuedFile,
+        result: &Result<usize, DeviceError>,
+        buf: Option<AlignedBuf>,
+    ) {
         if let Some(buf) = buf {
             self.pool.give(buf);
         }
         self.scrubber.reads_left -= 1;
+        if let Err(error) = result {
+            let now = self.now.mono;
+            self.failures_of(queued.file).note_unreadable(now);
+            queued.note_left_failure(error);
+        }
         let delay_ms = queued.retry_delay_ms().unwrap_or_default();
         self.scrubber.queue.retry(queued, self.now.mono.plus_ms(delay_ms));
         if self.scrubber.current.is_none() {
@@ -406,7 +416,7 @@ impl<D: Device> Engine<D> {
         let Completion { token, result, buf } = completion;
         self.read_bytes_in_flight -= len;
         if self.scrubber.reading.take_if(|(awaited, _)| *awaited == token).is_none() {
-            return self.left_scrub_read_ended(queued, buf);
+            return self.left_scrub_read_ended(queued, &result, buf);
         }
         let Some(mut reading) = self.scrubber.current.take() else { unreachable!("bytes are read of a file") };
         let file = reading.queued.file;

@@ -1,4 +1,5 @@
 //! The queue of files to scrub: in the order of their last reading, with those apart whose reads failed.
+use fawn_flash::DeviceError;
 use fawn_types::MonoMs;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -39,6 +40,12 @@ impl QueuedFile {
 
     const fn new(file: ScrubFile, segments: u64) -> Self {
         Self { file, segments, failures: 0, lost_records: 0 }
+    }
+
+    /// A read of it that was left in flight has failed. The last attempt is left to a reading that ends.
+    pub(super) fn note_left_failure(&mut self, error: &DeviceError) {
+        let failures = self.failures + u32::from(!error.is_retryable());
+        self.failures = failures.min(RETRY_DELAYS_MS.len() as u32);
     }
 
     /// Time until it is read again. `None`: that has failed often enough.
