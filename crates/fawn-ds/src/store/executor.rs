@@ -244,6 +244,7 @@ impl OpExecutor {
         match op {
             // Writes without a condition need no lookup.
             Op::Put { options, .. } if options.condition == Condition::Always => self.write(op),
+            Op::DeleteLost { .. } => self.write(op),
             Op::Get { .. } | Op::Contains { .. } | Op::Put { .. } | Op::Delete { .. } => self.look_up(op, plan),
             Op::Batch(writes) => self.write_batch(writes),
             Op::Clear => {
@@ -297,14 +298,15 @@ impl OpExecutor {
         };
         let found = match found {
             Ok(found) => found,
-            // A put without a condition needs no lookup, so a delete takes place without its result.
-            Err(error)
-                if error.is_of_lost_record() && matches!(op, Op::Delete { condition: Condition::Always, .. }) =>
-            {
-                tracing::warn!(%error, "a key is deleted whose old value is lost");
-                return self.write(op);
+            Err(error) => {
+                return match op {
+                    // A put without a condition needs no lookup, so a delete takes place without its result.
+                    Op::Delete { key, condition: Condition::Always } if error.is_of_lost_record() => {
+                        self.write(Op::DeleteLost { key, error })
+                    }
+                    _ => Err(error.into()),
+                };
             }
-            Err(error) => return Err(error.into()),
         };
         let current = match found {
             Lookup::Found(entry) => Some(entry),
@@ -357,7 +359,7 @@ impl OpExecutor {
             Op::Put { key, value, options } => {
                 record_of(key, Some(value), options.expiry.at_ms(self.lives_from_ms()), version)
             }
-            Op::Delete { key, .. } => record_of(key, None, 0, version),
+            Op::Delete { key, .. } | Op::DeleteLost { key, .. } => record_of(key, None, 0, version),
             _ => unreachable!("not a write of one key"),
         };
         let hash = KeyHash::of(self.engine.secret(), record.key);
@@ -381,6 +383,9 @@ impl OpExecutor {
     fn written(&mut self, op: Op, appended: Result<(), EngineError>, version: Version) -> Result<Progress> {
         match appended {
             Ok(()) => {
+                if let Op::DeleteLost { error, .. } = &op {
+                    tracing::warn!(%error, "a key is deleted whose old value is lost");
+                }
                 self.seq = version.seq();
                 Ok(Progress::Decided { after: version, written: Some(version) })
             }

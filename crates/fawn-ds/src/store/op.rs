@@ -2,6 +2,7 @@
 use super::put_options::{PutExpiry, PutOptions};
 use super::{Error, Result, Stats, Value};
 use crate::engine::{CorruptRecord, ScanItem};
+use crate::error::EngineError;
 use fawn_types::{Condition, Version};
 
 /// One write of a batch.
@@ -26,10 +27,26 @@ pub(super) struct Stretch {
 
 #[derive(Debug)]
 pub(super) enum Op {
-    Get { key: Vec<u8> },
-    Contains { key: Vec<u8> },
-    Put { key: Vec<u8>, value: Vec<u8>, options: PutOptions },
-    Delete { key: Vec<u8>, condition: Condition },
+    Get {
+        key: Vec<u8>,
+    },
+    Contains {
+        key: Vec<u8>,
+    },
+    Put {
+        key: Vec<u8>,
+        value: Vec<u8>,
+        options: PutOptions,
+    },
+    Delete {
+        key: Vec<u8>,
+        condition: Condition,
+    },
+    /// A delete without a condition, of a key whose record is lost by this error: it needs no further lookup.
+    DeleteLost {
+        key: Vec<u8>,
+        error: EngineError,
+    },
     Batch(Vec<KeyWrite>),
     Clear,
     Scan(Stretch),
@@ -43,14 +60,18 @@ impl Op {
     /// The one key that it is about.
     pub(super) fn key(&self) -> Option<&[u8]> {
         match self {
-            Self::Get { key } | Self::Contains { key } | Self::Put { key, .. } | Self::Delete { key, .. } => Some(key),
+            Self::Get { key }
+            | Self::Contains { key }
+            | Self::Put { key, .. }
+            | Self::Delete { key, .. }
+            | Self::DeleteLost { key, .. } => Some(key),
             _ => None,
         }
     }
 
     /// Whether it changes anything.
     pub(super) const fn is_write(&self) -> bool {
-        matches!(self, Self::Put { .. } | Self::Delete { .. } | Self::Batch(_) | Self::Clear)
+        matches!(self, Self::Put { .. } | Self::Delete { .. } | Self::DeleteLost { .. } | Self::Batch(_) | Self::Clear)
     }
 }
 

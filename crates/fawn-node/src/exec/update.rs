@@ -163,15 +163,12 @@ impl<D: Device> ExecContext<'_, D> {
             Ok(Lookup::Absent | Lookup::Unsettled) => None,
             Ok(Lookup::Read(plan)) => return Execution::Park(Parking::Read(plan)),
             Err(error) => {
-                let failure = operation_error(&error);
                 let is_plain_delete =
                     matches!(job.update, Update::Delete { condition: Condition::Always, return_previous: false });
                 if is_plain_delete && error.is_of_lost_record() {
-                    // A plain put needs no lookup, so a plain delete takes place without its result.
-                    let tombstone = RecordDraft::bare(RecordKind::Tombstone);
-                    return self.conclude(job, Some(tombstone), None, |_| Reply::Deleted, emit);
+                    return self.delete_lost(job, &error, emit);
                 }
-                return NotAppended::Failed(failure).conclude(emit);
+                return NotAppended::Failed(operation_error(&error)).conclude(emit);
             }
         };
         let wait = wait_for_commit(&self.member.replica, entry.map(|entry| entry.version));
@@ -195,6 +192,21 @@ impl<D: Device> ExecContext<'_, D> {
         let execution = self.conclude(job, draft, wait, reply_at, emit);
         self.exec.scratch = scratch;
         execution
+    }
+
+    /// A plain put needs no lookup, so a plain delete takes place without the result of one.
+    #[cold]
+    fn delete_lost(&mut self, job: &UpdateJob<'_>, error: &EngineError, emit: impl Emit) -> Execution {
+        let tombstone = RecordDraft::bare(RecordKind::Tombstone);
+        match self.append(job.hash, job.key, job.tag, tombstone, &Reply::Deleted) {
+            Ok(version) => {
+                // Not before: a delete that is blocked comes here again.
+                tracing::warn!(%error, "a key is deleted whose old value is lost");
+                self.exec.counters.writes += 1;
+                reply_at_commit(job.tag, &Reply::Deleted, version, emit)
+            }
+            Err(not) => not.conclude(emit),
+        }
     }
 
     /// Appends the draft, and replies unless the update is tagged. Without a draft the reply waits for `wait`.

@@ -7,7 +7,7 @@ use crate::store::builder::open_engine;
 use crate::store::put_options::PutExpiry;
 use crate::store::ticker::Calm;
 use fawn_flash::sim::{DeviceFault, OpKind};
-use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_flash::{Device, IoClass, SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, HashSecret};
 
 /// Interval of the ticks of a store that was written to lately, at most.
@@ -157,6 +157,39 @@ fn reads_in_flight_are_bounded() {
     let is_found =
         |(_, response): &(u64, Response)| matches!(response, Response::Value(Some(value)) if value.len() == 3000);
     assert!(done.iter().all(is_found), "every read comes to its end");
+}
+
+/// Each attempt looked the key up again, and logged the loss.
+#[test]
+fn a_delete_of_a_lost_record_that_is_refused_for_now_reads_it_once() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut executor = open(&disk, Durability::Sync);
+    for key in 1..50 {
+        executor.start(key.into(), put(key, PutOptions::new()));
+        run(&mut executor, 1);
+    }
+    executor.close(&mut Vec::new()).unwrap();
+    let mut executor = open(&disk, Durability::Sync);
+    let segments = disk.names().into_iter().filter(|name| name.starts_with("segment-"));
+    segments.for_each(|name| disk.make_unreadable(&name, 4096..8192));
+    disk.hang(OpKind::Write);
+    let mut id = 0;
+    // A long record first, then one as short as a delete.
+    for (deferred, len) in [(1, 3_000), (2, 0)] {
+        while executor.deferred.len() < deferred {
+            id += 1;
+            let (key, value) = (b"other".to_vec(), vec![7; len]);
+            executor.start(id, Op::Put { key, value, options: PutOptions::new() });
+            executor.turn();
+        }
+    }
+    let reads = |executor: &OpExecutor| executor.engine.device().stats().of(IoClass::Foreground).reads;
+    let before = reads(&executor);
+    executor.start(id + 1, delete(1));
+    (0..20).for_each(|_| executor.turn());
+    assert_eq!((reads(&executor) - before, executor.deferred.len()), (1, 3));
+    disk.release_hung();
+    assert_eq!(written(&run(&mut executor, id as usize + 1)), vec![true; id as usize + 1]);
 }
 
 /// A caller must not wait for ever for a read that nothing will complete, whether it was begun or is queued.
