@@ -28,8 +28,8 @@ struct BusySource<'r> {
     steps_max: u64,
     /// One in so many accesses follows a burst, in which segments are filled and cleaned; 0: none.
     burst_every: u64,
-    /// The access, counted from 0, before which the store fills its segment and writes the next one's first frames.
-    switch_before: Option<u64>,
+    /// The access, counted from 0, before which the store fills the stream's active segment and writes the next one's first frames.
+    switch_before: Option<(u64, StreamKind)>,
     accesses: u64,
     /// One in so many accesses follows a restart of the store; 0: none.
     restart_every: u64,
@@ -68,9 +68,11 @@ impl<'r> BusySource<'r> {
         for _ in 0..self.rng.below(steps_max + 1) {
             self.run.step(&mut self.rng).unwrap();
         }
-        if self.switch_before == Some(self.accesses) {
-            let (name, _) = active(&self.run.disk);
-            while active(&self.run.disk).0 == name {
+        if let Some((access, stream)) = self.switch_before
+            && access == self.accesses
+        {
+            let (name, _) = active(&self.run.disk, stream);
+            while active(&self.run.disk, stream).0 == name {
                 self.run.step(&mut self.rng).unwrap();
             }
         }
@@ -248,37 +250,53 @@ fn a_copy_of_a_store_that_fills_and_cleans_segments_meanwhile_has_all_that_was_a
     assert!(attempts > 16 * 5, "no attempt met a change");
 }
 
-/// Foreground segments without a seal that the manifest lists.
-fn unsealed(disk: &SimDisk) -> usize {
+/// The stream's segments without a seal that the manifest lists.
+fn unsealed(disk: &SimDisk, stream: StreamKind) -> usize {
     let state = decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
-    let is_unsealed = |entry: &&SegmentEntry| entry.stream == StreamKind::Foreground && entry.seal.is_none();
+    let is_unsealed = |entry: &&SegmentEntry| entry.stream == stream && entry.seal.is_none();
     state.segments.values().filter(is_unsealed).count()
 }
 
-/// The first frame of a segment proves where the one before it ended: an older copy of that one would look damaged.
-#[test]
-fn a_copy_is_sound_at_whichever_access_the_store_switches_to_the_next_segment() {
-    for switch_before in 0.. {
-        let context = format!("a switch before access {switch_before}");
-        let (mut rng, options) = (Rng::new(switch_before), options(Durability::EverySecond, 0));
-        let mut run = CrashRun::new(switch_before, options, KEYS);
+/// Checks one copy for each access of a copy to its source: before that access, the store switches to the stream's next segment.
+/// `seed_of`: the seed of the store's history, by access.
+fn check_switches(stream: StreamKind, keys: u64, seed_of: impl Fn(u64) -> u64) {
+    let mut copied_at_once = 0;
+    for access in 0.. {
+        let context = format!("a switch of {stream:?} before access {access}");
+        let (seed, options) = (seed_of(access), options(Durability::EverySecond, 0));
+        let (mut rng, mut run) = (Rng::new(seed), CrashRun::new(seed, options, keys));
         // The next segment is listed, while the active one has space left.
-        while unsealed(&run.disk) < 2 {
+        while unsealed(&run.disk, stream) < 2 {
             run.step(&mut rng).unwrap();
         }
         let acked = run.acked();
         let target = SimDisk::new(SimOptions::default());
         let idle = BusySource::new(&mut run, rng.next());
-        let mut source = BusySource { switch_before: Some(switch_before), ..idle };
-        copy(&mut source, &target, 0).unwrap_or_else(|error| panic!("{context}: {error}"));
-        if source.accesses <= switch_before {
-            // The copy has fewer accesses: each one was preceded by a switch once. Two segments alone have 32 pieces.
-            assert!(switch_before > 32, "{context}");
+        let mut source = BusySource { switch_before: Some((access, stream)), ..idle };
+        let report = copy(&mut source, &target, 0).unwrap_or_else(|error| panic!("{context}: {error}"));
+        if source.accesses <= access {
+            // The copy has fewer accesses: each one was preceded by a switch once. Two segments alone have 32 pieces. An attempt
+            // that is repeated after the switch copies a store that is idle, which is no test of the order.
+            assert!(access > 32 && copied_at_once > 32, "{context}: {copied_at_once}");
             return;
         }
+        copied_at_once += u32::from(report.attempts == 1);
         drop(source);
         check_copy(&run, target, acked, &mut rng, &context);
     }
+}
+
+/// The first frame of a segment proves where the one before it ended: an older copy of that one would look damaged.
+#[test]
+fn a_copy_is_sound_at_whichever_access_the_store_switches_to_the_next_segment() {
+    check_switches(StreamKind::Foreground, KEYS, |access| access);
+}
+
+/// Survivors' segments are copied in an order of their own.
+#[test]
+fn a_copy_is_sound_at_whichever_access_cleaning_switches_to_the_next_segment() {
+    // With this history, cleaning fills a segment before the foreground has two new ones, which would repeat the attempt.
+    check_switches(StreamKind::Survivors, 4 * KEYS, |_| 0);
 }
 
 #[test]
@@ -369,13 +387,13 @@ fn a_copy_and_its_source_share_no_names_of_later_segments() {
     assert!(ours.len() > common.len() && shared.is_empty(), "{shared:?}");
 }
 
-/// The name of the segment that is written to, and its last frame's bounds.
-fn active(disk: &SimDisk) -> (String, (usize, usize)) {
+/// The name of the stream's segment that is written to, and its last frame's bounds.
+fn active(disk: &SimDisk, stream: StreamKind) -> (String, (usize, usize)) {
     let with_frames = segments(disk).into_iter().filter_map(|name| {
         let bytes = disk.contents(&name).unwrap();
         let sequence = u64::from_le_bytes(bytes[48..56].try_into().unwrap());
-        let is_foreground = bytes[60..64] == [0; 4];
-        Some((sequence, name, *frames(&bytes).last()?)).filter(|_| is_foreground)
+        let is_of_stream = bytes[60..64] == (stream as u32).to_le_bytes();
+        Some((sequence, name, *frames(&bytes).last()?)).filter(|_| is_of_stream)
     });
     let (_, name, frame) = with_frames.max().unwrap();
     (name, frame)
@@ -388,7 +406,7 @@ fn damage_in_the_segment_that_is_written_to_is_refused_not_cut_off() {
     // The first frame is damaged, and a later one proves that it was synced.
     let name = loop {
         run.step(&mut rng).unwrap();
-        let (name, (last, _)) = active(&run.disk);
+        let (name, (last, _)) = active(&run.disk, StreamKind::Foreground);
         if last > 4096 + 8192 {
             break name;
         }
@@ -404,7 +422,7 @@ fn damage_in_the_segment_that_is_written_to_is_refused_not_cut_off() {
 fn damage_to_the_last_frame_of_a_copy_is_damage_not_a_torn_end() {
     let run = cold_keys_in(3, options(Durability::EverySecond, 0));
     let target = copy_of(&run.disk, 0).unwrap();
-    let (name, (from, _)) = active(&target);
+    let (name, (from, _)) = active(&target, StreamKind::Foreground);
     target.flip_bits(&name, from as u64 + 100, 1);
     let found = check::check(&mut SimDevice::attach(&target)).unwrap();
     assert!(!found.is_sound(), "{:?}", found.findings);
