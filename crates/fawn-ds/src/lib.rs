@@ -107,6 +107,7 @@ pub mod internals {
     /// Copies of a store that is in use.
     pub mod backup {
         pub use crate::backup::*;
+        pub use crate::store::partial_copy::*;
     }
     /// Offline verification.
     pub mod check {

@@ -12,10 +12,8 @@
 //! cleaned, a segment must be sealed, and then the manifest lists its successor. So the attempt counts only if at
 //! most one segment was added to the foreground before the survivors were copied.
 mod dirs;
-mod partial;
 
 pub use dirs::{Sharing, copy_dir};
-pub use partial::{BeginError, PARTIAL_NAME, PartialCopy, TargetState, look_at_target};
 
 use crate::check::read_whole;
 use crate::error::OpenError;

@@ -141,7 +141,6 @@ impl<D: Device> Engine<D> {
         (now, clock): (Now, ExpiryClock),
     ) -> Self {
         let Identity { store, secret, segment_bytes, .. } = identity;
-        let manifest_ranges = manifest.state().ranges.len();
         let mut engine = Self {
             generation: manifest.state().generation,
             last_sequence: manifest.state().last_sequence,
@@ -202,18 +201,21 @@ impl<D: Device> Engine<D> {
             persist_clock_at: MonoMs(0),
             stats: EngineStats::default(),
             retained_max: options.retained_records_max,
-            retained_share: options.retained_share(manifest_ranges),
+            retained_share: 0,
             marks_retry_at: None,
-            needed_max: options.needed_max(manifest_ranges),
+            needed_max: 0,
             options,
         };
         engine.place_ranges();
         engine
     }
 
-    /// Gives the manifest's ranges their places.
+    /// Gives the manifest's ranges their places, and their shares of what is retained.
     fn place_ranges(&mut self) {
-        for (&id, entry) in &self.manifest.state().ranges {
+        let ranges = &self.manifest.state().ranges;
+        self.retained_share = self.options.retained_share(ranges.len());
+        self.needed_max = self.options.needed_max(ranges.len());
+        for (&id, entry) in ranges {
             let number = entry.beginning.map_or(RangeNumber::default(), |beginning| beginning.number);
             self.ranges.push(RangeState::new(Some(id), number, entry.keys, self.options.index));
             self.range_ids.push(Some(id));

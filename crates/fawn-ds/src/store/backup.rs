@@ -1,7 +1,8 @@
 //! Backups of embedded stores: a verified copy of the directory, taken while the store is in use.
 use super::builder::random_secret;
+use super::partial_copy::{BeginError, PARTIAL_NAME, PartialCopy, TargetState, look_at_target};
 use super::{Error, Result};
-use crate::backup::{BeginError, CopyError, PARTIAL_NAME, PartialCopy, Sharing, TargetState, copy_dir, look_at_target};
+use crate::backup::{CopyError, Sharing, copy_dir};
 use crate::check::{CheckFinding, Severity, check};
 use crate::format::manifest;
 use fawn_flash::{DeviceKind, DeviceOptions, FileDevice, create_dirs, io_error};

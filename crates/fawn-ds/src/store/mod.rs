@@ -9,6 +9,7 @@ mod executor;
 mod iter;
 mod leader;
 mod op;
+pub(crate) mod partial_copy;
 mod put_options;
 mod stats;
 mod ticker;

@@ -239,7 +239,7 @@ fn a_device_that_hangs_and_a_clock_that_leaps_cause_no_burst() {
     let before = scrub_reads(&node);
     pass(&mut node, 60_000, 10);
     // A minute of lateness is made up for, not a hundred periods.
-    // Those that were left are read again besides.
+    // Files whose reads were left are read again besides.
     assert!(scrub_reads(&node) - before <= 3 + 4, "{} reads", scrub_reads(&node) - before);
     pass(&mut node, PERIOD_MS, 1000);
     assert!(node.engine.stats().scrub_segments >= names.len() as u64);

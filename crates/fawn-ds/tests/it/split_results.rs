@@ -194,7 +194,7 @@ fn open_results_from_before_a_split_are_copied_before_too_many_records_are_retai
     check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
 }
 
-/// An opening does not know which records are needed. Those of the range's own history do not take the places of older results.
+/// An opening does not know which records are needed. Records of the range's own history do not take the places of older results.
 #[test]
 fn an_opening_keeps_results_from_before_a_split_until_they_are_copied() {
     for retained_records_max in [100, 10] {

@@ -160,8 +160,8 @@ impl<D: Device> Engine<D> {
         if self.checkpoints.has_work() {
             let listed = self.stats.checkpoints;
             self.finish_checkpoint(is_past_deadline);
-            // The log behind it may be long by now, but another one has less behind it only if it begins in a later segment. What
-            // was given up would be again.
+            // The log behind it may be long by now, but another one has less behind it only if it begins in a later segment. One
+            // that was given up would be again.
             let begins_at = self.checkpoint_position()[StreamKind::Foreground].sequence;
             let begins_later = begins_at > self.checkpoints.last.from[StreamKind::Foreground];
             if !begins_later || self.stats.checkpoints == listed || is_past_deadline() {
