@@ -83,13 +83,10 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether a lookup failed because a record is corrupt or cannot be read. A plain write or delete of its key needs no lookup.
-    pub fn is_of_lost_record(&self) -> bool {
-        match self {
-            Self::Corrupt { .. } => true,
-            Self::Device(error) => !error.is_retryable(),
-            _ => false,
-        }
+    /// Whether a lookup failed because a record is corrupt. A plain delete of its key needs no lookup. One that cannot be read may be
+    /// another key's, and readable later.
+    pub const fn is_of_lost_record(&self) -> bool {
+        matches!(self, Self::Corrupt { .. })
     }
 }
 

@@ -76,8 +76,9 @@ pub struct Options {
     /// Number of a new store among those created with the same secret, possibly at the same time.
     pub number_if_new: u32,
     /// Most (version, pointer) pairs kept per range for retransmission; all ranges together take at most a sixteenth of
-    /// the budget, whatever this says. There may be eight times as many, or as many as this share of the budget allows, until the
-    /// results among them that may be requested again are copied, and as many results of a transfer again.
+    /// the budget, whatever this says. There may be eight times as many, or as many as this share of the budget allows, but at most
+    /// twice as many as that, until the results among them that may be requested again are copied, and as many results of a transfer
+    /// again.
     pub retained_records_max: usize,
     /// Initial sizes of each range's index.
     pub index: IndexOptions,
@@ -190,9 +191,10 @@ impl Options {
 
     /// Maximum records that each of `ranges` ranges keeps for retries until their results are copied. A commit of many records at once
     /// precedes the copies. An opening keeps as many, because it does not know which are needed; before it the number of retained
-    /// records may have been set higher.
+    /// records may have been set higher. All ranges together take at most an eighth of the budget.
     pub(crate) fn needed_max(&self, ranges: usize) -> usize {
-        self.retained_share(ranges).saturating_mul(NEEDED_SHARES).max(self.retained_by_budget(ranges))
+        let by_budget = self.retained_by_budget(ranges);
+        self.retained_share(ranges).saturating_mul(NEEDED_SHARES).clamp(by_budget, 2 * by_budget)
     }
 
     /// Records of each range that take a sixteenth of the budget together, with queues half empty at worst.

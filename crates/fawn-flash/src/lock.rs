@@ -34,7 +34,10 @@ impl DirLock {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let (lock, can_sign) = match fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o640)) {
             // A corrupt file system is mounted read-only and then checked. The lock itself needs no write.
-            Err(Errno::ROFS) => (fs::openat(dir, LOCK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()), false),
+            Err(Errno::ROFS) => {
+                let existing = fs::openat(dir, LOCK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+                (existing.map_err(|errno| if errno == Errno::NOENT { Errno::ROFS } else { errno }), false)
+            }
             lock => (lock, true),
         };
         let lock = lock.map_err(failed)?;

@@ -303,7 +303,7 @@ impl<D: Device> Engine<D> {
 
     /// Whether lineages are so long that splits may be put off soon: checkpoints keep numbers that nothing else has.
     fn needs_checkpoints_dropped(&self) -> bool {
-        self.lineage_len() > ANCESTORS_MAX / 2
+        self.lineage_len() >= ANCESTORS_MAX / 2
     }
 
     /// The files of checkpoints that the edits drop go once these are durable. An opening has none then: the next is due.

@@ -3,7 +3,7 @@
 //! completion leads to its next step.
 use super::Engine;
 use crate::format::segment::StreamKind;
-use crate::log::failures::READS_LEFT_MAX;
+use crate::log::failures::{IDLE_READS_LEFT_MAX, READS_LEFT_MAX};
 use crate::log::flush::{EVERYSEC_SYNC_MS, MEMORY_FLUSH_MS};
 use fawn_flash::Device;
 use fawn_types::{Durability, MonoMs};
@@ -42,10 +42,18 @@ impl<D: Device> Engine<D> {
         self.completed
     }
 
-    /// How many more reads that do not end may be left in flight.
+    /// How many more reads that do not end cleaning may leave in flight.
     pub(crate) fn may_leave_reads(&self) -> u32 {
-        let left = self.cleaner.reads_left() + self.scrubber.reads_left() + self.sorted.reads_left();
-        READS_LEFT_MAX.saturating_sub(left)
+        READS_LEFT_MAX.saturating_sub(self.reads_left())
+    }
+
+    /// How many more reads that do not end the scrub and jobs of the sorted tier may leave in flight.
+    pub(crate) fn may_leave_idle_reads(&self) -> u32 {
+        IDLE_READS_LEFT_MAX.saturating_sub(self.reads_left())
+    }
+
+    fn reads_left(&self) -> u32 {
+        self.cleaner.reads_left() + self.scrubber.reads_left() + self.sorted.reads_left()
     }
 
     /// Whether a segment is being cleaned, a read of one was left in flight, or a job of the sorted tier is in progress. All of these

@@ -11,10 +11,12 @@ pub(crate) const HANGING_MS: u64 = 500;
 /// Such times for which work waits that has more to lose.
 const LONG_PATIENCES: u64 = 20;
 /// Longest time of such work, ms: reads that other work left of the same file count, too.
-const LONG_PATIENCE_MS_MAX: u64 = 60_000;
+const LONG_PATIENCE_MS_MAX: u64 = 600_000;
 /// Reads that cleaning, the scrub and jobs of the sorted tier leave in flight at most, together, each with its buffer. A device of
 /// which no part can be read gets no more: each of them may take a thread that clients' writes and syncs need.
 pub(crate) const READS_LEFT_MAX: u32 = 4;
+/// The scrub and the sorted tier leave none beyond so many: cleaning, for which writes wait, can leave some in any case.
+pub(crate) const IDLE_READS_LEFT_MAX: u32 = READS_LEFT_MAX / 2;
 
 /// Failed reads of a run or a segment in the background.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +70,8 @@ impl ReadFailures {
     pub(crate) fn note_unreadable(&mut self, now: MonoMs) {
         let delay_ms = UNREADABLE_MS.saturating_mul(1 << self.unreadable.min(16)).min(UNREADABLE_MS_MAX);
         self.unreadable += 1;
-        self.barred_until = Some(now.plus_ms(delay_ms));
+        // What is corrupt stays so, whatever else fails.
+        self.barred_until = self.barred_until.max(Some(now.plus_ms(delay_ms)));
     }
 }
 
@@ -89,13 +92,14 @@ mod tests {
         }
         assert!((24..=34).contains(&attempts), "{attempts} attempts a day");
         failures.note_corrupt();
+        failures.note_unreadable(now);
         assert!(failures.is_barred(now.plus_ms(1 << 40)));
     }
 
     #[test]
     fn a_file_is_left_alone_while_its_read_hangs_and_its_next_read_may_take_longer() {
         let mut failures = ReadFailures::default();
-        for (patience_ms, long_ms) in [(500, 10_000), (1_000, 20_000), (2_000, 40_000), (4_000, 60_000)] {
+        for (patience_ms, long_ms) in [(500, 10_000), (1_000, 20_000), (2_000, 40_000), (4_000, 80_000)] {
             assert_eq!((failures.is_barred(MonoMs(7)), failures.patience_ms()), (false, patience_ms));
             assert_eq!(failures.long_patience_ms(), long_ms);
             failures.note_left();
@@ -105,6 +109,6 @@ mod tests {
         (0..40).for_each(|_| failures.note_left());
         (1..40).for_each(|_| failures.note_ended());
         assert!(failures.is_hanging(), "one read has not ended");
-        assert_eq!((failures.patience_ms(), failures.long_patience_ms()), (3_600_000, 60_000));
+        assert_eq!((failures.patience_ms(), failures.long_patience_ms()), (3_600_000, 600_000));
     }
 }

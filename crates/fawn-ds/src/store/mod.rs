@@ -182,7 +182,7 @@ impl Store {
         self.write(Op::Put { key, value, options })
     }
 
-    /// Removes `key`; whether it had a value. One that is corrupt or cannot be read counts.
+    /// Removes `key`; whether it had a value. One that is corrupt counts.
     ///
     /// # Errors
     /// As [`Store::put`]. On a full device deletes still succeed.

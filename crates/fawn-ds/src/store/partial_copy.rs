@@ -12,6 +12,7 @@ pub const PARTIAL_NAME: &str = "copy.partial";
 const LOST_AND_FOUND: &str = "lost+found";
 /// File that stays after its holder: another process may wait for it.
 const LOCK: &str = "LOCK";
+const LOCK_BYTES_MAX: u64 = 32;
 
 /// State of a directory that is to receive a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,11 +61,14 @@ pub fn look_at_target(dir: &Path) -> std::io::Result<TargetState> {
     };
     let mut state = TargetState::Empty;
     for entry in entries {
-        let name = entry?.file_name();
+        let entry = entry?;
+        let name = entry.file_name();
         if name == PARTIAL_NAME {
             return Ok(TargetState::Unfinished);
         }
-        if name != LOCK && name != LOST_AND_FOUND {
+        // A process ID, and not another file of that name.
+        let is_lock = name == LOCK && entry.file_type()?.is_file() && entry.metadata()?.len() <= LOCK_BYTES_MAX;
+        if !is_lock && name != LOST_AND_FOUND {
             state = TargetState::Occupied;
         }
     }

@@ -186,12 +186,13 @@ fn a_checkpoint_is_due_when_more_keys_were_overwritten_than_an_opening_defers() 
     assert!(node.report.checkpoint_entries.is_some() && reads < 1000, "{reads} reads");
 }
 
-/// An image of 20,000 keys has 120 KB: a thousand records are less than that, and more than a sixteenth; a hundred are fewer.
+/// An image of 20,000 keys has 120 KB: a thousand records are less than that, and more than a sixteenth and a segment; a hundred
+/// are fewer.
 #[test]
 fn a_close_writes_a_checkpoint_unless_little_is_behind_the_last_one() {
     const MANY: usize = 20_000;
     let disk = SimDisk::new(SimOptions::default());
-    let options = Options { segment_bytes: 1 << 20, checkpoint_log_bytes_min: 1, ..small(Durability::EverySecond) };
+    let options = Options { checkpoint_log_bytes_min: 1, ..small(Durability::EverySecond) };
     let open = |disk: &SimDisk| TestNode::open(disk, options.clone(), Now::at(1_000_000)).unwrap();
     let checkpoints = || disk.names().into_iter().filter(|name| name.starts_with("checkpoint-")).collect::<Vec<_>>();
     let mut before = Vec::new();

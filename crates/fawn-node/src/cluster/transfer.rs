@@ -30,7 +30,7 @@ pub(super) struct TransferJob {
 impl<D: Device> MemberHost<D> {
     /// Discards a member's copy and begins a transfer as of `base`.
     pub(super) fn begin_transfer(&mut self, at: RangeSlot, base: Version) {
-        let begin = TransferBegin { base, is_started: false, look_at: self.now.mono };
+        let begin = TransferBegin { base, is_started: false, was_refused: false, look_at: self.now.mono };
         self.members[at].transfer = TransferProgress { begin: Some(begin), ..TransferProgress::default() };
         self.advance_begin(at);
     }
@@ -46,7 +46,9 @@ impl<D: Device> MemberHost<D> {
                 Err(error) => {
                     // Not at each call: calls may follow each other faster than attempts.
                     begin.look_at = self.now.mono.plus_ms(BEGIN_PAUSE_MS);
-                    tracing::warn!(range = ?member.id, %error, "a full resync cannot begin yet");
+                    if !core::mem::replace(&mut begin.was_refused, true) {
+                        tracing::warn!(range = ?member.id, %error, "a full resync cannot begin yet");
+                    }
                 }
             }
         }

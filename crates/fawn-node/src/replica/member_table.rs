@@ -50,6 +50,8 @@ pub(crate) struct TransferBegin {
     pub(crate) base: Version,
     /// The store has accepted the request and is making it durable.
     pub(crate) is_started: bool,
+    /// The store has refused the request: that was logged.
+    pub(crate) was_refused: bool,
     pub(crate) look_at: MonoMs,
 }
 

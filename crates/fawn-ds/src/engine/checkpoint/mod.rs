@@ -157,23 +157,26 @@ impl<D: Device> Engine<D> {
 
     /// Writes a checkpoint at a close, unless there is little that an opening would scan instead. Blocks.
     pub(crate) fn checkpoint_at_close(&mut self, is_past_deadline: &mut dyn FnMut() -> bool) {
-        if self.checkpoints.has_work() {
-            let listed = self.stats.checkpoints;
-            self.finish_checkpoint(is_past_deadline);
-            // The log behind it may be long by now, but another one has less behind it only if it begins in a later segment. One
-            // that was given up would be again.
-            let begins_at = self.checkpoint_position()[StreamKind::Foreground].sequence;
-            let begins_later = begins_at > self.checkpoints.last.from[StreamKind::Foreground];
-            if !begins_later || self.stats.checkpoints == listed || is_past_deadline() {
-                return;
-            }
+        let is_written = |writer: &CheckpointWriter| !writer.is_given_up;
+        let was_writing = self.checkpoints.writer.as_deref().is_some_and(is_written);
+        let listed = self.stats.checkpoints;
+        self.finish_checkpoint(is_past_deadline);
+        if was_writing && self.stats.checkpoints == listed {
+            // The next one would be given up, too.
+            return;
         }
         let least = self.least_log_bytes().max(self.image_bytes()) / CLOSE_SHARE;
         let is_due = self.checkpoints.writer.is_none() && self.checkpoints.last.log_bytes >= least;
-        if is_due && self.poisoned.is_none() && !self.options.read_only {
+        if is_due && self.begins_later() && self.poisoned.is_none() && !self.options.read_only && !is_past_deadline() {
             self.begin_checkpoint();
         }
         self.finish_checkpoint(is_past_deadline);
+    }
+
+    /// Whether a checkpoint would begin in a later segment than the last one: otherwise an opening scans the same log behind it.
+    fn begins_later(&self) -> bool {
+        let (position, last) = (self.checkpoint_position(), &self.checkpoints.last.from);
+        StreamKind::ALL.into_iter().any(|kind| position[kind].sequence > last[kind])
     }
 
     /// Waits for the checkpoint that is being written, if there is one.

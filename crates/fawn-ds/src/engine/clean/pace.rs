@@ -263,11 +263,9 @@ impl<D: Device> Engine<D> {
         let room = self.survivors_room();
         // In turns with victims that make space: one with old numbers may be live whole.
         let is_next = !core::mem::take(&mut self.cleaner.pace.was_for_numbers) || debt == 0;
-        let oldest = if is_next { self.oldest_victim(room) } else { None };
+        let is_begun = is_next && self.clean_old_numbers(room);
         self.cleaner.pace.has_old_numbers = self.has_long_lineages();
-        if let Some(slot) = oldest {
-            self.cleaner.pace.was_for_numbers = true;
-            self.begin_cleaning(slot);
+        if is_begun {
             return true;
         }
         if debt == 0 {
@@ -276,7 +274,7 @@ impl<D: Device> Engine<D> {
         debug_assert!(self.knows_dead_puts(), "a tombstone may go before a put that it hides");
         let Some(slot) = self.best_victim(room) else {
             self.seal_dead_survivors();
-            return false;
+            return !is_next && self.clean_old_numbers(room);
         };
         let segment = self.segments.expect(slot);
         let dead_bytes = segment.dead_bytes(self.kept_tombstone_bytes(segment)) + self.expired_bytes(segment);
@@ -284,6 +282,14 @@ impl<D: Device> Engine<D> {
         if !self.cleaner.pace.was_for_tombstones {
             self.cleaner.pace.bytes_per_dead = u64::from(segment.end).div_ceil(dead_bytes.max(1));
         }
+        self.begin_cleaning(slot);
+        true
+    }
+
+    /// Begins to clean the segment with the oldest number of lineages that are too long, if there is one.
+    fn clean_old_numbers(&mut self, room: SurvivorsRoom) -> bool {
+        let Some(slot) = self.oldest_victim(room) else { return false };
+        self.cleaner.pace.was_for_numbers = true;
         self.begin_cleaning(slot);
         true
     }
@@ -317,7 +323,8 @@ impl<D: Device> Engine<D> {
     /// Seals active segments with records of these numbers, once they have successors. Otherwise these would stay as long as hardly
     /// anything is written.
     fn seal_with_numbers(&mut self, old: &BTreeSet<RangeNumber>) {
-        let is_nearly_full = self.is_nearly_full();
+        self.measure_device();
+        let is_nearly_full = self.taken_segments() + self.kept_segments() + 1 >= self.capacity_segments();
         for kind in StreamKind::ALL {
             let active = self.streams[kind].window.active().map(|chunk| self.segments.expect(chunk.slot));
             if active.is_none_or(|active| active.facts.numbers.iter().all(|facts| !old.contains(&facts.number))) {

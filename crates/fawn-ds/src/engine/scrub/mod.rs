@@ -173,7 +173,7 @@ impl<D: Device> Engine<D> {
     pub fn scrub_at(&self) -> Option<MonoMs> {
         let Scrubber { reading, next_at, .. } = &self.scrubber;
         if let Some((_, leave_at)) = reading {
-            return Some(*leave_at).filter(|_| self.may_leave_reads() > 0);
+            return Some(*leave_at).filter(|_| self.may_leave_idle_reads() > 0);
         }
         let cleaning_ms = if self.cleaner.is_reading() { CLEANING_MS_MAX } else { 0 };
         Some(*next_at).filter(|at| *at < NEVER).map(|at| at.plus_ms(cleaning_ms))
@@ -253,7 +253,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn scrub(&mut self) {
         let now = self.now.mono;
         if let Some((_, leave_at)) = self.scrubber.reading {
-            if now < leave_at || self.may_leave_reads() == 0 {
+            if now < leave_at || self.may_leave_idle_reads() == 0 {
                 return;
             }
             self.leave_scrub_read();
@@ -396,8 +396,10 @@ impl<D: Device> Engine<D> {
         }
         self.scrubber.reads_left -= 1;
         if let Err(error) = result {
-            let now = self.now.mono;
-            self.failures_of(queued.file).note_unreadable(now);
+            if !error.is_retryable() {
+                let now = self.now.mono;
+                self.failures_of(queued.file).note_unreadable(now);
+            }
             queued.note_left_failure(error);
         }
         let delay_ms = queued.retry_delay_ms().unwrap_or_default();

@@ -333,13 +333,13 @@ impl<D: Device> Engine<D> {
 
     /// Time when a read of the merge has hung for so long that it is left in flight; `None` without one, or if too many were left.
     pub(super) fn leave_sort_read_at(&self) -> Option<MonoMs> {
-        let job = self.sorted.job.as_ref().filter(|_| self.may_leave_reads() > 0)?;
+        let job = self.sorted.job.as_ref().filter(|_| self.may_leave_idle_reads() > 0)?;
         job.is_waiting.iter().map(|read| read.leave_at).min()
     }
 
     /// Leaves reads of a merge that do not end, and gives the merge up: others may be possible all the same.
     fn leave_sort_reads(&mut self) {
-        let (now, at_most) = (self.now.mono, self.may_leave_reads());
+        let (now, at_most) = (self.now.mono, self.may_leave_idle_reads());
         let SortedTier { job, runs, reads_left, .. } = &mut self.sorted;
         let Some(job) = job else { return };
         let hanging = job.is_waiting.extract_if(.., |read| now >= read.leave_at).take(at_most as usize);
