@@ -70,7 +70,7 @@ impl ReadFailures {
     pub(crate) fn note_unreadable(&mut self, now: MonoMs) {
         let delay_ms = UNREADABLE_MS.saturating_mul(1 << self.unreadable.min(16)).min(UNREADABLE_MS_MAX);
         self.unreadable += 1;
-        // What is corrupt stays so, whatever else fails.
+        // A corrupt file stays so, whatever else fails.
         self.barred_until = self.barred_until.max(Some(now.plus_ms(delay_ms)));
     }
 }

@@ -477,19 +477,19 @@ fn cells_come_back_with_pointers_of_either_length() {
 #[test]
 fn a_close_during_a_checkpoint_writes_another_one_that_begins_in_a_later_segment() {
     let disk = SimDisk::new(SimOptions::default());
-    let options = Options { checkpoint_log_bytes_min: 640 << 10, memory_bytes: 16 << 20, ..options() };
-    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    // An image of a megabyte takes many turns.
+    let index = IndexOptions { entries_min: 1 << 22, ..options().index };
+    let mut node =
+        TestNode::open(&disk, Options { memory_bytes: 16 << 20, index, ..options() }, Now::at(1_000_000)).unwrap();
     let put = |node: &mut TestNode, i: usize| {
         let (key, value) = (format!("k{i}").into_bytes(), Some(vec![1; 14_000]));
         node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
+        node.turn();
     };
     let is_writing = || files(&disk).len() > listed(&disk).len();
-    for i in (0..2000).take_while(|_| !is_writing()) {
-        put(&mut node, i);
-        node.turn();
-    }
+    (0..2000).take_while(|_| !is_writing()).for_each(|i| put(&mut node, i));
     // More than a close leaves to the next opening, less than the next checkpoint waits for, and in another segment.
-    (2000..2005).for_each(|i| put(&mut node, i));
+    (2000..2008).for_each(|i| put(&mut node, i));
     let begun = files(&disk);
     assert!(is_writing());
     drop(node.engine.close().unwrap());
