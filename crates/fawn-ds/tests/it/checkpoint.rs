@@ -488,11 +488,22 @@ fn a_close_during_a_checkpoint_writes_another_one_that_begins_in_a_later_segment
     };
     let is_writing = || files(&disk).len() > listed(&disk).len();
     (0..2000).take_while(|_| !is_writing()).for_each(|i| put(&mut node, i));
+    disk.hang(OpKind::Write);
+    node.turn();
+    disk.end_faults(OpKind::Write);
+    assert!(disk.hung() > 0, "no write of the checkpoint hangs");
     // More than a close leaves to the next opening, less than the next checkpoint waits for, and in another segment.
     (2000..2008).for_each(|i| put(&mut node, i));
     let begun = files(&disk);
-    assert!(is_writing());
-    drop(node.engine.close().unwrap());
+    let mut was_writing = None;
+    // The close comes to the checkpoint once the log is synced.
+    let is_past_deadline = &mut || {
+        was_writing.get_or_insert_with(is_writing);
+        disk.release_hung();
+        false
+    };
+    drop(node.engine.close_with_deadline(is_past_deadline).unwrap());
+    assert_eq!(was_writing, Some(true), "the first checkpoint ended before the close came to it");
     assert!(listed(&disk).iter().any(|name| !begun.contains(name)), "{:?} after {begun:?}", listed(&disk));
 }
 
