@@ -6,10 +6,12 @@
 //!
 //! Survivors are durably committed and keep their versions. They lie in no order of versions, so recovery merges them by
 //! version.
+mod choice;
 mod copy;
 mod deferred_tombstones;
 mod file;
 mod pace;
+mod space;
 #[cfg(test)]
 mod tests;
 mod victim;
@@ -26,8 +28,8 @@ pub(super) use copy::Cleaned;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, Version};
 use pace::Pace;
-pub(super) use pace::{CLEANED_SEGMENTS_MIN, only_reserve_left};
 use smallvec::SmallVec;
+pub(super) use space::{CLEANED_SEGMENTS_MIN, only_reserve_left};
 use std::collections::VecDeque;
 use victim::{Victim, VictimPurpose};
 

@@ -1,30 +1,13 @@
 //! Pace of cleaning: when to clean, which segment, and how many bytes for each byte that clients write.
 use super::super::Engine;
-use super::super::append::Reserve;
-use super::super::drop_rule::{RangeFacts, SegmentFacts, keep_reason};
 use super::super::segments::RETRY_MS;
-use super::WRITE_BYTES;
+use super::choice::NEVER;
+use super::space::SurvivorsRoom;
 use super::victim::{Victim, VictimPurpose};
-use crate::format::frame::HEADER_BYTES;
-use crate::format::segment::{PerStream, StreamKind};
-use crate::format::{FRAMES_OFFSET, RangeNumber};
-use crate::log::LogPosition;
-use crate::log::segments::{RangeShare, Segment};
-use crate::log::stream::NextSegment;
 use core::ops::RangeInclusive;
-use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Device, DeviceError};
-use fawn_types::{MonoMs, TimeMs, Version};
-use std::collections::BTreeSet;
+use fawn_flash::Device;
+use fawn_types::{MonoMs, TimeMs};
 
-/// Segments that a store may have in any case: the active and the next one of each stream.
-const SEGMENTS_MIN: u64 = 4;
-/// Segments from which a store keeps one ready for cleaning. A smaller store could not spare it.
-pub(crate) const CLEANED_SEGMENTS_MIN: u64 = 8;
-/// Segments that copies of one segment take at most, with the unused end of each.
-const SEGMENTS_OF_COPIES_MAX: u64 = 3;
-/// Dead bytes below which cleaning would free nothing: copies take headers of frames.
-const FULL_DEAD_BYTES_MIN: u64 = 512;
 /// Bytes of a victim for each dead one, as far as the pace is concerned: least and most. A full store does not keep to it.
 const BYTES_PER_DEAD: RangeInclusive<u64> = 2..=20;
 /// Credit that may be saved up, bytes.
@@ -42,15 +25,11 @@ const STEP_MS: u64 = 16;
 const FILING_MS: u64 = 250;
 /// Bytes of segments that are read to be sorted for each byte that clients write.
 const SORTED_PER_WRITTEN: u64 = 5;
-/// Share of the log, one in so many, that tombstones may take before the puts that they hide are cleaned away.
-const TOMBSTONES_SHARE_MAX: u64 = 20;
 /// Time until the next search for a victim if one has found none, ms: doubled by each further one, up to the longest.
 const SEARCH_MS: u64 = 1_000;
 pub(super) const SEARCH_MS_MAX: u64 = 10_000;
 /// Time between two searches for writes that find no space, ms.
 const WRITE_SEARCH_MS: u64 = 10;
-
-const NEVER: TimeMs = TimeMs(u64::MAX);
 
 #[derive(Debug, Default)]
 pub(super) struct Pace {
@@ -65,7 +44,7 @@ pub(super) struct Pace {
     /// Time of the expiry clock at which records will have expired, so that a search is due; `None` before the first poll.
     expires_at: Option<TimeMs>,
     /// The last victim was chosen because its dead puts were replaced earliest.
-    was_for_tombstones: bool,
+    pub(super) was_for_tombstones: bool,
     /// Segments above the target at the last search.
     pub(super) debt: u64,
     /// Lineages were too long at the last search.
@@ -118,53 +97,6 @@ impl Pace {
         self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
         self.step_bytes = self.step_bytes.saturating_sub(bytes);
     }
-}
-
-/// Space for copies: the rest of the active segment, and whole segments.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SurvivorsRoom {
-    active_bytes: u64,
-    pub(super) segments: u64,
-}
-
-impl SurvivorsRoom {
-    /// Whether copies of this length in all fit. At the end of each segment but the last, nearly a whole record may be
-    /// left unused.
-    fn fits(self, bytes: u64, longest_bytes: u64, segment_bytes: u64) -> bool {
-        let whole_bytes = segment_bytes - u64::from(FRAMES_OFFSET);
-        let room = match self.segments.min(SEGMENTS_OF_COPIES_MAX).checked_sub(1) {
-            None => self.active_bytes,
-            Some(others) => {
-                let active_bytes = self.active_bytes.saturating_sub(longest_bytes);
-                active_bytes + others * (whole_bytes - longest_bytes) + whole_bytes
-            }
-        };
-        bytes <= room
-    }
-}
-
-/// A victim's merit: the bytes that are freed for each byte copied, times a power of the log's length since its last records
-/// died. A segment whose records still die is cheaper later.
-///
-/// Of seven such formulas, simulated, this one writes the least, or within 1 % of that: at 70 % live 2.09 × what clients write
-/// for uniform keys, 1.88 × for Zipf 0.99, and 1.59 × if a tenth of the keys gets nine of ten writes; at 84 % live 4.40, 3.20 and
-/// 2.85. Dead bytes alone: 2.09, 2.32 and 2.54, or 4.35, 4.03 and 4.62; with the segment's age as in
-/// log-structured file systems: 2.09, 1.97 and 1.59, or 4.36, 3.36 and 3.10 (`cargo run --release -p fawn-ds --example victim_choice`).
-fn merit(segment: &Segment, lengths: VictimLengths, log_end: LogPosition, segment_bytes: u32) -> u64 {
-    let VictimLengths { kept_bytes, dead_bytes } = lengths;
-    // In a segment that was begun after `deaths_at`, nothing has died.
-    let begin = LogPosition::new(segment.sequence, 0, segment_bytes);
-    let quiet_bytes = log_end.0.saturating_sub(segment.deaths_at.max(begin).0) + 1;
-    let (half, quarter) = (quiet_bytes.isqrt(), quiet_bytes.isqrt().isqrt());
-    // Scaled by 2¹⁰, so that integers keep the order.
-    (dead_bytes * 1024 / (kept_bytes + 1)).saturating_mul(half * quarter)
-}
-
-/// Bytes of a segment that cleaning would copy, and bytes that it would free.
-#[derive(Clone, Copy)]
-struct VictimLengths {
-    kept_bytes: u64,
-    dead_bytes: u64,
 }
 
 impl<D: Device> Engine<D> {
@@ -300,355 +232,6 @@ impl<D: Device> Engine<D> {
         let victim = Victim::new(slot, segment.end, VictimPurpose::Clean);
         self.cleaner.begin(victim, self.now.mono);
     }
-
-    /// The segment with a record of the oldest number that should be in no lineage any more. Copies get present numbers.
-    fn oldest_victim(&mut self, room: SurvivorsRoom) -> Option<u32> {
-        let old = self.old_numbers();
-        // Copies of segments that are live whole make no space, and take that which cleaning needs to make some.
-        if old.is_empty() || self.full {
-            return None;
-        }
-        let oldest = |segment: &Segment| {
-            let mut numbers = segment.facts.numbers.iter().map(|facts| facts.number);
-            Some((numbers.find(|number| old.contains(number))?, segment.slot))
-        };
-        let candidates = self.segments.iter().filter_map(oldest);
-        let victim = candidates.filter(|&(_, slot)| self.is_copyable(self.segments.expect(slot), room)).min();
-        if victim.is_none() {
-            self.seal_with_numbers(&old);
-        }
-        victim.map(|(_, slot)| slot)
-    }
-
-    /// Seals active segments with records of these numbers, once they have successors. Otherwise these would stay as long as hardly
-    /// anything is written.
-    fn seal_with_numbers(&mut self, old: &BTreeSet<RangeNumber>) {
-        self.measure_device();
-        let is_nearly_full = self.taken_segments() + self.kept_segments() + 1 >= self.capacity_segments();
-        for kind in StreamKind::ALL {
-            let active = self.streams[kind].window.active().map(|chunk| self.segments.expect(chunk.slot));
-            if active.is_none_or(|active| active.facts.numbers.iter().all(|facts| !old.contains(&facts.number))) {
-                continue;
-            }
-            // Later searches try again. An error has poisoned the engine.
-            let _ = match self.streams[kind].next {
-                // A refusal would hold writes up that the segment still has room for.
-                NextSegment::None if is_nearly_full => Ok(()),
-                NextSegment::None => self.prepare(kind, Reserve::Puts),
-                NextSegment::Ready(_) => self.switch_segment(kind, Reserve::Puts),
-                NextSegment::Header(_) | NextSegment::Listing(..) => Ok(()),
-            };
-        }
-    }
-
-    /// Seals the survivors' active segment if it is nearly full, nothing in it is needed, and no segment is left: it would stay for
-    /// ever, with nothing cleaned.
-    fn seal_dead_survivors(&mut self) {
-        let stream = &self.streams[StreamKind::Survivors];
-        let Some(active) = stream.window.active().map(|chunk| self.segments.expect(chunk.slot)) else { return };
-        let has_space = self.survivors_room().active_bytes > u64::from(self.options.segment_bytes) / 8;
-        let has_use = |share: &RangeShare| share.live_records > 0 || self.range_facts(active, share).hides_puts;
-        if has_space || !self.has_no_room_for_copies() || active.shares.iter().any(has_use) {
-            return;
-        }
-        if stream.flush.is_written() {
-            self.seal_written(StreamKind::Survivors);
-        } else {
-            self.write_survivors();
-        }
-    }
-
-    /// The segment with the highest merit; but every other one, while tombstones take much space, that whose dead puts were
-    /// replaced earliest: once these are gone, the tombstones are.
-    fn best_victim(&mut self, room: SurvivorsRoom) -> Option<u32> {
-        let segment_bytes = u64::from(self.options.segment_bytes);
-        // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
-        let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
-        if !core::mem::take(&mut self.cleaner.pace.was_for_tombstones) && self.tombstones_take_much() {
-            self.cleaner.pace.was_for_tombstones = true;
-            // Sorted segments hide tombstones, too.
-            let of_share =
-                if self.sorted.is_active() { RangeShare::hidden_from_sorted } else { RangeShare::hidden_from };
-            let hidden = |segment: &Segment| segment.shares.iter().map(of_share).min();
-            let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, 1, room));
-            let earliest = candidates.filter_map(|segment| Some((hidden(segment)?, segment.slot))).min();
-            if let Some((lowest, slot)) = earliest
-                && lowest < Version::from_u64(u64::MAX)
-            {
-                return Some(slot);
-            }
-        }
-        let end = self.appended_end();
-        let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, dead_bytes_min, room));
-        let best = candidates
-            .max_by_key(|segment| merit(segment, self.victim_lengths(segment), end, self.options.segment_bytes));
-        best.map(|segment| segment.slot)
-    }
-
-    fn tombstones_take_much(&self) -> bool {
-        let (mut tombstone_bytes, mut bytes) = (0, 0);
-        // Sorted segments are sets of tombstones. With space left they wait until the records that they hide are sorted, too.
-        // But a segment with many records that are too long for a run is never sorted.
-        let counts_sorted = self.has_little_space();
-        for segment in self.segments.iter() {
-            let is_counted = segment.is_sorted && counts_sorted;
-            tombstone_bytes += if is_counted { u64::from(segment.end) } else { segment.hiding_bytes() };
-            bytes += u64::from(segment.end);
-        }
-        tombstone_bytes * TOMBSTONES_SHARE_MAX > bytes
-    }
-
-    /// Tombstones of the segment that cleaning may have to copy, bytes.
-    pub(in crate::engine) fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
-        let is_hiding = |share: &RangeShare| self.hides_elsewhere(share.range, segment.sequence, share.hides_below);
-        if segment.shares.iter().any(is_hiding) { segment.tombstone_bytes } else { 0 }
-    }
-
-    fn victim_lengths(&self, segment: &Segment) -> VictimLengths {
-        let (tombstone_bytes, expired_bytes) = (self.kept_tombstone_bytes(segment), self.expired_bytes(segment));
-        VictimLengths {
-            kept_bytes: segment.live_bytes().saturating_sub(expired_bytes) + tombstone_bytes,
-            dead_bytes: segment.dead_bytes(tombstone_bytes) + expired_bytes,
-        }
-    }
-
-    /// Bytes of the segment's live records that cleaning would find expired, estimated.
-    fn expired_bytes(&self, segment: &Segment) -> u64 {
-        let expired_by = segment.shares.iter().map(|share| self.expired_by(share.range)).min();
-        expired_by.map_or(0, |expired_by| segment.expired_bytes(expired_by))
-    }
-
-    /// Time when the first records of a segment will have expired that have not by the time of their range.
-    fn next_expiry(&self, time_of: impl Fn(usize) -> TimeMs) -> TimeMs {
-        let ends = self.segments.iter().filter_map(|segment| {
-            let expired_by = segment.shares.iter().map(|share| time_of(share.range)).min()?;
-            segment.expiries.next_end(expired_by, segment.facts.latest_expiry_ms)
-        });
-        ends.min().unwrap_or(NEVER)
-    }
-
-    /// Segments above the target: the space that live records may take, and what leaves a reserve of the capacity.
-    fn space_debt(&self) -> u64 {
-        let segment_bytes = u64::from(self.options.segment_bytes);
-        // Expired records are no reason to keep space.
-        let live_bytes: u64 =
-            self.segments.iter().map(|segment| segment.live_bytes() - self.expired_bytes(segment)).sum();
-        let allowed_bytes = live_bytes.saturating_mul(self.options.space_amplification_max_percent) / 100;
-        let of_runs = self.sorted.file_bytes().div_ceil(segment_bytes);
-        let by_live = allowed_bytes / segment_bytes + SEGMENTS_MIN + of_runs;
-        let capacity = self.capacity_segments();
-        // Cleaning is due before the last segment is taken, so that writes seldom wait for it.
-        let free = (capacity / 64).clamp(1, 8);
-        let by_capacity = capacity.saturating_sub(self.reserved_segments() + free);
-        // Segments that only wait for a sync, or for their unlink, need no cleaning.
-        let waiting = self.drops.unsynced() as u64 + self.refused_segments();
-        let taken = self.taken_segments().saturating_sub(waiting);
-        taken.saturating_sub(by_live.min(by_capacity))
-    }
-
-    /// Space that the survivors' stream may take.
-    pub(super) fn survivors_room(&self) -> SurvivorsRoom {
-        let segment_bytes = self.options.segment_bytes;
-        let stream = &self.streams[StreamKind::Survivors];
-        let active = stream.window.active().map_or(0, |chunk| segment_bytes - chunk.end());
-        let left = self.capacity_segments().saturating_sub(self.taken_segments());
-        let prepared = u64::from(!matches!(stream.next, NextSegment::None));
-        SurvivorsRoom { active_bytes: u64::from(active), segments: left + prepared }
-    }
-
-    /// Whether the survivors' stream gets no further segment for now.
-    pub(in crate::engine) fn has_no_room_for_copies(&self) -> bool {
-        self.full && self.survivors_room().segments == 0
-    }
-
-    /// Whether the survivors' space is too small for a copy of this length. A copy may also fail without memory in the write
-    /// buffer, which passes.
-    pub(super) fn has_no_room_for_copy(&self, len: usize) -> bool {
-        let has_frame = self.streams[StreamKind::Survivors].flush.open.is_some();
-        let need = len + if has_frame { 0 } else { HEADER_BYTES };
-        self.has_no_room_for_copies() && self.survivors_room().active_bytes < need as u64
-    }
-
-    fn with_frames(&self, record_bytes: u64) -> u64 {
-        // A frame ends with a write, and with a chunk of the window.
-        let frame_bytes = (self.options.chunk_bytes() / 2).min(WRITE_BYTES as usize);
-        in_frames(record_bytes, frame_bytes as u64, self.options.pad_frames)
-    }
-
-    /// Whether nothing but live records and tombstones keeps the segment for long, enough of it is dead, and what
-    /// cleaning copies of it fits.
-    fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom) -> bool {
-        let tombstone_bytes = self.kept_tombstone_bytes(segment);
-        let is_worthwhile = segment.dead_bytes(tombstone_bytes) + self.expired_bytes(segment) >= dead_bytes_min;
-        is_worthwhile && !self.is_left_to_sort(segment) && self.is_copyable(segment, room)
-    }
-
-    /// Whether the segment may be cleaned now, and what cleaning copies of it fits.
-    fn is_copyable(&self, segment: &Segment, room: SurvivorsRoom) -> bool {
-        if !segment.sealed || segment.is_cleaned || self.now.mono < segment.clean_again_at {
-            return false;
-        }
-        let tombstone_bytes = self.kept_tombstone_bytes(segment);
-        // A victim that is copied only in part frees nothing, and leaves no space for the next one.
-        let segment_bytes = u64::from(self.options.segment_bytes);
-        let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
-        let copied_bytes = self.with_frames(segment.live_bytes() + tombstone_bytes);
-        room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable(segment)
-    }
-
-    /// Whether the segment is sorted soon, with more than a quarter of it live. Copies of it would be sorted later, and their old
-    /// versions in a young segment would keep the sorted segments that hide them.
-    fn is_left_to_sort(&self, segment: &Segment) -> bool {
-        let is_mostly_dead = segment.live_bytes() * 4 < u64::from(segment.end);
-        self.sorts_soon() && !segment.is_sorted && segment.has_many_for_runs() && !is_mostly_dead
-    }
-
-    /// Whether nothing but live records and tombstones keeps the segment for long.
-    pub(in crate::engine) fn is_movable(&self, segment: &Segment) -> bool {
-        // Deferred records stay where they are. They are confirmed soon, and most of their old versions are elsewhere.
-        if !segment.sealed || segment.is_cleaned || segment.is_gathered || self.overlay.may_defer(segment.sequence) {
-            return false;
-        }
-        // A read of it failed or hangs, which may pass.
-        if segment.failures.is_barred(self.now.mono) {
-            return false;
-        }
-        // The end of a segment that was sealed just now may not be in its file yet.
-        if self.cacheable_to(segment.slot) < segment.end {
-            return false;
-        }
-        // Survivors are read before a clear, which would clear those behind it too. During a transfer this is a guard: copies
-        // lie under the transfer's number, and an opening compares their versions. A sorted record would be hidden by an older
-        // one that the transfer brings, but it brings none.
-        let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();
-        // A guard as well: records of a retired range are all older than a clear of its heirs, which have nothing of it
-        // during a transfer.
-        let of_retired = |range: usize| self.ranges[range].id.is_none() && self.heirs(range).any(is_changing);
-        if segment.shares.iter().any(|share| is_changing(share.range) || of_retired(share.range)) {
-            return false;
-        }
-        // Its cleaning would move entries of an index that is being copied to others.
-        if self.checkpoints.is_copying() && self.has_retired_part(&segment.shares) {
-            return false;
-        }
-        // Reads in flight, and deaths that a crash could still undo, only delay the drop.
-        let facts = SegmentFacts { pins: 0, died_at: PerStream::default(), ..self.segment_facts(segment) };
-        let ranges = segment.shares.iter().map(|share| {
-            let facts = self.range_facts(segment, share);
-            (share.range, RangeFacts { live_records: 0, hides_puts: false, died_by: Version::ZERO, ..facts })
-        });
-        // Cleaned again at once, it would be chosen for ever, and no other: an old version may stay unreadable.
-        keep_reason(&facts, ranges).is_none() && !(segment.had_unconfirmed && self.has_unconfirmed(segment.slot))
-    }
-
-    /// Whether a committed record of the segment waits for its verification to enter the index.
-    fn has_unconfirmed(&self, slot: u32) -> bool {
-        let mut unconfirmed = self.overlay.all_unconfirmed();
-        unconfirmed.any(|written| self.segments.slot_and_offset(written.pointer).0 == slot)
-    }
-
-    /// Segments that the capacity allows, and the device as it was last measured.
-    pub(crate) fn capacity_segments(&self) -> u64 {
-        let capacity_bytes = self.options.capacity_bytes.unwrap_or(u64::MAX);
-        (capacity_bytes / u64::from(self.options.segment_bytes)).min(self.device_segments)
-    }
-
-    /// Whether hardly more space is left than the reserve for cleaning.
-    pub(crate) fn is_nearly_full(&mut self) -> bool {
-        let free_bytes = self.device.free_bytes().unwrap_or(u64::MAX);
-        let (taken, free) = (self.taken_segments(), self.segments_in(free_bytes));
-        let capacity = self.capacity_segments().min(taken.saturating_add(free));
-        let left = capacity.saturating_sub(taken);
-        left < (capacity / 10).max(self.reserved_segments() + SEGMENTS_MIN)
-    }
-
-    /// Measures the device: the store's segments and those that it has space for. The reserve for cleaning is kept on a
-    /// device that others fill as well.
-    pub(crate) fn measure_device(&mut self) {
-        // Without an answer, the last one holds.
-        if let Ok(free_bytes) = self.device.free_bytes() {
-            let of_files = self.segments_and(self.sorted.file_bytes() + self.sorted.job_file_bytes());
-            self.device_segments = of_files + self.segments_in(free_bytes);
-        }
-    }
-
-    /// The segments for which a device has space that has so much free: the manifest gets its own first.
-    pub(in crate::engine) fn segments_in(&self, free_bytes: u64) -> u64 {
-        free_bytes.saturating_sub(self.manifest.growth_bytes()) / u64::from(self.options.segment_bytes)
-    }
-
-    /// Segments with a file, and as many as the runs are long, those that are being written included. Prepared segments and files
-    /// whose unlink was refused count, too.
-    pub(crate) fn taken_segments(&self) -> u64 {
-        self.segments_and(self.sorted.file_bytes() + self.sorted.reserved_bytes())
-    }
-
-    fn refused_segments(&self) -> u64 {
-        self.drops.refused_bytes().div_ceil(u64::from(self.options.segment_bytes))
-    }
-
-    fn segments_and(&self, run_bytes: u64) -> u64 {
-        let of_runs = run_bytes.div_ceil(u64::from(self.options.segment_bytes));
-        let prepared = self.streams.iter().filter(|stream| !matches!(stream.next, NextSegment::None)).count();
-        (self.segments.len() + prepared) as u64 + of_runs + self.refused_segments()
-    }
-
-    /// Segments that only survivors and runs may use: cleaning fills one, and frees more than one with it. A sort takes one or
-    /// two, and leaves those of a merge.
-    pub(crate) fn reserved_segments(&self) -> u64 {
-        let (capacity, of_merge) = (self.capacity_segments(), self.merge_segments());
-        let of_runs = if of_merge > 0 { of_merge + 2 } else { 0 };
-        // The smallest stores have none to spare.
-        let share = if capacity < SEGMENTS_MIN { 0 } else { (capacity + 2) / 4 };
-        3.max(of_runs).min(share)
-    }
-
-    /// Segments that puts leave free for survivors and runs. A store so small that it keeps none ready for survivors counts their
-    /// next one, or one that is half empty, as one of those, but not as the only one.
-    pub(crate) fn kept_segments(&self) -> u64 {
-        let (survivors, segment_bytes) = (&self.streams[StreamKind::Survivors], self.options.segment_bytes);
-        let is_small = (self.segments.len() as u64) < CLEANED_SEGMENTS_MIN;
-        let has_next = !matches!(survivors.next, NextSegment::None);
-        // Runs need whole segments.
-        let has_half = || {
-            !self.sorted.is_active() && survivors.window.active().is_some_and(|chunk| chunk.end() <= segment_bytes / 2)
-        };
-        let reserved = self.reserved_segments();
-        if is_small && (has_next || has_half()) { reserved.saturating_sub(1).max(reserved.min(1)) } else { reserved }
-    }
-
-    /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.
-    pub(crate) fn needs_survivors_next(&self) -> bool {
-        let survivors = &self.streams[StreamKind::Survivors];
-        let is_large = self.segments.len() as u64 >= CLEANED_SEGMENTS_MIN;
-        is_large && matches!(survivors.next, NextSegment::None)
-    }
-
-    /// Whether cleaning can continue without one more segment: the survivors have their next one, into which any victim fits, or
-    /// the foreground's active segment, once it is sealed, can be cleaned into their active one.
-    pub(crate) fn can_clean_without_another(&self) -> bool {
-        if self.streams[StreamKind::Survivors].next.is_ready() {
-            return true;
-        }
-        let Some(active) = self.streams[StreamKind::Foreground].window.active() else { return false };
-        let segment = self.segments.expect(active.slot);
-        let copied_bytes = self.with_frames(segment.live_bytes() + segment.tombstone_bytes);
-        let is_idle = self.cleaner.victim.is_none() && self.cleaner.moves.is_empty();
-        is_idle && copied_bytes <= self.survivors_room().active_bytes
-    }
-}
-
-/// At least the length of copies in frames, each but the last with `frame_bytes` of records at least.
-const fn in_frames(record_bytes: u64, frame_bytes: u64, is_padded: bool) -> u64 {
-    let padding_bytes = if is_padded { PAGE_BYTES } else { 0 };
-    // The open frame may have records already, and a full segment ends one early.
-    let frames = record_bytes / frame_bytes + 3;
-    record_bytes + frames * (HEADER_BYTES + padding_bytes) as u64
-}
-
-/// Refusal of space that only survivors and runs may use.
-pub(crate) fn only_reserve_left() -> DeviceError {
-    DeviceError::Full { dir: "this store, except for what cleaning needs".to_owned() }
 }
 
 #[cfg(test)]
@@ -726,37 +309,5 @@ mod tests {
         pace.note_retry();
         pace.note_write();
         assert_eq!(pace.due_at, Some(MonoMs(0)), "a segment was sealed or dropped");
-    }
-
-    #[test]
-    fn copies_fit_if_each_segment_but_the_last_may_lack_a_record() {
-        let (segment_bytes, whole_bytes) = (64 << 10, 60 << 10);
-        let fits =
-            |active_bytes, segments, bytes| SurvivorsRoom { active_bytes, segments }.fits(bytes, 4_000, segment_bytes);
-        assert!(fits(5_000, 0, 5_000) && !fits(5_000, 0, 5_001), "no end of a segment is passed");
-        assert!(fits(5_000, 1, whole_bytes + 1_000) && !fits(5_000, 1, whole_bytes + 1_001));
-        assert!(fits(3_000, 1, whole_bytes) && !fits(3_000, 1, whole_bytes + 1), "no record may fit into the first");
-        assert!(fits(0, 2, 2 * whole_bytes - 4_000) && !fits(0, 2, 2 * whole_bytes - 3_999));
-    }
-
-    #[test]
-    fn frames_of_copies_take_what_is_reserved_at_most() {
-        for (record_bytes, is_padded) in
-            [0, 1, 4095, 16 << 10, 60 << 10].into_iter().flat_map(|n| [(n, false), (n, true)])
-        {
-            let (mut left, mut len, frame_bytes) = (record_bytes, 0, 4096);
-            // The first frame is cut short by what was open, the second one by the end of a segment.
-            for most in [1, 1].into_iter().chain(core::iter::repeat(frame_bytes)) {
-                let records = left.min(most);
-                len += HEADER_BYTES as u64 + records;
-                // Padding begins wherever a page does.
-                len += if is_padded { PAGE_BYTES as u64 - 1 } else { 0 };
-                left -= records;
-                if left == 0 {
-                    break;
-                }
-            }
-            assert!(len <= in_frames(record_bytes, frame_bytes, is_padded), "{record_bytes} B, {is_padded}: {len}");
-        }
     }
 }
