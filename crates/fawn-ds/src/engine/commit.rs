@@ -162,7 +162,7 @@ impl<D: Device> Engine<D> {
         let (slot, _) = self.segments.slot_and_offset(old.pointer);
         let segment = self.segments.expect_mut(slot);
         let last = &mut self.checkpoints.last;
-        let is_in_image = segment.sequence < last.from[segment.stream];
+        let is_in_image = segment.sequence < last.from[segment.stream].sequence;
         *(if is_in_image { &mut last.overwritten } else { &mut last.rewritten }) += 1;
         let is_changed = segment.remove_live(at, old.len_bytes, death, end);
         if segment.is_dead() {

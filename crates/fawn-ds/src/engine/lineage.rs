@@ -314,8 +314,8 @@ impl<D: Device> Engine<D> {
         });
         let names: Vec<String> = dropped.collect();
         if !names.is_empty() {
-            self.checkpoints.last.log_bytes = self.log_bytes();
-            self.checkpoints.retire_with(names.into_iter(), listed);
+            let log_bytes = self.log_bytes();
+            self.checkpoints.retire_all_with(names, listed, log_bytes);
         }
     }
 

@@ -44,6 +44,8 @@ impl<D: Device> Engine<D> {
 
     /// Logs a mark for every range with unmarked commits, as far as there is space. Blocks while room is being made.
     pub(crate) fn mark_everything(&mut self) {
+        // A wait with held events would return at once.
+        let mut events = Vec::new();
         for at in 0..self.ranges.len() {
             let range = &self.ranges[at];
             if range.progress.committed <= range.marks.appended {
@@ -51,11 +53,10 @@ impl<D: Device> Engine<D> {
             }
             // Without the mark, recovery takes the records for pending. The next segment may be in preparation.
             while matches!(self.append_mark(at), Err(EngineError::Overloaded)) && self.has_writes_in_flight() {
-                let mut events = Vec::new();
                 self.wait(self.now, &mut events);
-                self.held_events.append(&mut events);
             }
         }
+        self.held_events.append(&mut events);
     }
 
     /// Logs how far a range is committed; not part of the range's history.

@@ -453,17 +453,18 @@ impl<D: Device> Engine<D> {
     /// Blocks until a manifest commit is durable; other events are reported by the next poll.
     pub(crate) fn wait_for_manifest(&mut self, end: CommitNumber) -> Result<(), EngineError> {
         self.start_manifest();
-        while !self.manifest.is_durable(end) {
+        // A wait with held events would return at once.
+        let mut events = Vec::new();
+        while !self.manifest.is_durable(end) && self.poisoned.is_none() {
             if self.manifest.retry_at().is_some() {
                 // Its space was reserved, so this is a contradiction. A wait for others to free some could be endless.
-                return Err(self.poison(&DeviceError::Full { dir: manifest::FILE_NAME.to_owned() }));
+                self.poison(&DeviceError::Full { dir: manifest::FILE_NAME.to_owned() });
+                break;
             }
-            let mut events = Vec::new();
             self.wait(self.now, &mut events);
-            self.held_events.append(&mut events);
-            self.check_writable()?;
         }
-        Ok(())
+        self.held_events.append(&mut events);
+        self.check_writable()
     }
 
     pub(crate) fn report_space(&mut self, events: &mut Vec<Event>) {

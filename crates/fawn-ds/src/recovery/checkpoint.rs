@@ -373,7 +373,7 @@ impl<D: Device> IndexBuilder<'_, D> {
             self.take_partial(segment, &voided);
         }
         self.from = PerStream::from_fn(|kind| image.from[kind]);
-        self.engine.checkpoints.last.from = PerStream::from_fn(|kind| image.from[kind].sequence);
+        self.engine.checkpoints.last.from = image.from;
         image.from
     }
 

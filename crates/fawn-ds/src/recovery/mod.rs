@@ -123,7 +123,8 @@ impl<D: Device> Engine<D> {
             // The next opening scans the active segments and the sorted ones before the checkpoint again, whether there is
             // another checkpoint or not.
             let from = engine.checkpoints.last.from;
-            let behind = || scanned.iter().filter(|scanned| scanned.entry.sequence >= from[scanned.entry.stream]);
+            let behind =
+                || scanned.iter().filter(|scanned| scanned.entry.sequence >= from[scanned.entry.stream].sequence);
             let complete = behind().filter(|scanned| scanned.entry.seal.is_some());
             engine.checkpoints.last.log_bytes = complete.map(|scanned| u64::from(scanned.report.valid_len)).sum();
             engine.checkpoints.last.records = behind().map(|scanned| scanned.report.records).sum();

@@ -1,7 +1,9 @@
 //! Checkpoints that are given up, refused or missing: what is kept of them, and when the next one is listed.
 use crate::checkpoint::{files, listed};
 use crate::manifest_order::{OTHER, fill_to, left_bytes, put_blobs};
+use crate::range_harness::ring_at;
 use crate::reclaiming::{put, write};
+use crate::splits::{file, fill, whole};
 use crate::support::{TestNode, scanned, small};
 use fawn_ds::internals::{Options, View};
 use fawn_flash::sim::{DeviceFault, OpKind};
@@ -143,4 +145,46 @@ fn a_checkpoint_does_not_wait_for_the_first_record_of_a_segment() {
     let mut node = TestNode::open(&disk, options(), Now::at(4_000_000)).unwrap();
     assert_eq!((node.report.checkpoint_entries.is_some(), node.report.checkpoints_refused.len()), (true, 0));
     assert!((0..20).all(|key| node.get(&put(key, 0).key, View::Committed).unwrap().is_some()));
+}
+
+/// Options with which only a close writes a checkpoint of a small store.
+fn only_at_close() -> Options {
+    Options { segment_bytes: 1 << 20, checkpoint_log_bytes_min: 64 << 20, ..small(Durability::Sync) }
+}
+
+fn some_keys() -> Vec<Vec<u8>> {
+    (0..20_000).map(|i| format!("key {i}").into_bytes()).collect()
+}
+
+/// Nothing is written after the last checkpoint, and its index may have entries of a range that is gone since.
+#[test]
+fn a_close_writes_another_checkpoint_after_a_merge_has_dropped_the_last_one() {
+    let mut harness = whole(1, only_at_close(), true);
+    fill(&mut harness, &some_keys(), 1);
+    harness.split(1, ring_at(0x80), 2, 3);
+    file(&mut harness);
+    assert_eq!(listed(&harness.disk), Vec::<String>::new());
+    let mut harness = harness.close_and_open();
+    assert_eq!(listed(&harness.disk).len(), 1);
+    harness.merge(2, 3, 4);
+    assert_eq!(listed(&harness.disk), Vec::<String>::new());
+    let harness = harness.close_and_open();
+    assert_eq!(listed(&harness.disk).len(), 1);
+}
+
+/// A segment is being filed for the parts of a range, and its read hangs. A close does not wait for it, and nothing moves any more.
+#[test]
+fn a_close_while_a_segment_is_filed_writes_a_checkpoint() {
+    let mut harness = whole(1, only_at_close(), true);
+    fill(&mut harness, &some_keys(), 1);
+    harness.disk.hang(OpKind::Read);
+    harness.split(1, ring_at(0x80), 2, 3);
+    for _ in 0..20 {
+        harness.now = harness.now.plus_ms(100);
+        harness.engine.poll(harness.now, &mut Vec::new());
+    }
+    assert!(harness.disk.hung() > 0 && harness.engine.segments_to_file() > 0, "{:?}", harness.engine);
+    let disk = harness.disk.clone();
+    harness.engine.close().unwrap();
+    assert_eq!(listed(&disk).len(), 1);
 }

@@ -215,6 +215,33 @@ fn a_close_writes_a_checkpoint_unless_little_is_behind_the_last_one() {
     }
 }
 
+/// A thousand keys of an image of 120 KB are replaced in the segment in which the log behind it begins: an opening would defer
+/// them, and read a page for each. Further keys in it cost the opening nothing that another image would save.
+#[test]
+fn a_close_writes_a_checkpoint_in_the_last_ones_segment_only_if_keys_were_overwritten() {
+    const MANY: usize = 20_000;
+    let disk = SimDisk::new(SimOptions::default());
+    let options = Options { segment_bytes: 1 << 20, checkpoint_log_bytes_min: 1, ..small(Durability::EverySecond) };
+    let checkpoints = || disk.names().into_iter().filter(|name| name.starts_with("checkpoint-")).collect::<Vec<_>>();
+    let mut before = Vec::new();
+    for (from, count, is_written) in [(0, MANY, true), (MANY, 1_000, false), (0, 1_000, true)] {
+        let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
+        for i in from..from + count {
+            let (key, value) = (format!("k{i}").into_bytes(), Some(vec![1; 20]));
+            node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
+            if i % 64 == 0 {
+                node.turn();
+            }
+        }
+        node.settle();
+        node.engine.close().unwrap();
+        assert_eq!(checkpoints() != before, is_written, "{count} records from {from}: {:?}", checkpoints());
+        before = checkpoints();
+    }
+    let node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    assert_eq!(node.engine.verifications_deferred(), 0);
+}
+
 #[test]
 fn deferred_keys_take_at_most_three_eighths_of_the_budget() {
     let disk = killed_store(4);

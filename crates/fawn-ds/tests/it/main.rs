@@ -17,6 +17,7 @@ mod cleaning_idle;
 mod clears_undone;
 mod clocks;
 mod copy;
+mod copy_cleaned;
 mod counted;
 mod crash;
 mod damage;

@@ -238,6 +238,20 @@ impl RangeHarness {
     pub(crate) fn open_again(&mut self) {
         let (engine, _) = Engine::open(SimDevice::attach(&self.disk), self.options.clone(), self.now).unwrap();
         self.engine = engine;
+        self.enter_listed();
+    }
+
+    /// Closes the store, and opens it again.
+    pub(crate) fn close_and_open(self) -> Self {
+        let Self { disk, engine, options, models, now, is_sole } = self;
+        engine.close().unwrap();
+        let mut harness = Self::new(disk, options, is_sole);
+        (harness.models, harness.now) = (models, now);
+        harness.enter_listed();
+        harness
+    }
+
+    fn enter_listed(&mut self) {
         let listed: BTreeMap<_, _> = self.engine.ranges().collect();
         let modelled: BTreeMap<_, _> = self.models.iter().map(|(&id, model)| (id, model.keys)).collect();
         assert_eq!(listed, modelled, "ranges after an opening");

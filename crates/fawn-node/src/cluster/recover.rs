@@ -5,7 +5,7 @@ use crate::replica::{HostedMember, split_acknowledged};
 use fawn_chain::{ClusterMap, Completions, DecodeError};
 use fawn_ds::internals::{EngineError, Event, LookupPlan, Replay, TransferredResults};
 use fawn_flash::Device;
-use fawn_types::{KeyRange, MemberId, RangeId, Version};
+use fawn_types::{KeyRange, MemberId, RangeId, TimeMs, Version};
 
 /// Bytes of records replayed per step.
 const RECOVERY_BYTES: usize = 1 << 20;
@@ -97,6 +97,10 @@ impl<D: Device> MemberHost<D> {
     /// Adds a member for every range in the store, and for every range that the initial map assigns to this shard.
     pub(crate) fn recover(&mut self, map: &ClusterMap) -> Result<(), NodeError> {
         let mut ranges: Vec<(RangeId, KeyRange)> = self.engine.ranges().collect();
+        for &(range, _) in &ranges {
+            // The reads below let cleaning go on, and without a chain's time it would judge expiry by the store's own clock.
+            self.engine.set_chain_time(range, TimeMs(0));
+        }
         let id = self.config.id;
         let mapped = map.ranges.iter().filter(|entry| entry.member(id).is_some());
         ranges.extend(mapped.map(|entry| (entry.range, entry.keys)));

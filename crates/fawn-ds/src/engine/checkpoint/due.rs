@@ -1,5 +1,6 @@
 //! Time of the next checkpoint: as soon as an opening would take much longer for the log behind the last one than for an image.
 use super::super::Engine;
+use crate::format::Watermark;
 use crate::format::segment::PerStream;
 use crate::options::Options;
 use fawn_flash::Device;
@@ -21,8 +22,8 @@ const CAPACITY_SHARE: u64 = 8;
 /// The log behind the last checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastCheckpoint {
-    /// Sequence numbers of the segments in which it begins.
-    pub(crate) from: PerStream<u64>,
+    /// Where it begins.
+    pub(crate) from: PerStream<Watermark>,
     /// Bytes of log frames since it began.
     pub(crate) log_bytes: u64,
     /// Records of these frames.
@@ -33,6 +34,11 @@ pub(crate) struct LastCheckpoint {
 }
 
 impl LastCheckpoint {
+    /// State without a listed checkpoint, behind a log of this length.
+    pub(super) fn of_none(log_bytes: u64) -> Self {
+        Self { log_bytes, ..Self::default() }
+    }
+
     /// Keys that an opening would find an older record of, at most. A key that is written again and again counts once: each
     /// record that was not replaced is another key's.
     fn overwritten_keys_max(&self) -> u64 {

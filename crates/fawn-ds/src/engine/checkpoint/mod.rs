@@ -24,6 +24,7 @@ use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::ReplacedRecord;
 pub(crate) use due::LastCheckpoint;
+use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass};
 use fawn_types::{KeyHash, MonoMs};
 use image::{DiedSince, PartialSegment};
@@ -120,9 +121,12 @@ impl Checkpoints {
         self.writer.as_ref().map_or(0, |writer| writer.content.capacity())
     }
 
-    /// Files of checkpoints that this commit drops.
-    pub(crate) fn retire_with(&mut self, names: impl Iterator<Item = String>, listed: CommitNumber) {
-        self.retired.extend(names.map(|name| (name, listed)));
+    /// This commit drops all checkpoints, which have these files: the log that an opening scans is `log_bytes` long.
+    pub(crate) fn retire_all_with(&mut self, names: Vec<String>, listed: CommitNumber, log_bytes: u64) {
+        self.retired.extend(names.into_iter().map(|name| (name, listed)));
+        // One in progress is the last one again if it is given up.
+        let last = self.writer.as_mut().map_or(&mut self.last, |writer| &mut writer.last);
+        *last = LastCheckpoint::of_none(log_bytes);
     }
 
     /// Whether an image is being copied, or is given up but has writes in flight.
@@ -167,16 +171,23 @@ impl<D: Device> Engine<D> {
         }
         let least = self.least_log_bytes().max(self.image_bytes()) / CLOSE_SHARE;
         let is_due = self.checkpoints.writer.is_none() && self.checkpoints.last.log_bytes >= least;
-        if is_due && self.begins_later() && self.poisoned.is_none() && !self.options.read_only && !is_past_deadline() {
+        if is_due
+            && self.shortens_opening()
+            && self.poisoned.is_none()
+            && !self.options.read_only
+            && !is_past_deadline()
+        {
             self.begin_checkpoint();
         }
         self.finish_checkpoint(is_past_deadline);
     }
 
-    /// Whether a checkpoint would begin in a later segment than the last one: otherwise an opening scans the same log behind it.
-    fn begins_later(&self) -> bool {
-        let (position, last) = (self.checkpoint_position(), &self.checkpoints.last.from);
-        StreamKind::ALL.into_iter().any(|kind| position[kind].sequence > last[kind])
+    /// Whether an opening would do less behind a checkpoint that begins now than behind the last one: scan a shorter log, or
+    /// find fewer older records in the image, for which it would read more than an image is long.
+    fn shortens_opening(&self) -> bool {
+        let (position, last) = (self.checkpoint_position(), &self.checkpoints.last);
+        let begins_later = StreamKind::ALL.into_iter().any(|kind| position[kind] > last.from[kind]);
+        begins_later || last.overwritten * PAGE_BYTES as u64 > self.image_bytes()
     }
 
     /// Waits for the checkpoint that is being written, if there is one.
@@ -242,7 +253,6 @@ impl<D: Device> Engine<D> {
             is_given_up: false,
         };
         self.checkpoints.writer = Some(Box::new(writer));
-        let from = PerStream::from_fn(|kind| from[kind].sequence);
         self.checkpoints.last = LastCheckpoint { from, ..LastCheckpoint::default() };
         self.write_checkpoint_header();
         self.continue_checkpoint();

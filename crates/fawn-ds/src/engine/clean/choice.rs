@@ -73,7 +73,7 @@ impl<D: Device> Engine<D> {
             if active.is_none_or(|active| active.facts.numbers.iter().all(|facts| !old.contains(&facts.number))) {
                 continue;
             }
-            // Later searches try again. An error has poisoned the engine.
+            // Later searches try again: a refusal passes, and any other error has poisoned the engine.
             let _ = match self.streams[kind].next {
                 // A refusal would hold writes up that the segment still has room for.
                 NextSegment::None if is_nearly_full => Ok(()),
@@ -212,10 +212,10 @@ impl<D: Device> Engine<D> {
         if self.cacheable_to(segment.slot) < segment.end {
             return false;
         }
-        // Survivors are read before a clear, which would clear those behind it too. During a transfer this is a guard: copies
-        // lie under the transfer's number, and an opening compares their versions. A sorted record would be hidden by an older
-        // one that the transfer brings, but it brings none.
-        let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].copy.is_some();
+        // Survivors are read before a clear, which would clear those behind it too. Before a transfer's beginning is listed, no
+        // record may have its number. Later ones may move: all of them lie under that number, which counts only once the transfer
+        // is complete, and it brings no record that is older than the key's newest.
+        let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].is_beginning();
         // A guard as well: records of a retired range are all older than a clear of its heirs, which have nothing of it
         // during a transfer.
         let of_retired = |range: usize| self.ranges[range].id.is_none() && self.heirs(range).any(is_changing);

@@ -187,6 +187,10 @@ impl<D: Device> Engine<D> {
     pub(crate) fn moves_retired(&mut self) -> bool {
         self.restart_filing();
         let Some(victim) = &self.cleaner.victim else { return false };
+        if self.cleaner.is_stopped && self.cleaner.moves.is_empty() {
+            // A close begins: the victim stays as it is.
+            return false;
+        }
         let shares = &self.segments.expect(victim.slot).shares;
         shares.iter().any(|share| self.ranges[share.range].is_retired())
     }

@@ -1,0 +1,57 @@
+//! Cleaning and sorting while a range is copied to the store.
+use crate::range_harness::{RangeHarness, ring_at};
+use crate::support::{SECRET, small};
+use fawn_ds::internals::{Options, RecordRef};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, RingKey, Version};
+use std::collections::BTreeMap;
+
+const OTHER: RangeId = RangeId(2);
+
+fn version(epoch: u32, seq: u64) -> Version {
+    Version::new(Epoch::new(epoch).unwrap(), seq).unwrap()
+}
+
+fn hash(key: &[u8]) -> KeyHash {
+    KeyHash::of(&SECRET, key)
+}
+
+/// Records of the copy lie among those of another range, which overwrites the same ten keys: their segments have to be cleaned while
+/// the copy goes on, or the store is full in the end.
+#[test]
+fn a_store_is_cleaned_while_a_range_is_copied_to_it() {
+    let options = Options { capacity_bytes: Some(16 * (64 << 10)), ..small(Durability::Sync) };
+    let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), options, false);
+    harness.add(1, KeyRange { start: ring_at(0), end: Some(ring_at(0x80)) });
+    let base = version(1, 1_000);
+    let copied = KeyRange { start: ring_at(0x80), end: None };
+    harness.engine.add_range(OTHER, copied).unwrap();
+    harness.engine.begin_transfer(OTHER, base).unwrap();
+    let own: Vec<Vec<u8>> =
+        (0..40u64).map(|i| format!("own {i}").into_bytes()).filter(|key| harness.range_of(key).is_some()).collect();
+    let keys = |i: u64| format!("copied {i}").into_bytes();
+    let mut sent = BTreeMap::new();
+    for i in 0..1_000 {
+        let key = keys(i);
+        if !copied.contains(&RingKey::of(&SECRET, &key)) {
+            continue;
+        }
+        let record = RecordRef::put(version(1, i + 1), &key, &[7; 100]);
+        assert_eq!(harness.engine.append_copied(OTHER, hash(&key), &record), Ok(true), "{i}: {:?}", harness.engine);
+        for own in own.iter().take(10) {
+            harness.write(own, Some(&[i as u8; 1_000]));
+        }
+        (0..4).for_each(|_| harness.turn());
+        sent.insert(key, vec![7; 100]);
+    }
+    harness.engine.finish_transfer(OTHER).unwrap();
+    while harness.engine.copying(OTHER).is_some() {
+        harness.turn();
+    }
+    assert!(harness.engine.stats().segments_dropped > 50);
+    harness.enter(OTHER, copied, sent);
+    let all: Vec<Vec<u8>> = (0..1_000).map(keys).chain(own).collect();
+    harness.check(&all, "whole");
+    harness.reopen(1, true);
+    harness.check(&all, "opened again");
+}
