@@ -1,7 +1,8 @@
 //! Cleaning and sorting while a range is copied to the store.
 use crate::range_harness::{RangeHarness, ring_at};
+use crate::sorted_tier::sorted;
 use crate::support::{SECRET, small};
-use fawn_ds::internals::{Options, RecordRef};
+use fawn_ds::internals::{EngineError, Options, RecordRef};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, RingKey, Version};
 use std::collections::BTreeMap;
@@ -54,4 +55,55 @@ fn a_store_is_cleaned_while_a_range_is_copied_to_it() {
     harness.check(&all, "whole");
     harness.reopen(1, true);
     harness.check(&all, "opened again");
+}
+
+/// Copies 3,000 short records while another range is written to. Returns what was copied.
+fn copy_sorted(harness: &mut RangeHarness, own: &[Vec<u8>]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let copied = KeyRange { start: ring_at(0x80), end: None };
+    harness.engine.add_range(OTHER, copied).unwrap();
+    harness.engine.begin_transfer(OTHER, version(1, 10_000)).unwrap();
+    let mut sent = BTreeMap::new();
+    for i in 0..3_000 {
+        let key = format!("copied {i}").into_bytes();
+        if copied.contains(&RingKey::of(&SECRET, &key)) {
+            let record = RecordRef::put(version(1, i + 1), &key, &[7; 100]);
+            while harness.engine.append_copied(OTHER, hash(&key), &record) == Err(EngineError::Overloaded) {
+                harness.turn();
+            }
+            sent.insert(key, vec![7; 100]);
+        }
+        harness.write(&own[i as usize % own.len()], Some(&[i as u8; 50]));
+        (0..3).for_each(|_| harness.turn());
+    }
+    sent
+}
+
+/// A store whose index is bounded by runs keeps to the bound while a range is copied to it. After a crash nothing of a copy that is not
+/// complete is there, in runs as in the log.
+#[test]
+fn records_are_sorted_while_their_range_is_copied() {
+    for is_finished in [true, false] {
+        let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), sorted(Durability::Sync), false);
+        harness.add(1, KeyRange { start: ring_at(0), end: Some(ring_at(0x80)) });
+        let own = (0..600u64).map(|i| format!("own {i}").into_bytes());
+        let own: Vec<Vec<u8>> = own.filter(|key| harness.range_of(key).is_some()).collect();
+        let sent = copy_sorted(&mut harness, &own);
+        assert!(harness.engine.runs() > 0, "{:?}", harness.engine);
+        let copied: Vec<Vec<u8>> = sent.keys().cloned().collect();
+        if is_finished {
+            harness.engine.finish_transfer(OTHER).unwrap();
+            while harness.engine.copying(OTHER).is_some() {
+                harness.turn();
+            }
+        }
+        let keys = KeyRange { start: ring_at(0x80), end: None };
+        harness.enter(OTHER, keys, if is_finished { sent } else { BTreeMap::new() });
+        if is_finished {
+            harness.check(&copied, "whole");
+        }
+        harness.check(&own, "during the copy");
+        harness.reopen(1, true);
+        harness.check(&[own, copied].concat(), "opened again");
+        assert!(is_finished || harness.engine.len(OTHER) == 0);
+    }
 }
