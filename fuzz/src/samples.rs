@@ -239,6 +239,7 @@ pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
         }),
         Body::Hello,
         Body::BootsWanted { held: 1 },
+        Body::AcknowledgementWanted,
         Body::Boots(BootsMessage {
             changes: 1,
             revision: 2,

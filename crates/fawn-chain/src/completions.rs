@@ -4,12 +4,18 @@
 //! retries it has seen [replication.md §3]. A record also carries how far its session has acknowledged, so that all
 //! members free the same results. Past a bound the head refuses operations; no member forgets a result that may be
 //! asked for.
+//!
+//! A session that sends no further update acknowledges nothing by itself. Once results use all of their memory, the head
+//! asks the front-ends that [`Completions::holders`] names for an update without an effect. Only its record frees their
+//! results at all members. It leaves one short result of its own, so an idle front-end is not asked again.
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use fawn_types::{ClientTag, MemberId, Version};
 
 /// Approximate memory of a completion without its result.
 const COMPLETION_BYTES: usize = 96;
+/// Memory of the completion that an acknowledgement leaves, at most.
+const ACKNOWLEDGEMENT_BYTES: usize = COMPLETION_BYTES + 32;
 /// Maximum length of the queue of open results beyond twice the number of kept results.
 const OPEN_SLACK: usize = 64;
 /// Former sessions of one shard that are remembered as ended.
@@ -75,6 +81,13 @@ struct ClientCompletions {
     bytes: usize,
     /// Operations refused for the length of their value.
     larger: BTreeMap<u64, usize>,
+}
+
+impl ClientCompletions {
+    /// Memory of the completions.
+    fn memory_bytes(&self) -> usize {
+        self.bytes + self.done.len() * COMPLETION_BYTES
+    }
 }
 
 /// The session of a shard's present front-end with its newest record, and the sessions before it.
@@ -157,10 +170,30 @@ impl Completions {
         let fits = |session: &ClientCompletions| {
             session.done.len() + session.larger.len() < per_session_max && session.bytes < per_session_bytes_max
         };
-        let has_room = self.results < results_max && self.bytes < bytes_max && !self.has_ended(session);
         let member = ClientTag { session, seq: 0 }.member();
+        let front_end = self.front_ends.get(&member);
+        let has_ended = front_end.is_some_and(|known| known.ended.contains(&session));
+        let has_room = self.results < results_max && self.bytes < bytes_max;
         let is_present = self.admitted.get(&member).is_none_or(|admitted| *admitted == session);
-        has_room && is_present && self.sessions.get(&session).is_none_or(fits)
+        has_room && is_present && !has_ended && self.sessions.get(&session).is_none_or(fits)
+    }
+
+    /// Whether results use all of the memory that they may: the head refuses operations of nearly all sessions.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.results >= self.limits.results_max || self.bytes >= self.limits.bytes_max
+    }
+
+    /// The front-ends whose session keeps more than an equal share of the memory, and more than an acknowledgement
+    /// leaves. All sessions within their shares never use all of it.
+    pub fn holders(&self) -> impl Iterator<Item = MemberId> {
+        let CompletionLimits { results_max, bytes_max, sessions_max, .. } = self.limits;
+        let results_share = (results_max / sessions_max).max(1);
+        let bytes_share = (bytes_max / sessions_max).max(ACKNOWLEDGEMENT_BYTES);
+        let is_holder =
+            move |kept: &ClientCompletions| kept.done.len() > results_share || kept.memory_bytes() > bytes_share;
+        let holders = self.sessions.iter().filter(move |(_, kept)| is_holder(kept));
+        holders.map(|(&session, _)| ClientTag { session, seq: 0 }.member())
     }
 
     /// The first operation that the session has not acknowledged, as the head knows; its records carry it.
@@ -273,7 +306,7 @@ impl Completions {
     fn end(&mut self, session: u64) {
         if let Some(ended) = self.sessions.remove(&session) {
             self.results -= ended.done.len();
-            self.bytes -= ended.bytes + ended.done.len() * COMPLETION_BYTES;
+            self.bytes -= ended.memory_bytes();
         }
     }
 

@@ -231,6 +231,13 @@ impl Router {
         first.copied().unwrap_or(self.next)
     }
 
+    /// Whether an update of the range is unanswered. Its record will acknowledge replies.
+    #[must_use]
+    pub fn has_unanswered_update(&self, range: RangeId) -> bool {
+        let is_update = |op| self.pending.get(op).is_some_and(|pending| pending.intent == Intent::Write);
+        self.windows.get(&range).is_some_and(|window| window.ops.iter().any(is_update))
+    }
+
     fn send(&mut self, now: MonoMs, op: OpId) {
         let Some(pending) = self.pending.get_mut(&op.0) else { return };
         pending.retry_at = now.plus_ms(self.options.retry_ms);

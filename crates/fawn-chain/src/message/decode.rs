@@ -100,6 +100,7 @@ fn read_body<'a>(kind: u8, reader: &mut FrameReader<'a>) -> Result<Body<'a>, Dec
         27 => Body::Slow { oldest_ms: reader.u64("age of a write")? },
         28 => Body::BootsWanted { held: reader.u64("revision of boots")? },
         29 => read_boots(reader)?,
+        30 => Body::AcknowledgementWanted,
         other => return Err(DecodeError::Value { what: "frame kind", found: u64::from(other) }),
     })
 }

@@ -149,6 +149,7 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             put_boots(out, message);
             29
         }
+        Body::AcknowledgementWanted => 30,
         data => unreachable!("{data:?} is encoded by put_body"),
     }
 }

@@ -25,7 +25,7 @@ pub const FRAME_BYTES_MAX: usize = 17 << 20;
 
 const _: () = assert!(FRAME_BYTES_MAX > 2 * limits::VALUE_BYTES_MAX + limits::KEY_BYTES_MAX + 4096);
 /// Layout of every frame.
-pub const FRAME_VERSION: u8 = 7;
+pub const FRAME_VERSION: u8 = 8;
 
 /// Sender and subject of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -232,6 +232,10 @@ pub enum Body<'a> {
         /// The reason.
         reason: RefusedReason,
     },
+    /// From a head, to each front-end with more than its share of the results, when they use all of the memory that they
+    /// may. Answered by a `Request` that changes nothing, unless an update of this range is on its way: its record
+    /// acknowledges the replies that the front-end has.
+    AcknowledgementWanted,
 }
 
 /// Reason why a request was rejected. It had no effect.

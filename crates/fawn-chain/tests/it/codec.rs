@@ -102,6 +102,7 @@ fn bodies() -> Vec<Body<'static>> {
             keys: 0,
             records: b"",
         },
+        Body::AcknowledgementWanted,
     ]
 }
 
@@ -172,9 +173,9 @@ fn an_ack_has_the_documented_bytes() {
     assert_eq!(&hex[..16], ACK_CHECKSUM);
 }
 
-const ACK_CHECKSUM: &str = "c96f5f07391abb84";
+const ACK_CHECKSUM: &str = "225cd27027231f53";
 const ACK_FROM_BYTE_8: &str =
-    "2400000003079ca1002000000900000003000000080706050403020107000000300000000500000030000000";
+    "240000000308d036002000000900000003000000080706050403020107000000300000000500000030000000";
 
 #[test]
 fn any_flipped_bit_is_seen() {

@@ -1,7 +1,7 @@
 //! Exactly-once per range: a retry gets the first reply, the head rejects operations past its bounds, no member
 //! forgets.
 use fawn_chain::completions::{Admission, CompletionLimits, Completions};
-use fawn_types::{ClientTag, Epoch, Version};
+use fawn_types::{ClientTag, Epoch, MemberId, Version};
 
 fn version(seq: u64) -> Version {
     Version::new(Epoch::new(1).unwrap(), seq).unwrap()
@@ -128,6 +128,36 @@ fn the_head_refuses_past_its_bounds_and_no_member_forgets() {
         let tag = of_node(1, 1, 11);
         assert_eq!(head.admit(tag, 11), Admission::New);
         assert_eq!(head.admit(of_node(499, 1, 1), 1), Admission::New);
+    }
+}
+
+/// An acknowledgement is admitted although results use all of the memory. Its own short result fits every share, so its
+/// front-end is asked once.
+#[test]
+fn front_ends_with_more_than_their_share_are_to_acknowledge() {
+    for (results_max, bytes_max) in [(16, usize::MAX), (usize::MAX, 16 * 200), (4, usize::MAX), (usize::MAX, 4 * 200)] {
+        let limits = CompletionLimits { results_max, bytes_max, sessions_max: 8, ..CompletionLimits::default() };
+        let mut head = Completions::new(limits);
+        let mut last = 0;
+        let mut update = |head: &mut Completions, node, seq, first_incomplete, result: &[u8]| {
+            let tag = of_node(node, 1, seq);
+            assert_eq!(head.admit(tag, first_incomplete), Admission::New);
+            assert!(head.has_room(tag.session));
+            last += 1;
+            head.record(tag, first_incomplete, version(last), result);
+            head.commit(version(last), |_, _| {});
+        };
+        update(&mut head, 1, 1, 1, b"");
+        let mut seq = 0;
+        while !head.is_full() {
+            seq += 1;
+            update(&mut head, 2, seq, 1, &[0; 104]);
+        }
+        assert_eq!(head.admit(of_node(3, 1, 1), 1), Admission::Overloaded);
+        assert_eq!(head.holders().collect::<Vec<_>>(), [MemberId(2)], "one short result is in every share");
+        update(&mut head, 2, seq + 1, seq + 1, b"short");
+        assert_eq!((head.holders().count(), head.len()), (0, 2));
+        assert_eq!(head.admit(of_node(3, 1, 1), 1), Admission::New);
     }
 }
 

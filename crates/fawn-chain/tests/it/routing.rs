@@ -41,6 +41,19 @@ fn writes_go_to_the_head_and_reads_to_the_tail() {
     assert_eq!(frontend.first_incomplete(range), read.0 + 1, "the next operation");
 }
 
+#[test]
+fn only_an_unanswered_update_of_the_range_will_acknowledge() {
+    let (map, keys) = (active_map(), keys(&active_map()));
+    let mut frontend = Router::new(7, RouterOptions::default(), map.clone());
+    let [range, other] = [0, 1].map(|at| map.ranges[at].range);
+    frontend.start(Now::at(0), keys[0], Intent::Read).unwrap();
+    assert!(!frontend.has_unanswered_update(range));
+    let update = frontend.start(Now::at(0), keys[0], Intent::Write).unwrap();
+    assert!(frontend.has_unanswered_update(range) && !frontend.has_unanswered_update(other));
+    frontend.handle_reply(update);
+    assert!(!frontend.has_unanswered_update(range), "answered before the read");
+}
+
 /// A refused operation had no effect: it is sent again sooner than one without a reply, and never later.
 #[test]
 fn a_refused_operation_is_sent_again_soon() {

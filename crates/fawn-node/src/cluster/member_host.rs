@@ -19,6 +19,9 @@ use slab::Slab;
 pub(super) const SPACE_PAUSE_MS: u64 = 10;
 /// Time between two looks at the chains' times.
 const CHAIN_TIMES_MS: u64 = 1000;
+/// Minimum interval at which a head asks front-ends to acknowledge results. The frame may be lost, or an operation that
+/// takes its time may prevent the acknowledgement.
+const ACKNOWLEDGE_MS: u64 = 500;
 
 /// A `SendRecords` that waits for a device read.
 #[derive(Clone, Copy, Debug)]
@@ -223,7 +226,22 @@ impl<D: Device> MemberHost<D> {
             replica.handle_progress(now, LogProgress { appended, flushed, synced });
             self.drain(at, links);
             self.copy_results(at);
+            self.want_acknowledgements(at, links);
         }
+    }
+
+    /// Asks front-ends to acknowledge the results that use all of the memory: one that sends no further update would
+    /// keep it for ever, and the updates of all others would be refused. This needs no timer, because these come again.
+    fn want_acknowledgements(&mut self, at: RangeSlot, links: &mut PeerLinks) {
+        let now = self.now.mono;
+        let HostedMember { id, replica, completions, acknowledge_at, .. } = &mut self.members[at];
+        let is_head = matches!(replica.role(), Some(Role::Head | Role::Single));
+        if !is_head || !completions.is_full() || now < *acknowledge_at {
+            return;
+        }
+        *acknowledge_at = now.plus_ms(ACKNOWLEDGE_MS);
+        let header = links.header(*id, replica.epoch());
+        completions.holders().for_each(|to| links.send(to, &Frame { header, body: Body::AcknowledgementWanted }));
     }
 
     /// Copies the results that may be requested again where they keep log that the store has to give up.

@@ -129,8 +129,7 @@ impl<D: Device> ExecContext<'_, D> {
     fn append_pairs(&mut self, client: ClientTag, pairs: &[HashedPair<'_>], emit: impl Emit) -> Execution {
         let reply_at = |version| Reply::Stored { version, value_bytes: 0 };
         if pairs.is_empty() {
-            emit(&reply_at(Version::ZERO), None);
-            return Execution::Replied;
+            return self.append_nothing(client, &reply_at(Version::ZERO), emit);
         }
         let count = pairs.len() as u64;
         let append = |engine: &mut Engine<D>, range, first, result: &[u8]| {
@@ -148,6 +147,18 @@ impl<D: Device> ExecContext<'_, D> {
                 self.exec.counters.writes += count;
                 reply_at_commit(client, &reply_at(version), version, emit)
             }
+            Err(not) => not.conclude(emit),
+        }
+    }
+
+    /// A batch without pairs. If it is tagged, its record acknowledges the replies that the front-end has.
+    fn append_nothing(&mut self, client: ClientTag, reply: &Reply<'_>, emit: impl Emit) -> Execution {
+        if !client.is_some() {
+            emit(reply, None);
+            return Execution::Replied;
+        }
+        match self.append(KeyHash(0), &[], client, RecordDraft::bare(RecordKind::Result), reply) {
+            Ok(version) => reply_at_commit(client, reply, version, emit),
             Err(not) => not.conclude(emit),
         }
     }

@@ -133,6 +133,12 @@ impl ClusterOps {
         self.unstarted.is_empty() || !self.unstarted.contains_key(&range)
     }
 
+    /// Whether an acknowledgement may begin: the range's window has space, and has no update that acknowledges as well.
+    pub(crate) fn may_acknowledge(&self, range: RangeId) -> bool {
+        let is_known = self.map().range(range).is_some();
+        is_known && self.has_capacity(range) && !self.router.has_unanswered_update(range)
+    }
+
     /// Bytes granted to the session's operations.
     pub(crate) fn granted_bytes(&self, session: SessionId) -> usize {
         let all = self.ops.values().chain(self.unstarted.values().flatten());

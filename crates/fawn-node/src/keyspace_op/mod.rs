@@ -18,6 +18,8 @@ pub(crate) const CROSS_SLOT: &[u8] =
 /// Kind of an operation, which decides how its replies are folded.
 #[derive(Debug)]
 pub(crate) enum KeyspaceOpKind {
+    /// A batch without pairs, whose record acknowledges replies. No session waits for it.
+    Acknowledge,
     DbSize,
     Flush(ReplyFormat),
     Scan(ScanState),
@@ -48,7 +50,7 @@ impl KeyspaceOp {
         match (reply, &mut self.kind) {
             (Reply::Error(error), _) => self.failed = Some(*error),
             (Reply::Unsigned(keys), KeyspaceOpKind::DbSize) => self.sum += keys,
-            (Reply::Deleted | Reply::Stored { .. }, KeyspaceOpKind::Flush(_)) => {}
+            (Reply::Deleted | Reply::Stored { .. }, KeyspaceOpKind::Flush(_) | KeyspaceOpKind::Acknowledge) => {}
             (Reply::Value(page), KeyspaceOpKind::Scan(scan)) => return scan.take_page(page.value, ranges),
             // The peer has another version, or is broken.
             _ => self.failed = Some(OperationError::Unavailable),
@@ -56,9 +58,15 @@ impl KeyspaceOp {
         None
     }
 
+    /// Whether this is a flush that no session waits for.
+    pub(crate) fn is_delayed_flush(&self) -> bool {
+        self.session == SessionId::NONE && matches!(self.kind, KeyspaceOpKind::Flush(_))
+    }
+
     /// The reply, once the operation is done.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match (&self.kind, self.failed) {
+            (KeyspaceOpKind::Acknowledge, _) => {}
             (KeyspaceOpKind::DbSize, None) => resp::encode::integer(self.sum.cast_signed(), out),
             (KeyspaceOpKind::Flush(format), None) => encode_done(*format, out),
             (KeyspaceOpKind::Flush(format), Some(error)) => encode_error(*format, error, out),

@@ -19,6 +19,8 @@ pub(crate) struct HostedMember {
     pub(crate) id: RangeId,
     pub(crate) replica: Replica,
     pub(crate) completions: Completions,
+    /// When front-ends may be asked again to acknowledge their results.
+    pub(crate) acknowledge_at: MonoMs,
     pub(crate) transfer: TransferProgress,
     /// A cut that is due. Until it is made, the member ignores records and acks.
     pub(crate) cut: Option<Cut>,
@@ -71,8 +73,8 @@ pub(crate) struct TransferProgress {
 
 impl HostedMember {
     pub(crate) fn new(replica: Replica, completions: Completions) -> Self {
-        let (id, transfer) = (replica.range(), TransferProgress::default());
-        Self { id, replica, completions, transfer, cut: None, rejected: None, broken: None }
+        let (id, acknowledge_at, transfer) = (replica.range(), MonoMs(0), TransferProgress::default());
+        Self { id, replica, completions, acknowledge_at, transfer, cut: None, rejected: None, broken: None }
     }
 
     /// Whether the member accepts frames; not while the store discards its old copy.

@@ -5,8 +5,8 @@ use crate::gateway::{Flow, Session, Stall};
 use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};
 use crate::request::{Destination, OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, SessionId};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Reply, TimeMs};
-use fawn_wire::internal::{KeyspaceRequest, Message};
+use fawn_types::{KeyHash, RangeId, Reply, TimeMs};
+use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, Message};
 use fawn_wire::{KeyspaceCommand, ReplyFormat, encode_done};
 
 /// Executes the request, or stalls the session until it is quiet and the shard has capacity. The session's next requests
@@ -96,6 +96,15 @@ pub(crate) fn flush_all<D: Device>(state: &mut ShardState<D>) {
     begin(state, keyspace_op, &parts, &KeyspaceRequest::Clear);
 }
 
+/// Acknowledges the replies of the range that this shard has, as its head wants, unless an update on its way does so. If
+/// either fails, the head asks again.
+pub(crate) fn acknowledge<D: Device>(state: &mut ShardState<D>, range: RangeId) {
+    if state.forward.cluster.as_ref().is_some_and(|cluster| cluster.may_acknowledge(range)) {
+        let keyspace_op = KeyspaceOp::new(SessionId::NONE, 0, KeyspaceOpKind::Acknowledge);
+        begin(state, keyspace_op, &[Destination::Chain(range)], &KeyspaceRequest::SetAll(KeyValuePairs::EMPTY));
+    }
+}
+
 impl<D: Device> ShardContext<'_, D> {
     /// Receives the reply to a part of a whole-keyspace request.
     pub(super) fn keyspace_op_replied(&mut self, operation: usize, reply: &Reply<'_>) {
@@ -109,7 +118,7 @@ impl<D: Device> ShardContext<'_, D> {
             return;
         }
         let keyspace_op = self.state.forward.keyspace_ops.remove(operation);
-        if let (Some(error), SessionId::NONE) = (keyspace_op.failed, keyspace_op.session) {
+        if let Some(error) = keyspace_op.failed.filter(|_| keyspace_op.is_delayed_flush()) {
             tracing::error!(%error, "the delayed flush_all failed");
         }
         let Some(session) = self.sessions.get_mut(keyspace_op.session) else { return };

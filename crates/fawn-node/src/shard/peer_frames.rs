@@ -1,5 +1,6 @@
 //! Peer frames: reception from other shards and from this shard itself, and their order within an iteration.
 use super::Shard;
+use super::fan_out::acknowledge;
 use crate::cluster::NodeOutput;
 use crate::cluster::payload::decode_request;
 use crate::request::ReplyPlace;
@@ -122,6 +123,7 @@ impl<D: Device> Shard<D> {
             Body::Request { op, tag, first_incomplete, payload } => {
                 return self.host().handle_request(frame.header, (*op, *tag, *first_incomplete), payload);
             }
+            Body::AcknowledgementWanted => return acknowledge(&mut self.state, frame.header.range),
             Body::Entry(entry) | Body::PromisedAbove(entry) | Body::Align { entry, .. }
                 if entry.range != frame.header.range =>
             {

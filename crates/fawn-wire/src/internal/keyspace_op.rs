@@ -26,7 +26,7 @@ pub enum KeyspaceRequest<'a> {
     },
     /// Removes all keys of the range, as one record.
     Clear,
-    /// Sets all of these keys or none.
+    /// Sets all of these keys or none. Without keys it changes nothing.
     SetAll(KeyValuePairs<'a>),
 }
 
@@ -35,6 +35,9 @@ pub enum KeyspaceRequest<'a> {
 pub struct KeyValuePairs<'a>(&'a [u8]);
 
 impl<'a> KeyValuePairs<'a> {
+    /// No pairs.
+    pub const EMPTY: Self = Self(&[]);
+
     /// Verifies bytes encoded by [`put_pair`].
     ///
     /// # Errors

@@ -1,4 +1,5 @@
 //! Tests of a cluster of nodes in virtual time: replication, failures, power loss, retries, bounds.
+mod acknowledged;
 mod basics;
 mod chaos;
 mod closing;
