@@ -173,7 +173,11 @@ impl Completions {
         let member = ClientTag { session, seq: 0 }.member();
         let front_end = self.front_ends.get(&member);
         let has_ended = front_end.is_some_and(|known| known.ended.contains(&session));
-        let has_room = self.results < results_max && self.bytes < bytes_max;
+        // The record ends the former session of the shard, whose results may be all that uses the memory.
+        let former = front_end.filter(|known| known.session != session);
+        let freed = former.and_then(|former| self.sessions.get(&former.session));
+        let (freed_results, freed_bytes) = freed.map_or((0, 0), |freed| (freed.done.len(), freed.memory_bytes()));
+        let has_room = self.results - freed_results < results_max && self.bytes - freed_bytes < bytes_max;
         let is_present = self.admitted.get(&member).is_none_or(|admitted| *admitted == session);
         has_room && is_present && !has_ended && self.sessions.get(&session).is_none_or(fits)
     }

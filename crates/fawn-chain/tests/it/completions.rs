@@ -161,6 +161,23 @@ fn front_ends_with_more_than_their_share_are_to_acknowledge() {
     }
 }
 
+/// If all results are those of former processes, no session of a present one has any to acknowledge.
+#[test]
+fn a_restarted_front_end_is_admitted_to_the_memory_of_its_former_session() {
+    let by_number = CompletionLimits { results_max: 4, ..CompletionLimits::default() };
+    let by_bytes = CompletionLimits { bytes_max: 4 * 196, ..CompletionLimits::default() };
+    for limits in [by_number, by_bytes] {
+        let mut head = Completions::new(limits);
+        (1..=4).for_each(|node| head.restore(of_node(node, 1, 1), 1, version(node), &[0; 100]));
+        assert_eq!(head.admit(of_node(5, 1, 1), 1), Admission::Overloaded);
+        for node in 1..=4 {
+            assert_eq!(head.admit(of_node(node, 2, 1), 1), Admission::New, "node {node}");
+            head.record(of_node(node, 2, 1), 1, version(4 + node), b"");
+            assert_eq!((head.len(), head.admit(of_node(node, 1, 1), 1)), (4, Admission::Answered));
+        }
+    }
+}
+
 #[test]
 fn one_session_is_bounded_by_number_and_bytes() {
     let limits = CompletionLimits { per_session_max: 4, per_session_bytes_max: 10, ..CompletionLimits::default() };

@@ -1,6 +1,6 @@
 //! Results that front-ends have and do not acknowledge: the head asks for that once they use all of their memory.
 use super::commands::{Answer, redis, set};
-use super::transfers::{VALUE_BYTES, completion_bytes, key, put_long, wait_for_members};
+use super::transfers::{VALUE_BYTES, completion_bytes, head, key, put_long, wait_for_members};
 use super::world::{BACK_ENDS, FRONT_END, TestWorld};
 use crate::member;
 use fawn_chain::RangeEntry;
@@ -77,4 +77,16 @@ fn results_are_kept_while_there_is_memory_for_them() {
     let after = last_versions(&world);
     world.run(10_000);
     assert_eq!(last_versions(&world), after);
+}
+
+/// The results in the memory may be those of former processes, which acknowledge nothing any more. The present ones may
+/// send no update either.
+#[test]
+fn restarted_front_ends_leave_memory_for_the_results_of_others() {
+    let mut world = world(CompletionLimits::default());
+    put_long(&mut world, u64::from(BACK_ENDS));
+    delete_long(&mut world);
+    assert!(completion_bytes(&world, head(&world).node().0) > BYTES_MAX);
+    restart(&mut world, narrow());
+    update_in_a_second(&mut world);
 }
