@@ -244,7 +244,7 @@ impl OpExecutor {
         match op {
             // Writes without a condition need no lookup.
             Op::Put { options, .. } if options.condition == Condition::Always => self.write(op),
-            Op::DeleteLost { .. } => self.write(op),
+            Op::DeleteLost { .. } => self.delete_lost(op),
             Op::Get { .. } | Op::Contains { .. } | Op::Put { .. } | Op::Delete { .. } => self.look_up(op, plan),
             Op::Batch(writes) => self.write_batch(writes),
             Op::Clear => {
@@ -326,6 +326,17 @@ impl OpExecutor {
         };
         let seen = current.map(|entry| entry.version);
         if holds(condition, current.as_ref()) { self.write(op) } else { Ok(self.refuse(seen)) }
+    }
+
+    /// Continues a delete whose key's record cannot be read. Another one may have been appended since it was put off: then
+    /// nothing is left to delete.
+    fn delete_lost(&mut self, op: Op) -> Result<Progress> {
+        let Op::DeleteLost { key, .. } = &op else { unreachable!("only these are put off so") };
+        let hash = KeyHash::of(self.engine.secret(), key);
+        match self.engine.lookup(RANGE, hash, key, View::Latest, self.now.wall) {
+            Ok(Lookup::Absent) => Ok(self.refuse(None)),
+            _ => self.write(op),
+        }
     }
 
     /// A condition that did not hold of a version not yet committed: the caller may not learn of a write that a crash

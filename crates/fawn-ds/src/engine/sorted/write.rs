@@ -20,7 +20,7 @@ const RECORDS_PER_STEP: usize = 1024;
 /// Bytes of a run that a step writes.
 const BYTES_PER_STEP: usize = 1 << 20;
 /// Reads of a merge in flight: each keeps a file open, and reads of clients wait for it on some devices.
-const READS_MAX: usize = 8;
+pub(super) const READS_MAX: usize = 4;
 /// Length of a read of a run that is merged, bytes: two for each run of a merge take as much memory as a sort, unless they would be
 /// shorter than a page.
 const READ_BYTES: RangeInclusive<u64> = PAGE_BYTES as u64..=256 << 10;
@@ -332,17 +332,19 @@ impl<D: Device> Engine<D> {
     }
 
     /// Time when a read of the merge has hung for so long that it is left in flight; `None` without one, or if too many were left.
+    /// A merge that was given up leaves all of them: until then no other job begins.
     pub(super) fn leave_sort_read_at(&self) -> Option<MonoMs> {
-        let job = self.sorted.job.as_ref().filter(|_| self.may_leave_idle_reads() > 0)?;
+        let may_leave = |job: &&Box<SortJob>| job.step == SortStep::GivenUp || self.may_leave_idle_reads() > 0;
+        let job = self.sorted.job.as_ref().filter(may_leave)?;
         job.is_waiting.iter().map(|read| read.leave_at).min()
     }
 
     /// Leaves reads of a merge that do not end, and gives the merge up: others may be possible all the same.
     fn leave_sort_reads(&mut self) {
-        let (now, at_most) = (self.now.mono, self.may_leave_idle_reads());
+        let now = self.now.mono;
         let SortedTier { job, runs, reads_left, .. } = &mut self.sorted;
         let Some(job) = job else { return };
-        let hanging = job.is_waiting.extract_if(.., |read| now >= read.leave_at).take(at_most as usize);
+        let hanging = job.is_waiting.extract_if(.., |read| now >= read.leave_at);
         for SourceRead { source, len_bytes, .. } in hanging {
             job.read_bytes -= len_bytes;
             self.read_bytes_in_flight += len_bytes;

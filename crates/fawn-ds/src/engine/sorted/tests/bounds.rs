@@ -1,5 +1,6 @@
 //! Unit tests of the sorted tier's jobs: the space and memory that they count, the runs that they bar, the files that go.
 use super::space::{SEGMENT_BYTES, SmallStore};
+use super::write::READS_MAX;
 use super::*;
 use crate::sorted::{MergeSource, RunSource, SortBuffer};
 
@@ -229,7 +230,7 @@ fn reads_of_a_merge_are_bounded() {
     store.engine.sorted.job = Some(Box::new(job));
     disk.hang(OpKind::Read);
     (0..10).for_each(|_| store.turn());
-    assert_eq!(disk.hung(), 8);
+    assert_eq!(disk.hung(), READS_MAX);
     // All of them fail: one merge has failed, and a run whose file cannot be opened for now is not to blame.
     disk.release_hung();
     disk.fail_every(OpKind::Read, DeviceFault::Exhausted);
@@ -270,5 +271,38 @@ fn a_merge_of_which_a_read_hangs_gives_way_to_other_jobs() {
     disk.release_hung();
     pass(&mut store, 20_000);
     assert_eq!((barred(&store), store.engine.read_bytes_in_flight, store.engine.stats().merges_failed), (0, 0, 1));
+    assert!(store.engine.sorted.runs.iter().all(|listed| listed.pins == 0));
+}
+
+/// As before, with all reads that a merge may have in flight: more than jobs leave of their own accord.
+#[test]
+fn a_merge_whose_reads_all_hang_gives_way_to_other_jobs() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(1);
+    let run = &store.engine.sorted.runs[0];
+    let sources = (0..20).map(|_| MergeSource::Run(RunSource::all(&run.run))).collect();
+    let ids = vec![run.id; 20];
+    let disk = store.engine.device.disk().clone();
+    let job = merge_of(&mut store, ids, sources);
+    store.engine.sorted.job = Some(Box::new(job));
+    disk.hang(OpKind::Read);
+    (0..10).for_each(|_| store.turn());
+    disk.end_faults(OpKind::Read);
+    assert_eq!(disk.hung(), READS_MAX);
+    let listed = store.engine.stats().runs_listed;
+    let pass = |store: &mut SmallStore| {
+        for _ in 0..300 {
+            store.now = store.now.plus_ms(100);
+            store.turn_at_once();
+        }
+    };
+    pass(&mut store);
+    (0..1_000).for_each(|number| store.put(number));
+    pass(&mut store);
+    assert!(disk.hung() == READS_MAX && store.engine.stats().runs_listed > listed, "{:?}", store.engine.stats());
+    disk.release_hung();
+    pass(&mut store);
+    let stats = store.engine.stats();
+    assert_eq!((store.engine.read_bytes_in_flight, stats.merges_failed), (0, 1));
     assert!(store.engine.sorted.runs.iter().all(|listed| listed.pins == 0));
 }
