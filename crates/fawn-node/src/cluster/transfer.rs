@@ -227,3 +227,70 @@ impl<D: Device> MemberHost<D> {
         self.counters.records_sent_bytes += self.records.len() as u64;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::{HostConfig, NodeLimits};
+    use super::*;
+    use fawn_ds::internals::{Engine, Options};
+    use fawn_flash::{SimDevice, SimDisk, SimOptions};
+    use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyRange, NodeId, Now, ShardId};
+
+    const RANGE: RangeId = RangeId(1);
+    const SECRET: HashSecret = HashSecret([7; 16]);
+    /// A blob of no promise.
+    const OTHER_BLOB: u32 = 1 << 20;
+
+    /// A member whose manifest takes no more edits, because its disk is full.
+    fn full_member(disk: &SimDisk, now: Now) -> (MemberHost<SimDevice>, RangeSlot) {
+        let options = Options {
+            segment_bytes: 64 << 10,
+            memory_bytes: 1 << 20,
+            durability: Durability::Sync,
+            secret: Some(SECRET),
+            ..Options::default()
+        };
+        let (engine, _) = Engine::open(SimDevice::attach(disk), options, now).unwrap();
+        let (id, durability, limits) = (MemberId::new(NodeId(1), ShardId(0)), Durability::Sync, NodeLimits::default());
+        let config = HostConfig { id, boot: BootId::new(1, 7), durability, limits };
+        let mut host = MemberHost::new(config, engine);
+        host.add_member(RANGE, KeyRange::ALL).unwrap();
+        disk.set_full(true);
+        let is_refused = (0..10_000).any(|_| host.engine.put_blob(OTHER_BLOB, b"").is_err());
+        assert!(is_refused, "the manifest finds space");
+        host.now = now;
+        let at = host.members.find(RANGE).unwrap();
+        (host, at)
+    }
+
+    /// Calls may follow each other faster than attempts, and must neither put the next attempt off nor make one each.
+    #[test]
+    fn a_full_resync_that_the_store_refuses_is_tried_again_after_a_pause() {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut now = Now::at(1_000);
+        let (mut host, at) = full_member(&disk, now);
+        host.begin_transfer(at, Version::new(Epoch::new(9).unwrap(), 9).unwrap());
+        for attempt in 0..3 {
+            let due = now.mono.plus_ms(BEGIN_PAUSE_MS);
+            while now.mono < due {
+                let begin = host.members[at].transfer.begin.unwrap();
+                assert!(begin.was_refused && !begin.is_started, "attempt {attempt}: {begin:?}");
+                assert_eq!(host.members[at].next_timeout(), Some(due), "attempt {attempt}, at {now:?}");
+                now = now.plus_ms(1);
+                host.now = now;
+                disk.set_full(attempt < 2 || now.mono < due);
+                assert!(!host.advance_begin(at));
+            }
+        }
+        assert!(host.members[at].transfer.begin.is_some_and(|begin| begin.is_started), "there is space again");
+        for _ in 0..100 {
+            host.engine.wait(now, &mut Vec::new());
+            now = now.plus_ms(1);
+            host.now = now;
+            if host.advance_begin(at) {
+                break;
+            }
+        }
+        assert_eq!((host.counters.resyncs, host.members[at].is_receiving()), (1, true));
+    }
+}
