@@ -3,8 +3,10 @@
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::splits::{file, whole};
 use crate::support::{SECRET, scanned, small};
-use fawn_ds::internals::{Options, RecordRef};
-use fawn_types::{Durability, KeyHash};
+use fawn_ds::internals::{Engine, Options, RecordRef};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::{Durability, KeyHash, KeyRange, RangeId};
+use std::collections::BTreeSet;
 
 /// Ancestors that lineages have at most while cleaning keeps up: a split doubles what cleaning left.
 const ANCESTORS: usize = 1_100;
@@ -48,10 +50,10 @@ fn idle(harness: &mut RangeHarness, ms: u64) -> u32 {
 }
 
 /// Leaves range 271, and its lineage shorter than the bound. Returns the keys, each under a number of its own.
-fn cold_ranges(harness: &mut RangeHarness) -> Vec<Vec<u8>> {
+fn cold_ranges(harness: &mut RangeHarness, value: &[u8]) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     for round in 0..90 {
-        split_and_merge(harness, round, &[1; 600], &mut keys);
+        split_and_merge(harness, round, value, &mut keys);
     }
     file(harness);
     keys
@@ -68,10 +70,12 @@ fn split_to_parts(harness: &mut RangeHarness, parts_max: u32) -> u32 {
     parts_max
 }
 
+fn segments(harness: &RangeHarness) -> BTreeSet<String> {
+    harness.disk.names().into_iter().filter(|name| name.starts_with("seg")).collect()
+}
+
 fn make_unreadable(harness: &RangeHarness) {
-    for name in harness.disk.names().into_iter().filter(|name| name.starts_with("seg")) {
-        harness.disk.make_unreadable(&name, 4096..64 << 10);
-    }
+    segments(harness).iter().for_each(|name| harness.disk.make_unreadable(name, 4096..64 << 10));
 }
 
 #[test]
@@ -114,14 +118,17 @@ fn numbers_in_the_segment_that_takes_writes_go_as_well() {
 #[test]
 fn an_idle_store_shortens_its_lineages_once_it_can_read_its_segments() {
     let mut harness = whole(4, scanned(Durability::Sync), true);
-    let keys = cold_ranges(&mut harness);
+    let keys = cold_ranges(&mut harness, &[1; 600]);
     make_unreadable(&harness);
     assert_eq!(split_to_parts(&mut harness, 8), 8);
     let before = harness.engine.lineage_len();
     assert!(before > ANCESTORS_KEPT, "{before} ancestors");
+    let listed = segments(&harness).len();
     let polls = idle(&mut harness, 60_000);
     assert!(polls < 3_000, "{polls} polls in a minute");
     assert!(harness.engine.lineage_len() > ANCESTORS_KEPT, "nothing can be read");
+    // The active segment is sealed for its old numbers once, and none without such numbers is.
+    assert!(segments(&harness).len() <= listed + 2, "{listed} segments before");
     harness.disk.heal();
     let polls = idle(&mut harness, 60_000);
     assert!(polls < 3_000, "{polls} polls in a minute");
@@ -139,7 +146,7 @@ fn an_idle_store_shortens_its_lineages_once_it_can_read_its_segments() {
 #[test]
 fn a_split_that_would_make_lineages_too_long_waits_for_cleaning() {
     let mut harness = whole(5, scanned(Durability::Sync), true);
-    let keys = cold_ranges(&mut harness);
+    let keys = cold_ranges(&mut harness, &[1; 600]);
     make_unreadable(&harness);
     let parts = split_to_parts(&mut harness, 120);
     assert!((10..100).contains(&parts), "{parts} parts with {} ancestors", harness.engine.lineage_len());
@@ -157,7 +164,7 @@ fn a_split_that_would_make_lineages_too_long_waits_for_cleaning() {
 #[test]
 fn a_full_store_waits_for_space_before_it_shortens_its_lineages() {
     let mut harness = whole(6, scanned(Durability::Sync), true);
-    let keys = cold_ranges(&mut harness);
+    let keys = cold_ranges(&mut harness, &[1; 600]);
     make_unreadable(&harness);
     assert_eq!(split_to_parts(&mut harness, 8), 8);
     harness.disk.set_full(true);
@@ -178,4 +185,124 @@ fn a_full_store_waits_for_space_before_it_shortens_its_lineages() {
     let after = harness.engine.lineage_len();
     assert!(after <= ANCESTORS_KEPT, "{after} ancestors, {before} before");
     harness.check(&keys, "with space");
+}
+
+/// Opens a store with lineages that are too long, more segments than it should have, and so many records of which half are dead. Returns
+/// the counts of segments that cleaning has freed at each time of half a second: those with old numbers, and others.
+fn freed_after_opening(durability: Durability, half_dead: u32) -> BTreeSet<(usize, usize)> {
+    // Nothing is cleaned for space before the store is opened again.
+    let options = Options { space_amplification_max_percent: 100_000, ..scanned(durability) };
+    let mut harness = whole(7, options, true);
+    // Hardly a byte of these is dead: they are no victims for space.
+    let mut keys = cold_ranges(&mut harness, &[1; 6_000]);
+    // Some of the splits made lineages too long for a moment.
+    idle(&mut harness, 10_000);
+    let with_old = segments(&harness);
+    let half_dead: Vec<Vec<u8>> = (0..half_dead).map(|i| format!("half {i}").into_bytes()).collect();
+    for key in half_dead.iter().chain(half_dead.iter().step_by(2)) {
+        harness.write(key, Some(&[2; 600]));
+        harness.turn();
+    }
+    (0..3).for_each(|_| harness.turn());
+    make_unreadable(&harness);
+    assert_eq!(split_to_parts(&mut harness, 8), 8);
+    harness.disk.heal();
+    let mut known = segments(&harness);
+    assert!(with_old.is_subset(&known), "{with_old:?} were not all left: {known:?}");
+    harness.options.space_amplification_max_percent = 0;
+    harness.disk.kill(7);
+    let (mut engine, _) = Engine::open(SimDevice::attach(&harness.disk), harness.options.clone(), harness.now).unwrap();
+    let (mut freed, mut for_numbers, mut for_space) = (BTreeSet::new(), 0, 0);
+    for _ in 0..500 {
+        harness.now = harness.now.plus_ms(1);
+        engine.submit(harness.now);
+        engine.wait(harness.now, &mut Vec::new());
+        let left = segments(&harness);
+        for name in known.difference(&left) {
+            *(if with_old.contains(name) { &mut for_numbers } else { &mut for_space }) += 1;
+        }
+        known = left;
+        freed.insert((for_numbers, for_space));
+    }
+    assert!(engine.lineage_len() <= ANCESTORS_KEPT, "{freed:?}, {engine:?}");
+    drop(engine);
+    harness.reopen(7, false);
+    keys.extend(half_dead);
+    harness.check(&keys, "cleaned");
+    freed
+}
+
+/// Segments with old numbers may be live whole: alone they would take the space that cleaning has, and give none.
+#[test]
+fn cleaning_for_old_numbers_takes_turns_with_cleaning_for_space() {
+    let freed = freed_after_opening(Durability::Sync, 800);
+    assert!(freed.last().is_some_and(|&(for_numbers, for_space)| for_numbers > 10 && for_space > 10), "{freed:?}");
+    // At first the overwritten keys are not confirmed.
+    assert!(freed.iter().all(|(for_numbers, for_space)| for_numbers.abs_diff(*for_space) <= 4), "{freed:?}");
+}
+
+#[test]
+fn cleaning_for_old_numbers_does_not_wait_for_space_that_nothing_gives() {
+    for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
+        let freed = freed_after_opening(durability, 0);
+        assert!(freed.last().is_some_and(|&(for_numbers, _)| for_numbers > 10), "{durability:?}: {freed:?}");
+    }
+}
+
+/// The next segment of a nearly full store would be refused, and then writes for which the active one still has space.
+#[test]
+fn a_nearly_full_store_seals_no_segment_for_its_old_numbers() {
+    let options = Options {
+        segment_bytes: 1 << 20,
+        capacity_bytes: Some(4 << 20),
+        memory_bytes: 8 << 20,
+        ..scanned(Durability::Memory)
+    };
+    let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(8)), options, true);
+    harness.add(1, KeyRange { end: Some(ring_at(0x80)), ..KeyRange::ALL });
+    harness.add(900, KeyRange { start: ring_at(0x80), ..KeyRange::ALL });
+    // The other range has no lineage: its segments have no old numbers.
+    let is_other = |harness: &RangeHarness, key: &[u8]| harness.range_of(key) == Some(RangeId(900));
+    let mut number = 0;
+    let mut next_key = |harness: &RangeHarness, of_other: bool| loop {
+        number += 1;
+        let key = format!("key {number}").into_bytes();
+        if is_other(harness, &key) == of_other {
+            return key;
+        }
+    };
+    let mut keys = Vec::new();
+    // Two segments, and the first part of a third one.
+    for _ in 0..270 {
+        let key = next_key(&harness, true);
+        harness.write(&key, Some(&[3; 8_000]));
+        harness.turn();
+        keys.push(key);
+    }
+    for round in 0..260 {
+        let id = 1 + 3 * round;
+        for parts in [1, 2] {
+            for _ in 0..parts {
+                let key = next_key(&harness, false);
+                harness.write(&key, Some(b"value"));
+                keys.push(key);
+            }
+            harness.turn();
+            if parts == 1 {
+                harness.split(id, ring_at(0x40), id + 1, id + 2);
+            } else {
+                harness.merge(id + 1, id + 2, id + 3);
+            }
+        }
+        harness.now = harness.now.plus_ms(50);
+    }
+    assert!(harness.engine.lineage_len() > ANCESTORS_KEPT);
+    let before = segments(&harness);
+    assert_eq!(before.len(), 3, "{before:?}");
+    idle(&mut harness, 30_000);
+    assert!(!harness.engine.is_full(), "{:?}", harness.engine);
+    assert_eq!(segments(&harness), before, "no segment is prepared");
+    harness.write(&keys[0], Some(b"again"));
+    harness.turn();
+    harness.check(&keys, "nearly full");
 }
