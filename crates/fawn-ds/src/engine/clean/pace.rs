@@ -206,7 +206,7 @@ impl<D: Device> Engine<D> {
         debug_assert!(self.knows_dead_puts(), "a tombstone may go before a put that it hides");
         let Some(slot) = self.best_victim(room) else {
             self.seal_dead_survivors();
-            return !is_next && self.clean_old_numbers(room);
+            return false;
         };
         let segment = self.segments.expect(slot);
         let dead_bytes = segment.dead_bytes(self.kept_tombstone_bytes(segment)) + self.expired_bytes(segment);
