@@ -1,4 +1,5 @@
 //! Changes while a checkpoint copies the index: what it says of them must fit, or it must be given up.
+use crate::checkpoint::listed;
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, small};
 use fawn_ds::internals::format::checkpoint;
@@ -300,4 +301,59 @@ fn no_checkpoint_begins_during_a_transfer() {
         harness.turn();
     }
     assert!(!checkpoint_files(&harness.disk).is_empty());
+}
+
+/// Writes more than a close leaves to the next opening, while the checkpoint's writes hang.
+fn write_behind(harness: &mut RangeHarness) {
+    for i in 0..20 {
+        harness.write(format!("behind {i}").as_bytes(), Some(&[0; 8_000]));
+        harness.turn();
+    }
+    assert!(harness.disk.hung() >= 4, "the checkpoint is in progress");
+}
+
+/// Files of checkpoints that are not listed.
+fn unlisted(disk: &SimDisk) -> Vec<String> {
+    let listed = listed(disk);
+    checkpoint_files(disk).into_iter().filter(|name| !listed.contains(name)).collect()
+}
+
+#[test]
+fn a_close_past_its_deadline_gives_up_a_checkpoint_that_hangs() {
+    let (mut harness, _) = filled(true);
+    begin(&mut harness);
+    write_behind(&mut harness);
+    let RangeHarness { disk, engine, .. } = harness;
+    let (in_progress, mut calls) = (unlisted(&disk), 0);
+    let is_past_deadline = &mut || {
+        calls += 1;
+        assert!(calls < 100, "the close goes on although the device has answered");
+        if calls == 10 {
+            disk.release_hung();
+        }
+        true
+    };
+    drop(engine.close_with_deadline(is_past_deadline).unwrap());
+    assert!(calls >= 10 && in_progress.len() == 1, "the close came to {in_progress:?}");
+    assert!(!checkpoint_files(&disk).contains(&in_progress[0]), "{in_progress:?} was completed");
+}
+
+#[test]
+fn a_close_begins_no_checkpoint_past_its_deadline() {
+    let (mut harness, _) = filled(true);
+    begin(&mut harness);
+    write_behind(&mut harness);
+    let RangeHarness { disk, engine, .. } = harness;
+    let first = unlisted(&disk);
+    assert_eq!(first.len(), 1, "{first:?}");
+    let mut is_late = false;
+    // The deadline passes when the first checkpoint is listed.
+    let is_past_deadline = &mut || {
+        disk.release_hung();
+        is_late = listed(&disk).contains(&first[0]);
+        assert!(!is_late || unlisted(&disk).is_empty(), "{:?} was begun", unlisted(&disk));
+        is_late
+    };
+    drop(engine.close_with_deadline(is_past_deadline).unwrap());
+    assert!(is_late, "{first:?} was not listed");
 }
