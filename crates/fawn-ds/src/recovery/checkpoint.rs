@@ -504,3 +504,48 @@ fn share_of(at: usize, image: &ShareImage, is_voided: bool) -> RangeShare {
 fn retained_of(&RecordImage { version, pointer, len_bytes, sequence }: &RecordImage) -> Retained {
     Retained { version, pointer, len_bytes, sequence }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::{IndexOptions, PointerWidth};
+    use fawn_types::KeyHash;
+    use fawn_types::random::SplitMix64;
+
+    const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+    /// Without an estimate, an index grows page by page, and the system copies its memory to huge pages later. The hashes of this one
+    /// are in the first half, so the estimate is twice its length.
+    #[test]
+    fn an_index_is_loaded_into_huge_pages_that_its_first_part_makes_expect() {
+        let options = IndexOptions { pointers: PointerWidth::Bits32, ..IndexOptions::default() };
+        let (mut index, mut hashes) = (Index::new(options), SplitMix64::new(1));
+        for i in 0..400_000 {
+            index.insert(KeyHash(hashes.next() >> 1), Pointer::new(i)).unwrap();
+        }
+        let mut bytes = Vec::new();
+        content::encode_count(1, &mut bytes);
+        content::encode_range_start(RangeNumber(1), index.pages(), &mut bytes);
+        index.cells(0).for_each(|cell| content::encode_cell(&cell, &mut bytes));
+        let range = RangeImage {
+            number: RangeNumber(1),
+            committed: Version::ZERO,
+            cleared: Version::ZERO,
+            complete_above: Version::ZERO,
+            retained: Vec::new(),
+            copied_results: Vec::new(),
+        };
+        content::encode_range(&range, options.pointers, &mut bytes);
+        (0..2).for_each(|_| content::encode_count(0, &mut bytes));
+        let segments = SegmentTable::new(64 << 20, options.pointers);
+        let slots = [SlotImage { end: u32::MAX, entries: 0 }];
+        let (from, len_bytes) = (PerStream::default(), bytes.len() as u64);
+        let loaded = read_content(&mut &bytes[..], from, len_bytes, &slots, &segments, options).unwrap();
+        let loaded = &loaded.indexes[0].index;
+        assert_eq!(loaded.len(), index.len());
+        let [copied, loaded] = [&index, loaded].map(Index::resident_bytes);
+        assert!((HUGE_PAGE_BYTES..2 * HUGE_PAGE_BYTES).contains(&copied), "{copied} bytes");
+        // The first huge page was begun before anything was known.
+        assert!((2 * HUGE_PAGE_BYTES..5 * HUGE_PAGE_BYTES / 2).contains(&loaded), "{loaded} bytes, {copied} before");
+    }
+}
