@@ -185,3 +185,46 @@ impl SequentialRead {
         Io::new(device).read_pages(self.file, offset, len as usize, self.class)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fawn_flash::{SimDevice, SimDisk, SimOptions};
+
+    /// Reads whole files one after the other into the same buffers, and returns the bytes of each.
+    fn read_all(device: &mut SimDevice, files: &[(&str, u64)]) -> Vec<Vec<u8>> {
+        let mut buffers = Vec::new();
+        let read = |&(name, end): &(&str, u64)| {
+            let file = device.open(name).unwrap();
+            let mut reads = SequentialRead::new(file, (0, end), 2, IoClass::Recovery).reusing(buffers.split_off(0));
+            let mut bytes = Vec::new();
+            while let Some(read) = reads.next(device) {
+                bytes.extend_from_slice(read);
+            }
+            buffers = reads.into_buffers();
+            assert!(!buffers.is_empty(), "no buffer is reused");
+            bytes
+        };
+        files.iter().map(read).collect()
+    }
+
+    /// A segment that was cut short is read to the end that the manifest lists.
+    #[test]
+    fn no_bytes_of_an_earlier_read_follow_the_short_end_of_a_file() {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let whole = vec![0xAA; 3 * READ_BYTES as usize];
+        let short = vec![0x55; READ_BYTES as usize + 5_000];
+        disk.put("whole", &whole);
+        disk.put("short", &short);
+        let mut device = SimDevice::attach(&disk);
+        // The last read of the third one is shorter than the others: its buffer is too short for the fourth.
+        let ends = [3 * READ_BYTES, 3 * READ_BYTES, 2 * READ_BYTES - 4096, 3 * READ_BYTES];
+        let files = [("whole", ends[0]), ("short", ends[1]), ("short", ends[2]), ("whole", ends[3])];
+        let read = read_all(&mut device, &files);
+        assert_eq!(ends.map(|end| end as usize), [0, 1, 2, 3].map(|at| read[at].len()));
+        assert!(read[0] == whole && read[3] == whole);
+        for bytes in &read[1..3] {
+            assert!(bytes[..short.len()] == short && bytes[short.len()..].iter().all(|byte| *byte == 0));
+        }
+    }
+}
