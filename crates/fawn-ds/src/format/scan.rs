@@ -11,7 +11,6 @@ use super::frame::{self, FrameError, FrameHeader, HEADER_BYTES};
 use super::record::Stored;
 use super::segment::RecordFacts;
 use super::{FRAMES_OFFSET, SegmentUuid, UNIT_BYTES, Watermark};
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 /// The segment to scan.
@@ -27,19 +26,11 @@ pub struct ScanInput {
     pub sealed_len: Option<u32>,
 }
 
-/// Records that a visitor is shown ahead.
-pub const AHEAD_MAX: usize = 16;
-
 /// Receiver of a scan's results. A frame precedes its records; frames come in order of their offsets.
 pub trait Visitor {
     /// A frame was accepted: its header, and all of its bytes.
     fn frame(&mut self, header: &FrameHeader, bytes: &[u8]) {
         let _ = (header, bytes);
-    }
-
-    /// The next records of the frame, up to [`AHEAD_MAX`], which follow one by one.
-    fn ahead(&mut self, records: &[(u32, Stored<'_>)]) {
-        let _ = records;
     }
 
     /// A record of the frame, and its offset in the segment.
@@ -338,17 +329,9 @@ impl Scanner {
         report.frames += 1;
         report.records += u64::from(header.count);
         visitor.frame(header, bytes);
-        let mut records = frame::records(header, bytes);
-        loop {
-            let next: SmallVec<[_; AHEAD_MAX]> = records.by_ref().take(AHEAD_MAX).collect();
-            if next.is_empty() {
-                break;
-            }
-            visitor.ahead(&next);
-            for (offset, stored) in &next {
-                report.facts.count(stored.envelope.number, &stored.record);
-                visitor.record(*offset, stored);
-            }
+        for (offset, stored) in frame::records(header, bytes) {
+            report.facts.count(stored.envelope.number, &stored.record);
+            visitor.record(offset, &stored);
         }
     }
 

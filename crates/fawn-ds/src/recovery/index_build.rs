@@ -1,14 +1,14 @@
 //! Index rebuild: applies records in log order with marks, rollbacks and clears, and defers conflicts.
 use super::conflicts::{Conflict, Conflicts};
+use super::decode::{DecodedBatch, DecodedRecord, KeyNames, LogDecoder};
 use super::deferred::DeferredRecords;
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest::{Ancestor, ManifestRange, RangeBeginning, SoleEpochs};
-use crate::format::record::{RecordKind, RecordRef, Stored};
-use crate::format::scan::AHEAD_MAX;
+use crate::format::record::{RecordKind, Stored};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, Watermark};
-use crate::index::Pointer;
+use crate::index::{PREFETCH_KEYS_MAX, Pointer};
 use crate::log::LogPosition;
 use crate::log::segments::RangeShare;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
@@ -131,8 +131,7 @@ pub(super) struct IndexBuilder<'e, D: Device> {
     pub(super) from: PerStream<Watermark>,
     /// For reads of the log.
     pub(super) buffers: Vec<AlignedBuf>,
-    /// Offsets and hashes of the next records, the last of them first.
-    ahead: SmallVec<[(u32, KeyHash); AHEAD_MAX]>,
+    pub(super) batches: Vec<DecodedBatch>,
 }
 
 impl<'e, D: Device> IndexBuilder<'e, D> {
@@ -176,7 +175,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             strays: BTreeMap::new(),
             from: PerStream::from_fn(|_| Watermark::NONE),
             buffers: Vec::new(),
-            ahead: SmallVec::new(),
+            batches: Vec::new(),
         }
     }
 
@@ -206,17 +205,17 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Counts the record in its segment. Returns the segment's stream, whether it is sorted, its sequence number, and the
     /// kind as which the record is applied.
-    fn count_stored(&mut self, slot: u32, stored: &Stored<'_>) -> (StreamKind, bool, u64, RecordKind) {
-        let (found, len_bytes) = (stored.record.kind, stored.encoded_len);
+    fn count_stored(&mut self, slot: u32, record: &DecodedRecord) -> (StreamKind, bool, u64, RecordKind) {
+        let &DecodedRecord { kind: found, len_bytes, expires_at_ms, .. } = record;
         let has_index = self.engine.is_indexed(found);
         let now = self.engine.clock.get();
         let segment = self.engine.segments.expect_mut(slot);
         // Counted as at the append: of every local number, and without the records that no lookup reads.
         if !matches!(found, RecordKind::CommitMark | RecordKind::Rollback) {
-            segment.lengths.add(len_bytes);
+            segment.lengths.add(len_bytes as usize);
         }
-        if stored.record.expires_at_ms != 0 {
-            segment.expiries.add(len_bytes as u32, stored.record.expires_at_ms, now);
+        if expires_at_ms != 0 {
+            segment.expiries.add(len_bytes, expires_at_ms, now);
         }
         let kind = match found {
             // The run contains the records that counted: all of these only hide older records of the log.
@@ -225,45 +224,49 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             kind => kind,
         };
         if found == RecordKind::Tombstone && !segment.is_sorted {
-            segment.tombstone_bytes += len_bytes as u64;
+            segment.tombstone_bytes += u64::from(len_bytes);
         }
         (segment.stream, segment.is_sorted, segment.sequence, kind)
     }
 
+    fn names(&self) -> KeyNames {
+        KeyNames { secret: self.engine.secret, ident_point: self.engine.ident_point }
+    }
+
+    /// The decoder of the log's records.
+    pub(super) fn decoder(&self) -> LogDecoder {
+        let retired = self.engine.ranges.iter().filter(|range| range.id.is_none()).map(|range| range.number);
+        LogDecoder::new(self.names(), retired.collect())
+    }
+
+    /// Applies the next records of the log.
+    pub(super) fn records(&mut self, slot: u32, batch: &DecodedBatch) {
+        for records in batch.records.chunks(PREFETCH_KEYS_MAX) {
+            self.prefetch(records);
+            records.iter().for_each(|record| self.record(slot, record, batch.key_of(record)));
+        }
+    }
+
+    /// Applies the next record of the log, on its own.
+    pub(super) fn single_record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
+        self.record(slot, &self.names().decoded(offset, stored), stored.record.key);
+    }
+
     /// Prefetches the memory that the next records will access, as far as they are of one range.
-    pub(super) fn prefetch(&mut self, records: &[(u32, Stored<'_>)]) {
-        self.ahead.clear();
-        let Some((_, first)) = records.first() else { return };
-        let number = first.envelope.number;
+    fn prefetch(&mut self, records: &[DecodedRecord]) {
+        let Some(number) = records.first().map(|first| first.number) else { return };
         let Some(&at) = self.numbers.get(&number) else { return };
-        let secret = &self.engine.secret;
-        let of_range = records.iter().filter(|(_, stored)| stored.envelope.number == number);
-        self.ahead.extend(of_range.rev().map(|(offset, stored)| (*offset, KeyHash::of(secret, stored.record.key))));
-        let hashes: SmallVec<[KeyHash; AHEAD_MAX]> = self.ahead.iter().map(|&(_, hash)| hash).collect();
+        let of_range = records.iter().filter(|record| record.number == number);
+        let hashes: SmallVec<[KeyHash; PREFETCH_KEYS_MAX]> = of_range.map(|record| KeyHash(record.name.hash)).collect();
         self.engine.ranges[at].index.prefetch(&hashes);
         self.deferred.prefetch(&hashes);
     }
 
-    /// The hash of the record's key, which was most often computed for the prefetch.
-    fn hash_of(&mut self, offset: u32, stored: &Stored<'_>) -> KeyHash {
-        // Records without a key of their own are passed over.
-        while let Some(&(ahead, hash)) = self.ahead.last()
-            && ahead <= offset
-        {
-            self.ahead.pop();
-            if ahead == offset {
-                return hash;
-            }
-        }
-        KeyHash::of(&self.engine.secret, stored.record.key)
-    }
-
     /// Applies the next record of the log.
-    pub(super) fn record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
-        let record = &stored.record;
-        let number = stored.envelope.number;
+    fn record(&mut self, slot: u32, record: &DecodedRecord, key: &[u8]) {
+        let &DecodedRecord { offset, number, version, len_bytes, name, .. } = record;
         let pointer = self.engine.segments.pointer(slot, offset);
-        let (stream, is_sorted, sequence, kind) = self.count_stored(slot, stored);
+        let (stream, is_sorted, sequence, kind) = self.count_stored(slot, record);
         let Some(&at) = self.numbers.get(&number) else {
             self.strays.entry(number).or_insert(Stray { number, slot, offset, records: 0 }).records += 1;
             return;
@@ -271,7 +274,6 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if !self.tentative[at].is_whole() {
             return;
         }
-        let (version, len_bytes) = (record.version, stored.encoded_len as u32);
         let is_in_image = is_sorted && sequence < self.from[stream].sequence;
         if is_in_image && !record.kind.is_of_key() {
             return;
@@ -281,14 +283,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             self.end_histories(at);
         }
         if stream == StreamKind::Survivors && kind == RecordKind::Result {
-            return self.result_copy(at, stored, slot, offset);
+            return self.result_copy(at, record, slot);
         }
         let owner = match kind {
             RecordKind::CommitMark => return self.mark(at, version, slot),
             RecordKind::Rollback => return self.roll_back(at, version, (slot, offset)),
             // Before a split or merge it was listed.
             RecordKind::Clear if is_retired => return,
-            _ if is_retired => self.engine.heir_of(number, record.key).map(|(heir, _)| heir),
+            _ if is_retired => self.engine.heir_of(number, key).map(|(heir, _)| heir),
             _ => Some(at),
         };
         let Some(owner) = owner else {
@@ -297,8 +299,6 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             return;
         };
         self.engine.enter_segment(owner, slot, version, kind);
-        let hash = self.hash_of(offset, stored);
-        let name = self.engine.name_of(hash.0, record.key);
         let is_trace = is_sorted && kind == RecordKind::Tombstone;
         let is_delete = kind == RecordKind::Put && record.kind == RecordKind::Tombstone;
         let is_copied = self.tentative[at].is_copied(version);
@@ -385,10 +385,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Keeps a copied result, which a clear does not concern. It has no key: a retired range gives its results to all heirs,
     /// whether one of them has the first keys or not.
-    fn result_copy(&mut self, at: usize, stored: &Stored<'_>, slot: u32, offset: u32) {
-        let RecordRef { version, tag, .. } = stored.record;
-        let segment = self.engine.segments.expect(slot);
-        let (sequence, len_bytes) = (segment.sequence, stored.encoded_len as u32);
+    fn result_copy(&mut self, at: usize, record: &DecodedRecord, slot: u32) {
+        let &DecodedRecord { offset, version, len_bytes, tag, .. } = record;
+        let sequence = self.engine.segments.expect(slot).sequence;
         let is_retired = self.engine.ranges[at].id.is_none();
         if !is_retired {
             // The heirs of a retired range have parts of their own in the segments of what they keep.

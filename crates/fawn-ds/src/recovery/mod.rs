@@ -6,6 +6,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod confirm;
 mod conflicts;
 mod create;
+mod decode;
 pub(crate) mod deferred;
 mod index_build;
 pub(crate) mod io;
@@ -17,6 +18,7 @@ mod salvage;
 pub(crate) mod sequential;
 pub(crate) mod tail;
 mod validate;
+mod work_queue;
 
 pub use progress::OpenProgress;
 pub use report::{Damage, OpenReport, RangeReport};

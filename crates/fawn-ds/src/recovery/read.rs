@@ -1,15 +1,15 @@
 //! The reading part of an open: scans all listed segments in log order, with several reads in flight.
+use super::decode::{DecodeJob, DecodeResult, LogDecoder};
 use super::index_build::{IndexBuilder, Stray};
 use super::io::Io;
 use super::sequential::SequentialRead;
+use super::work_queue::WorkQueue;
 use super::{OpenReport, Scanned};
 use crate::engine::Engine;
 use crate::error::OpenError;
-use crate::format::frame::FrameHeader;
 use crate::format::manifest::SegmentEntry;
 use crate::format::page_sums::PageSums;
-use crate::format::record::Stored;
-use crate::format::scan::{ScanInput, ScanReport, Scanner, Visitor};
+use crate::format::scan::{ScanInput, ScanReport};
 use crate::format::segment::{self, HEADER_BYTES, StreamKind};
 use crate::format::{FRAMES_OFFSET, StoreUuid};
 use crate::log::segments::Segment;
@@ -17,6 +17,8 @@ use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use std::collections::BTreeSet;
 
 const SCAN_READS_IN_FLIGHT: usize = 4;
+/// Length of the log from which on a thread decodes it, bytes: it takes several times as long as the start of a thread.
+const THREAD_BYTES_MIN: u64 = 4 << 20;
 /// Sequence number of a store's first segment.
 const FIRST_SEQUENCE: u64 = 1;
 
@@ -46,24 +48,20 @@ impl<D: Device> Engine<D> {
         let sealed = listed.iter().filter_map(|(_, entry)| entry.seal.as_ref());
         let records = sealed.flat_map(|seal| &seal.facts.numbers).map(|facts| u64::from(facts.records)).sum();
         builder.deferred.expect(records);
-        if let Some(progress) = &builder.engine.options.progress {
-            let segment_bytes = builder.engine.options.segment_bytes;
-            let len = |(_, entry): &(u32, SegmentEntry)| entry.sealed_len().unwrap_or(segment_bytes) - FRAMES_OFFSET;
-            progress.plan(listed.iter().map(len).map(u64::from).sum());
-        }
+        let segment_bytes = builder.engine.options.segment_bytes;
+        let len = |(_, entry): &(u32, SegmentEntry)| entry.sealed_len().unwrap_or(segment_bytes) - FRAMES_OFFSET;
+        let planned: u64 = listed.iter().map(len).map(u64::from).sum();
+        builder.engine.options.progress.iter().for_each(|progress| progress.plan(planned));
+        let mut decoder = WorkQueue::new(planned >= THREAD_BYTES_MIN, || builder.decoder());
         let mut scanned = Vec::new();
         for (slot, entry) in listed {
             let is_behind = entry.sequence >= from[entry.stream].sequence;
             if is_behind && gaps.contains(&entry.sequence) {
                 builder.gap(entry.sequence);
             }
-            let input = ScanInput {
-                uuid: entry.uuid,
-                sequence: entry.sequence,
-                segment_bytes: builder.engine.options.segment_bytes,
-                sealed_len: entry.sealed_len(),
-            };
-            let (scan, pages, tail_from) = scan_segment(&mut builder, slot, input)?;
+            let input =
+                ScanInput { uuid: entry.uuid, sequence: entry.sequence, segment_bytes, sealed_len: entry.sealed_len() };
+            let (scan, pages, tail_from) = scan_segment(&mut builder, &mut decoder, slot, input)?;
             // Without a checkpoint the indexes grow with each segment.
             builder.bound_deferred();
             report.segments += 1;
@@ -122,52 +120,51 @@ fn open_segment<D: Device>(
     Ok(Segment::new((slot, entry.sequence), entry.uuid, entry.stream, file, name))
 }
 
-/// Takes the frames of a scan in.
-struct OpenVisitor<'b, 'e, D: Device> {
-    builder: &'b mut IndexBuilder<'e, D>,
-    slot: u32,
-    pages: Option<&'b mut PageSums>,
-}
-
-impl<D: Device> Visitor for OpenVisitor<'_, '_, D> {
-    fn frame(&mut self, _header: &FrameHeader, bytes: &[u8]) {
-        if let Some(pages) = &mut self.pages {
-            pages.add(bytes);
-        }
-    }
-
-    fn ahead(&mut self, records: &[(u32, Stored<'_>)]) {
-        self.builder.prefetch(records);
-    }
-
-    fn record(&mut self, offset: u32, stored: &Stored<'_>) {
-        self.builder.record(self.slot, offset, stored);
-    }
-}
-
-/// Streams one segment through the scanner: reads run while the records before are taken in.
+/// Streams one segment through the decoder: its reads and the decoding of what was read run while earlier records are applied.
 fn scan_segment<D: Device>(
     builder: &mut IndexBuilder<'_, D>,
+    decoder: &mut WorkQueue<LogDecoder>,
     slot: u32,
     input: ScanInput,
 ) -> Result<(ScanReport, PageSums, u32), OpenError> {
     let file: FileId = builder.engine.segments.expect(slot).file;
     let end = u64::from(input.sealed_len.unwrap_or(input.segment_bytes));
-    let (is_unsealed, mut pages) = (input.sealed_len.is_none(), PageSums::default());
     let tail = builder.engine.left_tail.of(input.uuid);
-    let mut scanner = Scanner::new(input);
     let part = (u64::from(FRAMES_OFFSET), end);
     let reads = SequentialRead::new(file, part, SCAN_READS_IN_FLIGHT, IoClass::Recovery);
     let mut reads = reads.counted_by(builder.engine.options.progress.as_ref()).overlaid_by(tail);
     reads = reads.reusing(core::mem::take(&mut builder.buffers));
-    while let Some(bytes) = reads.try_next(&mut builder.engine.device)? {
-        scanner.push(bytes, &mut OpenVisitor { builder, slot, pages: is_unsealed.then_some(&mut pages) });
+    // What was read before an error is applied first.
+    let mut read = Ok(());
+    let mut is_at_end = false;
+    let (report, pages) = loop {
+        while decoder.has_room() && !is_at_end {
+            let job = match reads.take_next(&mut builder.engine.device) {
+                Ok(Some(buf)) => DecodeJob::Part { input, buf, batch: builder.batches.pop().unwrap_or_default() },
+                taken => {
+                    is_at_end = true;
+                    read = taken.map(drop);
+                    DecodeJob::End { input }
+                }
+            };
+            decoder.push(job);
+        }
+        match decoder.next() {
+            Some(DecodeResult::Batch { buf, batch }) => {
+                reads.give_back(buf);
+                builder.records(slot, &batch);
+                builder.batches.push(batch);
+            }
+            Some(DecodeResult::End { report, pages }) => break (report, pages),
+            None => unreachable!("the last job of a segment is its end"),
+        }
         if builder.must_resolve() {
             reads.settle(&mut builder.engine.device);
             builder.resolve()?;
         }
-    }
+    };
+    read?;
     let changed_from = reads.changed_from();
     builder.buffers = reads.into_buffers();
-    Ok((scanner.finish(), pages, changed_from))
+    Ok((report, pages, changed_from))
 }

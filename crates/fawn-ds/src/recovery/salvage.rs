@@ -193,7 +193,7 @@ impl<D: Device> IndexBuilder<'_, D> {
     /// acknowledged.
     fn take(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
         if !matches!(stored.record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
-            self.record(slot, offset, stored);
+            self.single_record(slot, offset, stored);
         }
     }
 }

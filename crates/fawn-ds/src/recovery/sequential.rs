@@ -96,11 +96,20 @@ impl SequentialRead {
         Some(self.hand_out(device, offset, buf))
     }
 
-    /// As [`SequentialRead::next`], but bytes that cannot be read are an error.
-    pub(crate) fn try_next<D: Device>(&mut self, device: &mut D) -> Result<Option<&[u8]>, DeviceError> {
+    /// The next bytes, which the caller may return with [`SequentialRead::give_back`]; `None` at the end. Bytes that cannot be
+    /// read are an error.
+    pub(crate) fn take_next<D: Device>(&mut self, device: &mut D) -> Result<Option<AlignedBuf>, DeviceError> {
         let Some((offset, _, read)) = self.next_read(device) else { return Ok(None) };
         let buf = read?;
-        Ok(Some(self.hand_out(device, offset, buf)))
+        self.hand_out(device, offset, buf);
+        Ok(self.current.take())
+    }
+
+    /// Takes a buffer for the next reads.
+    pub(crate) fn give_back(&mut self, buf: AlignedBuf) {
+        if buf.len() as u64 == READ_BYTES {
+            self.spare.push(buf);
+        }
     }
 
     /// The bytes that the last call of [`SequentialRead::next`] returned.
@@ -120,7 +129,7 @@ impl SequentialRead {
 
     /// Takes back the bytes that the caller had.
     fn release(&mut self) {
-        self.spare.extend(self.current.take().filter(|buf| buf.len() as u64 == READ_BYTES));
+        self.current.take().into_iter().for_each(|buf| self.give_back(buf));
     }
 
     fn lay_over(&mut self, offset: u64, buf: &mut AlignedBuf) {

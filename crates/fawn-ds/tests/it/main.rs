@@ -56,6 +56,7 @@ mod model;
 mod moved_over_splits;
 mod older_behind;
 mod one_tag;
+mod open_long_logs;
 mod open_results;
 mod out_of_descriptors;
 mod page_ends;
