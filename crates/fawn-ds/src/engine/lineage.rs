@@ -434,6 +434,14 @@ impl<D: Device> Engine<D> {
         range.index.candidates(hash).chain(inherited)
     }
 
+    /// Whether [`Engine::candidates`] are any.
+    #[inline]
+    pub(crate) fn has_candidates(&self, at: usize, hash: KeyHash) -> bool {
+        let range = &self.ranges[at];
+        range.index.has_candidates(hash)
+            || range.inherited().iter().any(|&from| self.ranges[from].index.has_candidates(hash))
+    }
+
     /// The place of the range whose index has this entry of the range.
     #[inline]
     pub(crate) fn indexed_at(&self, at: usize, hash: KeyHash, pointer: Pointer) -> usize {

@@ -217,6 +217,26 @@ impl Index {
         self.prefetch_pages(hashes);
     }
 
+    /// Prefetches the pages' handles: the first step before [`Index::has_candidates`].
+    #[inline]
+    pub(crate) fn prefetch_handles(&self, hashes: &[KeyHash]) {
+        hashes.iter().for_each(|hash| self.table.fetch(self.table.address(hash.0).page));
+    }
+
+    /// Prefetches the pages' fragments: the second step.
+    #[inline]
+    pub(crate) fn prefetch_fragments(&self, hashes: &[KeyHash]) {
+        let handles = hashes.iter().map(|hash| self.table.handle(self.table.address(hash.0).page));
+        handles.for_each(|handle| self.slab.fetch_fragments(handle));
+    }
+
+    /// Whether [`Index::candidates`] has any. Most often it reads a single cache line of the page.
+    #[inline]
+    pub(crate) fn has_candidates(&self, hash: KeyHash) -> bool {
+        let (address, page) = self.page_of(hash);
+        fragment::first_match(page.fragments, fragment::fresh(hash.0, address.depth), 0).is_some()
+    }
+
     /// As [`Index::prefetch`]; then passes the first candidate of each key to `found`.
     #[inline]
     pub(crate) fn prefetch_candidates(&self, hashes: &[KeyHash], mut found: impl FnMut(Pointer)) {

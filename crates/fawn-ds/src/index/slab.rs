@@ -299,6 +299,16 @@ impl IndexSlab {
         }
     }
 
+    /// Prefetches the fragments of the page at `handle`.
+    #[inline]
+    pub(super) fn fetch_fragments(&self, handle: BlockHandle) {
+        if handle != BlockHandle::NONE {
+            let block = self.blocks[handle.block()];
+            let start = handle.slot() * self.slot_units(block.class);
+            prefetch(&self.units(block)[start..start + entries_max(block.class)]);
+        }
+    }
+
     /// The places of the page at `handle`, which must own a slot.
     #[inline]
     pub(super) fn page_mut(&mut self, handle: BlockHandle) -> IndexPageMut<'_> {

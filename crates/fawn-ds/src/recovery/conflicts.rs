@@ -84,7 +84,7 @@ impl Conflicts {
         self.read_candidates(engine);
         for conflict in core::mem::take(&mut self.list) {
             // A newer one may have been deferred since.
-            if deferred.replace(engine, conflict.to_deferred()) {
+            if deferred.replace(engine, (conflict.range, conflict.name), || conflict.to_deferred()) {
                 continue;
             }
             match self.settle(engine, &conflict) {

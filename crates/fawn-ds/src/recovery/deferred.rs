@@ -3,15 +3,15 @@
 //! Only a read of that version shows whether it is the key's own, and there may be millions of them. The opening leaves these
 //! reads to the engine, which makes them while it serves. Lookups find a deferred record meanwhile, so it must be newer than
 //! what the index has of its key.
+use super::place_table::{PLACE_BYTES, PlaceTable};
 use crate::engine::Engine;
 use crate::options::Options;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, Written};
 use fawn_flash::{Device, prefetch};
 use fawn_types::{KeyHash, Version};
-use hashbrown::HashTable;
 
-/// Maximum memory of a deferred record: the table has a place and a control byte per slot, and is at least 7/16 full.
-pub(crate) const DEFERRED_BYTES: usize = size_of::<DeferredRecord>() + (size_of::<u32>() + 1) * 16 / 7;
+/// Maximum memory of a deferred record.
+pub(crate) const DEFERRED_BYTES: usize = size_of::<DeferredRecord>() + PLACE_BYTES;
 
 /// Part of the memory budget that the filter of survivors takes.
 const FILTER_SHARE: usize = 64;
@@ -24,7 +24,7 @@ const FILTER_WORDS_MAX: usize = 1 << 24;
 pub(super) struct DeferredRecords {
     records: Vec<DeferredRecord>,
     /// Their places, by key.
-    table: HashTable<u32>,
+    table: PlaceTable,
     keys_max: usize,
     /// Lowest sequence number of their segments.
     since: u64,
@@ -47,7 +47,7 @@ impl DeferredRecords {
         let filter_words = options.memory_bytes as usize / FILTER_SHARE / size_of::<u64>();
         let filter_words = filter_words.clamp(FILTER_WORDS_MIN, FILTER_WORDS_MAX);
         let (survivors, survivors_highest) = (Vec::new(), Version::ZERO);
-        let (records, table) = (Vec::new(), HashTable::new());
+        let (records, table) = (Vec::new(), PlaceTable::default());
         Self { records, table, keys_max, since: u64::MAX, survivors, survivors_highest, filter_words }
     }
 
@@ -56,10 +56,10 @@ impl DeferredRecords {
         self.keys_max = self.keys_max.min(options.deferred_keys_max_beside(index_bytes));
     }
 
-    /// Makes room for the keys of so many scanned records. A table that grows reads each record again.
+    /// Makes room for the keys of so many scanned records.
     pub(super) fn expect(&mut self, records: u64) {
         let keys = usize::try_from(records).unwrap_or(usize::MAX).min(self.keys_max);
-        self.table = HashTable::with_capacity(keys);
+        self.table = PlaceTable::with_capacity(keys);
     }
 
     /// All keys are compared by the opening.
@@ -95,24 +95,33 @@ impl DeferredRecords {
     }
 
     fn find(&self, range: usize, name: KeyName) -> Option<usize> {
-        let is_of_key = |&at: &u32| {
+        let is_of_key = |at: u32| {
             let known = &self.records[at as usize];
             known.name == name && known.range() == range
         };
-        self.table.find(name.hash, is_of_key).map(|&at| at as usize)
+        self.table.find(name.hash, is_of_key).map(|at| at as usize)
     }
 
-    /// Prefetches the records of keys. The misses of the table's lookups overlap, for none depends on another.
-    pub(super) fn prefetch(&self, hashes: &[KeyHash]) {
-        for hash in hashes {
-            let first = self.table.find(hash.0, |_| true);
-            first.into_iter().for_each(|&at| prefetch(&self.records[at as usize..][..1]));
-        }
+    /// Prefetches the places of keys.
+    pub(super) fn prefetch_places(&self, hashes: &[KeyHash]) {
+        hashes.iter().for_each(|hash| self.table.prefetch(hash.0));
+    }
+
+    /// Prefetches the records of keys whose places were prefetched before.
+    pub(super) fn prefetch_records(&self, hashes: &[KeyHash]) {
+        let places = hashes.iter().filter_map(|hash| self.table.find(hash.0, |_| true));
+        places.for_each(|at| prefetch(&self.records[at as usize..][..1]));
     }
 
     /// Takes a record of a key that has a deferred one; the newer of the two stays. Returns whether it has.
-    pub(super) fn replace<D: Device>(&mut self, engine: &mut Engine<D>, record: DeferredRecord) -> bool {
-        let Some(at) = self.find(record.range(), record.name) else { return false };
+    pub(super) fn replace<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        (range, name): (usize, KeyName),
+        record: impl FnOnce() -> DeferredRecord,
+    ) -> bool {
+        let Some(at) = self.find(range, name) else { return false };
+        let record = record();
         if replaces(record.written.version, record.rank, &self.records[at]) {
             let old = core::mem::replace(&mut self.records[at], record);
             self.count(engine, record.range(), &record.written);
@@ -131,8 +140,7 @@ impl DeferredRecords {
     }
 
     fn enter(&mut self, at: usize) {
-        let Self { records, table, .. } = self;
-        table.insert_unique(records[at].name.hash, at as u32, |&at| records[at as usize].name.hash);
+        self.table.insert(self.records[at].name.hash, at as u32, self.keys_max);
     }
 
     /// A put is live until its verification says otherwise.
@@ -153,7 +161,7 @@ impl DeferredRecords {
 
     /// Hands the records over to the overlay.
     pub(super) fn hand_over<D: Device>(&mut self, engine: &mut Engine<D>) {
-        self.table = HashTable::new();
+        self.table = PlaceTable::default();
         engine.overlay.defer(core::mem::take(&mut self.records), self.since);
     }
 }

@@ -241,25 +241,45 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Applies the next records of the log.
     pub(super) fn records(&mut self, slot: u32, batch: &DecodedBatch) {
-        for records in batch.records.chunks(PREFETCH_KEYS_MAX) {
-            self.prefetch(records);
+        let chunks = batch.records.chunks(PREFETCH_KEYS_MAX);
+        // The second step reads memory that the first one has prefetched, one chunk earlier.
+        let (mut first_step, mut second_step) = (chunks.clone(), chunks.clone());
+        first_step.by_ref().take(2).for_each(|records| self.prefetch_places(records));
+        second_step.by_ref().take(1).for_each(|records| self.prefetch_pages(records));
+        for records in chunks {
+            first_step.by_ref().take(1).for_each(|records| self.prefetch_places(records));
+            second_step.by_ref().take(1).for_each(|records| self.prefetch_pages(records));
             records.iter().for_each(|record| self.record(slot, record, batch.key_of(record)));
         }
+    }
+
+    /// Prefetches where the index and the deferred records have these keys.
+    fn prefetch_places(&self, records: &[DecodedRecord]) {
+        if let Some((at, hashes)) = self.hashes_of(records) {
+            self.engine.ranges[at].index.prefetch_handles(&hashes);
+            self.deferred.prefetch_places(&hashes);
+        }
+    }
+
+    /// Prefetches the index's fragments and the deferred records of these keys.
+    fn prefetch_pages(&self, records: &[DecodedRecord]) {
+        if let Some((at, hashes)) = self.hashes_of(records) {
+            self.engine.ranges[at].index.prefetch_fragments(&hashes);
+            self.deferred.prefetch_records(&hashes);
+        }
+    }
+
+    /// Hashes of the records that are of the first one's range, and its place.
+    fn hashes_of(&self, records: &[DecodedRecord]) -> Option<(usize, SmallVec<[KeyHash; PREFETCH_KEYS_MAX]>)> {
+        let number = records.first()?.number;
+        let at = *self.numbers.get(&number)?;
+        let of_range = records.iter().filter(|record| record.number == number);
+        Some((at, of_range.map(|record| KeyHash(record.name.hash)).collect()))
     }
 
     /// Applies the next record of the log, on its own.
     pub(super) fn single_record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
         self.record(slot, &self.names().decoded(offset, stored), stored.record.key);
-    }
-
-    /// Prefetches the memory that the next records will access, as far as they are of one range.
-    fn prefetch(&mut self, records: &[DecodedRecord]) {
-        let Some(number) = records.first().map(|first| first.number) else { return };
-        let Some(&at) = self.numbers.get(&number) else { return };
-        let of_range = records.iter().filter(|record| record.number == number);
-        let hashes: SmallVec<[KeyHash; PREFETCH_KEYS_MAX]> = of_range.map(|record| KeyHash(record.name.hash)).collect();
-        self.engine.ranges[at].index.prefetch(&hashes);
-        self.deferred.prefetch(&hashes);
     }
 
     /// Applies the next record of the log.
@@ -413,7 +433,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if version <= self.tentative[at].cleared {
             return;
         }
-        if self.deferred.replace(self.engine, entry.to_deferred(at)) {
+        if self.deferred.replace(self.engine, (at, name), || entry.to_deferred(at)) {
             return;
         }
         let may_be_older = self.deferred.may_have_newer_survivor(name.hash, version);
@@ -520,7 +540,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     fn index_write(&mut self, at: usize, entry: &ScannedEntry) {
         let &ScannedEntry { version, name, .. } = entry;
-        if self.deferred.replace(self.engine, entry.to_deferred(at)) {
+        if self.deferred.replace(self.engine, (at, name), || entry.to_deferred(at)) {
             return;
         }
         // The foreground's own records have ascending versions, over splits and merges too. A survivor or a transferred record
@@ -534,7 +554,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Enters the newest record that its key has so far. Its old version may be confirmed later.
     fn index_newest(&mut self, at: usize, entry: &ScannedEntry) {
-        if self.deferred.has_room() && self.engine.candidates(at, KeyHash(entry.name.hash)).next().is_some() {
+        if self.deferred.has_room() && self.engine.has_candidates(at, KeyHash(entry.name.hash)) {
             return self.deferred.insert(self.engine, entry.to_deferred(at));
         }
         self.index_compared(at, entry, true);
@@ -544,8 +564,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     fn index_compared(&mut self, at: usize, entry: &ScannedEntry, is_newest: bool) {
         let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
         let is_put = kind == RecordKind::Put;
-        let has_candidates = self.engine.candidates(at, KeyHash(name.hash)).next().is_some();
-        if has_candidates {
+        if self.engine.has_candidates(at, KeyHash(name.hash)) {
             let rank = entry.rank();
             self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put, rank, is_newest });
         } else if is_put {

@@ -11,6 +11,7 @@ pub(crate) mod deferred;
 mod index_build;
 pub(crate) mod io;
 pub(crate) mod left_tail;
+mod place_table;
 mod progress;
 mod read;
 mod report;

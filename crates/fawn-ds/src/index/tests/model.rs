@@ -79,6 +79,7 @@ impl IndexModel {
         assert_eq!(self.index.len() as usize, self.pointers.len());
         for &(hash, pointer) in self.pointers.keys() {
             let found = self.index.candidates(KeyHash(hash)).filter(|&found| found == pointer).count();
+            assert!(self.index.has_candidates(KeyHash(hash)));
             assert_eq!(found, 1, "{pointer:?} of hash {hash:#018x}");
         }
         let (mut scanned, mut cursor, mut pages, mut walked) = (Vec::<Pointer>::new(), Some(0), 0, Vec::new());

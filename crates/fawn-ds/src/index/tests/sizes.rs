@@ -18,7 +18,12 @@ fn grow_to(index: &mut Index, hashes: &mut SplitMix64, entries: u32) {
 /// Candidates per lookup of hashes that were never inserted.
 fn false_per_miss(index: &Index, misses: u32, seed: u64) -> f64 {
     let mut absent = SplitMix64::new(!seed);
-    let found: usize = (0..misses).map(|_| index.candidates(KeyHash(absent.next())).count()).sum();
+    let count = |hash| {
+        let found = index.candidates(hash).count();
+        assert_eq!(index.has_candidates(hash), found > 0);
+        found
+    };
+    let found: usize = (0..misses).map(|_| count(KeyHash(absent.next()))).sum();
     found as f64 / f64::from(misses)
 }
 
