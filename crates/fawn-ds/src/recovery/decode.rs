@@ -1,5 +1,5 @@
 //! Decoding of the log's records for the opening: everything that needs only a segment's bytes.
-use super::work_queue::Work;
+use super::work_queue::QueuedWork;
 use crate::format::RangeNumber;
 use crate::format::frame::FrameHeader;
 use crate::format::page_sums::PageSums;
@@ -111,7 +111,7 @@ impl LogDecoder {
     }
 }
 
-impl Work for LogDecoder {
+impl QueuedWork for LogDecoder {
     type Job = DecodeJob;
     type Done = DecodeResult;
 

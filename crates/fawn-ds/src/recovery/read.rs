@@ -134,7 +134,7 @@ fn scan_segment<D: Device>(
     let reads = SequentialRead::new(file, part, SCAN_READS_IN_FLIGHT, IoClass::Recovery);
     let mut reads = reads.counted_by(builder.engine.options.progress.as_ref()).overlaid_by(tail);
     reads = reads.reusing(core::mem::take(&mut builder.buffers));
-    // What was read before an error is applied first.
+    // Parts that were read before an error are applied first.
     let mut read = Ok(());
     let mut is_at_end = false;
     let (report, pages) = loop {

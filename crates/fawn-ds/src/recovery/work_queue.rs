@@ -8,7 +8,7 @@ use std::thread::{Builder, JoinHandle};
 pub(super) const JOBS_MAX: usize = 3;
 
 /// Work that needs nothing of the engine.
-pub(super) trait Work: Send + 'static {
+pub(super) trait QueuedWork: Send + 'static {
     type Job: Send;
     type Done: Send;
 
@@ -17,24 +17,24 @@ pub(super) trait Work: Send + 'static {
 
 /// Jobs in order. Results come in the same order, and each only when it is asked for: the caller's operations on the device
 /// do not depend on the speed of a thread.
-pub(super) struct WorkQueue<W: Work> {
+pub(super) struct WorkQueue<W: QueuedWork> {
     worker: Worker<W>,
     waiting: usize,
 }
 
-enum Worker<W: Work> {
+enum Worker<W: QueuedWork> {
     Caller { work: W, done: VecDeque<W::Done> },
     Thread(WorkThread<W>),
 }
 
-struct WorkThread<W: Work> {
+struct WorkThread<W: QueuedWork> {
     /// Both are `None` once the thread has to end.
     jobs: Option<SyncSender<W::Job>>,
     done: Option<Receiver<W::Done>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<W: Work> WorkQueue<W> {
+impl<W: QueuedWork> WorkQueue<W> {
     /// A queue with a thread, or without one if the work is too short for that or the system has none.
     pub(super) fn new(is_long: bool, work: impl Fn() -> W) -> Self {
         let thread = is_long.then(|| WorkThread::spawn(work())).transpose();
@@ -71,7 +71,7 @@ impl<W: Work> WorkQueue<W> {
     }
 }
 
-impl<W: Work> WorkThread<W> {
+impl<W: QueuedWork> WorkThread<W> {
     fn spawn(mut work: W) -> std::io::Result<Self> {
         let (jobs, received) = sync_channel::<W::Job>(JOBS_MAX);
         let (sender, done) = sync_channel::<W::Done>(JOBS_MAX);
@@ -108,7 +108,7 @@ impl<W: Work> WorkThread<W> {
     }
 }
 
-impl<W: Work> Drop for WorkThread<W> {
+impl<W: QueuedWork> Drop for WorkThread<W> {
     fn drop(&mut self) {
         // Without its channels the thread ends, at the latest after the job that it is at.
         (self.jobs, self.done) = (None, None);
@@ -126,7 +126,7 @@ mod tests {
 
     struct Doubling;
 
-    impl Work for Doubling {
+    impl QueuedWork for Doubling {
         type Job = u32;
         type Done = u32;
 
