@@ -133,7 +133,8 @@ impl Completions {
             return Admission::Answered;
         }
         let is_known = self.sessions.contains_key(&tag.session);
-        if !is_known && self.sessions.len() >= self.limits.sessions_max {
+        let replaced = usize::from(self.replaced_by(tag.session).is_some());
+        if !is_known && self.sessions.len() - replaced >= self.limits.sessions_max {
             return Admission::Overloaded;
         }
         self.acknowledge(tag.session, first_incomplete);
@@ -173,13 +174,18 @@ impl Completions {
         let member = ClientTag { session, seq: 0 }.member();
         let front_end = self.front_ends.get(&member);
         let has_ended = front_end.is_some_and(|known| known.ended.contains(&session));
-        // The record ends the former session of the shard, whose results may be all that uses the memory.
-        let former = front_end.filter(|known| known.session != session);
-        let freed = former.and_then(|former| self.sessions.get(&former.session));
+        // The former session's results may be all that uses the memory.
+        let freed = self.replaced_by(session);
         let (freed_results, freed_bytes) = freed.map_or((0, 0), |freed| (freed.done.len(), freed.memory_bytes()));
         let has_room = self.results - freed_results < results_max && self.bytes - freed_bytes < bytes_max;
         let is_present = self.admitted.get(&member).is_none_or(|admitted| *admitted == session);
         has_room && is_present && !has_ended && self.sessions.get(&session).is_none_or(fits)
+    }
+
+    /// The former session of the shard, which the first record of this one will end.
+    fn replaced_by(&self, session: u64) -> Option<&ClientCompletions> {
+        let front_end = self.front_ends.get(&ClientTag { session, seq: 0 }.member());
+        self.sessions.get(&front_end.filter(|known| known.session != session)?.session)
     }
 
     /// Whether results use all of the memory that they may: the head refuses operations of nearly all sessions.
@@ -189,11 +195,11 @@ impl Completions {
     }
 
     /// The front-ends whose session keeps more than an equal share of the memory, and more than an acknowledgement
-    /// leaves. All sessions within their shares never use all of it.
+    /// leaves. Sessions within their shares never use all of it, if each may keep what an acknowledgement leaves.
     pub fn holders(&self) -> impl Iterator<Item = MemberId> {
         let CompletionLimits { results_max, bytes_max, sessions_max, .. } = self.limits;
-        let results_share = (results_max / sessions_max).max(1);
-        let bytes_share = (bytes_max / sessions_max).max(ACKNOWLEDGEMENT_BYTES);
+        let results_share = ((results_max - 1) / sessions_max).max(1);
+        let bytes_share = ((bytes_max - 1) / sessions_max).max(ACKNOWLEDGEMENT_BYTES);
         let is_holder =
             move |kept: &ClientCompletions| kept.done.len() > results_share || kept.memory_bytes() > bytes_share;
         let holders = self.sessions.iter().filter(move |(_, kept)| is_holder(kept));

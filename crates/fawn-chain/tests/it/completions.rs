@@ -166,7 +166,8 @@ fn front_ends_with_more_than_their_share_are_to_acknowledge() {
 fn a_restarted_front_end_is_admitted_to_the_memory_of_its_former_session() {
     let by_number = CompletionLimits { results_max: 4, ..CompletionLimits::default() };
     let by_bytes = CompletionLimits { bytes_max: 4 * 196, ..CompletionLimits::default() };
-    for limits in [by_number, by_bytes] {
+    let by_sessions = CompletionLimits { sessions_max: 4, ..CompletionLimits::default() };
+    for limits in [by_number, by_bytes, by_sessions] {
         let mut head = Completions::new(limits);
         (1..=4).for_each(|node| head.restore(of_node(node, 1, 1), 1, version(node), &[0; 100]));
         assert_eq!(head.admit(of_node(5, 1, 1), 1), Admission::Overloaded);

@@ -44,16 +44,18 @@ impl<D: Device> Engine<D> {
 
     /// How many more reads that do not end cleaning may leave in flight.
     pub(crate) fn may_leave_reads(&self) -> u32 {
-        READS_LEFT_MAX.saturating_sub(self.reads_left())
+        // A merge may have left more.
+        let of_others = self.idle_reads_left().min(IDLE_READS_LEFT_MAX);
+        READS_LEFT_MAX.saturating_sub(self.cleaner.reads_left() + of_others)
     }
 
     /// How many more reads that do not end the scrub and jobs of the sorted tier may leave in flight.
     pub(crate) fn may_leave_idle_reads(&self) -> u32 {
-        IDLE_READS_LEFT_MAX.saturating_sub(self.reads_left())
+        IDLE_READS_LEFT_MAX.saturating_sub(self.cleaner.reads_left() + self.idle_reads_left())
     }
 
-    fn reads_left(&self) -> u32 {
-        self.cleaner.reads_left() + self.scrubber.reads_left() + self.sorted.reads_left()
+    fn idle_reads_left(&self) -> u32 {
+        self.scrubber.reads_left() + self.sorted.reads_left()
     }
 
     /// Whether a segment is being cleaned, a read of one was left in flight, or a job of the sorted tier is in progress. All of these

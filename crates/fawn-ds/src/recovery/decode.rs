@@ -8,7 +8,8 @@ use crate::format::scan::{ScanInput, ScanReport, Scanner, Visitor};
 use crate::overlay::{IdentPoint, KeyName};
 use fawn_flash::AlignedBuf;
 use fawn_types::{ClientTag, HashSecret, KeyHash, Version};
-use smallvec::SmallVec;
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
 use std::ops::Range;
 
 /// A record of a verified frame, without the bytes that the index does not need.
@@ -97,12 +98,12 @@ pub(super) enum DecodeResult {
 pub(super) struct LogDecoder {
     names: KeyNames,
     /// Only the keys of these numbers tell the range that their records belong to.
-    retired: SmallVec<[RangeNumber; 4]>,
+    retired: HashSet<RangeNumber, FxBuildHasher>,
     segment: Option<(Scanner, PageSums)>,
 }
 
 impl LogDecoder {
-    pub(super) const fn new(names: KeyNames, retired: SmallVec<[RangeNumber; 4]>) -> Self {
+    pub(super) const fn new(names: KeyNames, retired: HashSet<RangeNumber, FxBuildHasher>) -> Self {
         Self { names, retired, segment: None }
     }
 

@@ -53,10 +53,11 @@ impl PlaceTable {
         self.slots.get(self.home_of(tag_of(hash))).into_iter().for_each(|slot| prefetch(core::slice::from_ref(slot)));
     }
 
-    /// Adds a place. The table has slots for at most `keys_max` keys, or for as many as it has.
+    /// Adds a place. The table has slots for at most `keys_max` keys, or for an eighth more than it has.
     pub(super) fn insert(&mut self, hash: u64, place: u32, keys_max: usize) {
         if slots_for(self.len + 1) > self.slots.len() {
-            let slots = (2 * self.slots.len()).min(slots_for(keys_max)).max(slots_for(self.len + 1)).max(SLOTS_MIN);
+            let slots_max = slots_for(keys_max.max(self.len + self.len / 8 + 1));
+            let slots = (2 * self.slots.len()).min(slots_max).max(slots_for(self.len + 1)).max(SLOTS_MIN);
             let old = core::mem::replace(&mut self.slots, vec![0; slots]);
             old.into_iter().filter(|&slot| slot != 0).for_each(|slot| self.fill(slot));
         }
@@ -83,6 +84,19 @@ impl PlaceTable {
 mod tests {
     use super::*;
     use fawn_types::random::SplitMix64;
+
+    /// Records that cannot be compared are deferred beyond the bound: an insertion must not fill the whole table again.
+    #[test]
+    fn a_table_beyond_its_bound_grows_by_an_eighth() {
+        let (mut random, mut table, mut sizes) = (SplitMix64::new(7), PlaceTable::default(), Vec::new());
+        for place in 0..50_000 {
+            table.insert(random.next(), place, 0);
+            sizes.push(table.slots.len());
+        }
+        sizes.dedup();
+        assert!(sizes.len() < 80, "{} sizes", sizes.len());
+        assert!(table.slots.len() <= slots_for(50_000 * 9 / 8 + 1));
+    }
 
     #[test]
     fn all_places_are_found_while_the_table_grows_up_to_its_bound() {

@@ -1,11 +1,13 @@
 //! Whole-keyspace requests: a part to each shard of the node, this one included, or to each chain, and one folded
 //! reply.
 use super::{ShardContext, ShardState};
+use crate::forward::ClusterOps;
 use crate::gateway::{Flow, Session, Stall};
 use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};
 use crate::request::{Destination, OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, SessionId};
+use fawn_chain::Header;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, RangeId, Reply, TimeMs};
+use fawn_types::{KeyHash, Reply, TimeMs};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, Message};
 use fawn_wire::{KeyspaceCommand, ReplyFormat, encode_done};
 
@@ -97,9 +99,13 @@ pub(crate) fn flush_all<D: Device>(state: &mut ShardState<D>) {
 }
 
 /// Acknowledges the replies of the range that this shard has, as its head wants, unless an update on its way does so. If
-/// either fails, the head asks again.
-pub(crate) fn acknowledge<D: Device>(state: &mut ShardState<D>, range: RangeId) {
-    if state.forward.cluster.as_ref().is_some_and(|cluster| cluster.may_acknowledge(range)) {
+/// either fails, the head asks again. One that is the head no more is ignored, once this shard knows.
+pub(crate) fn acknowledge<D: Device>(state: &mut ShardState<D>, Header { from, range, epoch, .. }: Header) {
+    let is_present = |cluster: &ClusterOps| {
+        let entry = cluster.map().range(range);
+        entry.is_some_and(|entry| epoch > entry.epoch || epoch == entry.epoch && entry.head() == Some(from))
+    };
+    if state.forward.cluster.as_ref().is_some_and(|cluster| is_present(cluster) && cluster.may_acknowledge(range)) {
         let keyspace_op = KeyspaceOp::new(SessionId::NONE, 0, KeyspaceOpKind::Acknowledge);
         begin(state, keyspace_op, &[Destination::Chain(range)], &KeyspaceRequest::SetAll(KeyValuePairs::EMPTY));
     }

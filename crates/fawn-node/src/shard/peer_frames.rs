@@ -123,7 +123,7 @@ impl<D: Device> Shard<D> {
             Body::Request { op, tag, first_incomplete, payload } => {
                 return self.host().handle_request(frame.header, (*op, *tag, *first_incomplete), payload);
             }
-            Body::AcknowledgementWanted => return acknowledge(&mut self.state, frame.header.range),
+            Body::AcknowledgementWanted => return acknowledge(&mut self.state, frame.header),
             Body::Entry(entry) | Body::PromisedAbove(entry) | Body::Align { entry, .. }
                 if entry.range != frame.header.range =>
             {

@@ -124,9 +124,13 @@ impl Checkpoints {
     /// This commit drops all checkpoints, which have these files: the log that an opening scans is `log_bytes` long.
     pub(crate) fn retire_all_with(&mut self, names: Vec<String>, listed: CommitNumber, log_bytes: u64) {
         self.retired.extend(names.into_iter().map(|name| (name, listed)));
-        // One in progress is the last one again if it is given up.
-        let last = self.writer.as_mut().map_or(&mut self.last, |writer| &mut writer.last);
-        *last = LastCheckpoint::of_none(log_bytes);
+        match &mut self.writer {
+            // The state before is that of the last one again, if this one is given up.
+            Some(writer) if !matches!(writer.step, CheckpointStep::Listing(_)) => {
+                writer.last = LastCheckpoint::of_none(log_bytes);
+            }
+            _ => self.last = LastCheckpoint::of_none(log_bytes),
+        }
     }
 
     /// Whether an image is being copied, or is given up but has writes in flight.

@@ -210,9 +210,9 @@ impl<D: Device> Engine<D> {
         let (pointer, len_bytes) = self.append_survivor(at, number, copy, RecordKind::Put)?;
         let end = self.survivors_end();
         let copy = ReplacedRecord { pointer, len_bytes };
-        // A replacement is committed later, unless it is committed already and waits for its verification.
+        // A replacement is committed later, unless it is committed already and waits for its verification, or is copied to the store.
         let entry = self.overlay.find(at, name.hash, || name.ident);
-        let is_replaced = entry.is_some_and(|entry| entry.committed.is_some());
+        let is_replaced = self.ranges[at].copy.is_some() || entry.is_some_and(|entry| entry.committed.is_some());
         let replaced_from = if is_replaced { version } else { self.ranges[at].progress.committed };
         let (slot, _) = self.segments.slot_and_offset(pointer);
         // Until the index entry moves, newer records may have to hide the copy.
