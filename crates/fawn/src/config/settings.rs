@@ -183,6 +183,27 @@ impl Settings {
         }
     }
 
+    /// Checks that a disk with so much free space takes a new store in `dir`: its segments are as large for good.
+    pub(crate) fn check_disk(&self, free_bytes: u64) -> Result<(), Failure> {
+        let (shards, free) = (self.shards_if_new(), Size(free_bytes >> 10 << 10));
+        let least = |segment: Size| Size(SEGMENTS_MIN * segment.0 * u64::from(shards));
+        if free >= least(self.segment) {
+            return Ok(());
+        }
+        let smaller = segment_for(Some(free), Some(ShardCount::Number(shards)));
+        let remedy = match smaller < self.segment && least(smaller) <= free {
+            true => format!("free space, or choose smaller segments, such as --segment {smaller}"),
+            false => "free space, or choose a directory on another disk".to_owned(),
+        };
+        let (dir, segment, least) = (self.dir.display(), self.segment, least(self.segment));
+        let message = format!(
+            "{dir}: its disk has {free} left, and a new store needs at least {SEGMENTS_MIN} segments of {segment}, \
+             {least}{}; {remedy}",
+            of_each(shards)
+        );
+        Err(Failure::new(Exit::Data, message))
+    }
+
     /// The number of shards if one is given, else 1.
     pub(crate) fn shards_given(&self) -> u16 {
         match self.shards {
@@ -191,8 +212,13 @@ impl Settings {
         }
     }
 
+    /// The number of shards of a new directory.
+    pub(crate) fn shards_if_new(&self) -> u16 {
+        if self.shards == Some(ShardCount::Auto) { self.shards_auto() } else { self.shards_given() }
+    }
+
     /// The number of shards for `auto`: one per core while each gets its minimum memory.
-    pub(crate) fn shards_auto(&self) -> u16 {
+    fn shards_auto(&self) -> u16 {
         let by_memory = u16::try_from(self.memory.0 / MEMORY_BYTES_MIN).unwrap_or(u16::MAX);
         cores().min(by_memory).max(1)
     }
@@ -342,6 +368,27 @@ mod tests {
         }
         let allowed = file::parse("f", "resp = '0.0.0.0:6380'\nallow-public = true").expect("valid");
         assert!(Settings::resolve(SettingFlags::default(), allowed).is_ok());
+    }
+
+    #[test]
+    fn a_disk_takes_a_store_if_it_has_space_for_its_fewest_segments() {
+        let settings = |text| resolve(file::parse("f", text).expect("valid"));
+        for (text, free_bytes) in
+            [("", 512 << 20), ("segment = '1M'", 8 << 20), ("segment = '1M'\nshards = 2", 16 << 20)]
+        {
+            assert!(settings(text).check_disk(free_bytes).is_ok(), "{text}");
+            assert!(settings(text).check_disk(free_bytes - 1).is_err(), "{text}");
+        }
+        for (text, free_bytes, expected) in [
+            ("", (12 << 20) + 5, "12M left, and a new store needs at least 8 segments of 64M, 512M; free space, or"),
+            ("", 12 << 20, "--segment 512K"),
+            ("", 600 << 10, "--segment 64K"),
+            ("", 500 << 10, "another disk"),
+            ("shards = 2", 40 << 20, "1G for 2 shards; free space, or choose smaller segments, such as --segment 1M"),
+        ] {
+            let error = settings(text).check_disk(free_bytes).expect_err(text).to_string();
+            assert!(error.starts_with("fawn-data: ") && error.contains(expected), "{text}: {error}");
+        }
     }
 
     #[test]

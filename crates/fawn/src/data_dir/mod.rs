@@ -47,10 +47,7 @@ impl Layout {
     /// Everything that can be checked without opening the stores has been checked.
     pub(crate) fn settle(settings: &Settings, secret: HashSecret) -> Result<Self, Failure> {
         let dir = &settings.dir;
-        let asked = settings.shards.map(|shards| match shards {
-            ShardCount::Number(shards) => shards,
-            ShardCount::Auto => settings.shards_auto(),
-        });
+        let asked = settings.shards.map(|_| settings.shards_if_new());
         refuse_shard_alone(dir)?;
         if !is_taken(dir) {
             // Before the lock, which is a file.
@@ -212,6 +209,22 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
 /// Whether a `fawn serve` keeps its data there.
 pub(crate) fn is_taken(dir: &Path) -> bool {
     dir.join(manifest::FILE_NAME).exists() || dir.join(file::NAME).exists()
+}
+
+/// Whether nothing of a store is there, not even of one that lost its manifest.
+pub(crate) fn is_new(dir: &Path) -> bool {
+    let is_of_store = |name: &OsString| is_of_shard(name) || name.to_str().is_some_and(segment::is_file_name);
+    !is_taken(dir) && !names(dir).is_ok_and(|names| names.iter().any(is_of_store))
+}
+
+/// Free space of the disk where `dir` is, or would be made; `None`: unknown.
+pub(crate) fn free_bytes(dir: &Path) -> Option<u64> {
+    let existing = |place: &Path| {
+        let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
+        rustix::fs::statvfs(place).ok()
+    };
+    let space = dir.ancestors().find_map(existing)?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
 /// Whether it is the name of a shard's directory.

@@ -2,7 +2,7 @@
 use super::cluster;
 use super::store::{self, StoreDevice};
 use crate::config::Settings;
-use crate::data_dir::Layout;
+use crate::data_dir::{self, Layout};
 use crate::failure::Failure;
 use fawn_ds::internals::OpenProgress;
 use fawn_node::{Placement, ServerInfo, ShardGroup};
@@ -35,6 +35,15 @@ pub(crate) struct GroupConfig {
 }
 
 impl Service {
+    /// Refuses a new directory on a disk without the space for it, before anything is made.
+    pub(super) fn check_disk(self, settings: &Settings) -> Result<(), Failure> {
+        match (self, data_dir::free_bytes(&settings.dir)) {
+            (Self::Standalone, Some(free_bytes)) if data_dir::is_new(&settings.dir) => settings.check_disk(free_bytes),
+            // The size of a demo's segments cannot be chosen: once there is space, the next start goes on with its stores.
+            _ => Ok(()),
+        }
+    }
+
     /// The directory's division into shards; a new directory is divided as `settings` ask.
     pub(super) fn layout(self, settings: &Settings) -> Result<Layout, Failure> {
         match self {

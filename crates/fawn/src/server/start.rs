@@ -107,6 +107,7 @@ impl StartingServer {
 /// Binds the addresses, and begins to open the stores, each in its thread.
 pub(super) fn start(service: Service, settings: &Settings) -> Result<StartingServer, Failure> {
     let (bound, listen_addrs) = bind(settings)?;
+    service.check_disk(settings)?;
     store::create_dir(&settings.dir)?;
     let layout = service.layout(settings)?;
     let shards = layout.shards();

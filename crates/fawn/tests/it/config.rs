@@ -84,3 +84,16 @@ fn the_manual_lists_commands_and_exit_codes() {
         assert!(manual.contains(word), "{word} in {manual}");
     }
 }
+
+/// No file system has space for this store: it is refused before anything is made, so that a start with smaller segments
+/// is a first start.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_too_small_for_a_store_is_refused_before_one_is_made() {
+    let (code, _, error) =
+        run(&["serve", "--dir", "/proc/fawn-data", "--resp", "off", "--memcached", "off", "--admin", "off"]);
+    let is_told = error.contains("/proc/fawn-data")
+        && error.contains("at least 8 segments of 64M, 512M")
+        && error.contains("free space");
+    assert!(code == 3 && is_told, "{code} {error}");
+}
