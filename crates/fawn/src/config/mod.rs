@@ -11,6 +11,6 @@ mod units;
 
 pub(crate) use flags::{SettingFlags, SettingSources};
 pub(crate) use memory::default_budget;
-pub(crate) use settings::{DeviceChoice, DurabilityMode, LayoutChoice, LogFormat, Settings, refuse};
+pub(crate) use settings::{DeviceChoice, DurabilityMode, LayoutChoice, LogFormat, SegmentOrigin, Settings, refuse};
 pub(crate) use shards::ShardCount;
 pub(crate) use units::{Endpoint, Ratio, Size, TimeSpan};

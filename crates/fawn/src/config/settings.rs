@@ -63,6 +63,17 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// Where the size of the segments comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SegmentOrigin {
+    /// Nothing: the default.
+    Default,
+    /// The settings.
+    Given,
+    /// An existing store, whose segments keep their size.
+    Store,
+}
+
 /// The settings of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -79,7 +90,9 @@ pub(crate) struct Settings {
     pub(crate) layout: LayoutChoice,
     pub(crate) scrub_period: TimeSpan,
     pub(crate) segment: Size,
+    pub(crate) segment_origin: SegmentOrigin,
     pub(crate) value_max: Size,
+    is_value_max_given: bool,
     pub(crate) device: DeviceChoice,
     pub(crate) max_connections: u32,
     pub(crate) stall_timeout: TimeSpan,
@@ -101,8 +114,9 @@ impl Settings {
         let local = |port| Endpoint::At(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let seconds = |count| TimeSpan(Duration::from_secs(count));
         let (capacity, shards) = (given.capacity.or(file.capacity), given.shards.or(file.shards));
-        let segment = given.segment.or(file.segment).unwrap_or_else(|| segment_for(capacity, shards));
-        let value_bytes_max = (limits::VALUE_BYTES_MAX as u64).min(segment.0 / limits::RECORD_SEGMENT_SHARE as u64);
+        let (segment, value_max) = (given.segment.or(file.segment), given.value_max.or(file.value_max));
+        let segment_origin = if segment.is_some() { SegmentOrigin::Given } else { SegmentOrigin::Default };
+        let segment = segment.unwrap_or_else(|| segment_for(capacity, shards));
         Self {
             dir: given.dir.or(file.dir).unwrap_or_else(|| PathBuf::from("fawn-data")),
             resp: given.resp.or(file.resp).unwrap_or_else(|| local(6380)),
@@ -119,7 +133,9 @@ impl Settings {
             layout: given.layout.or(file.layout).unwrap_or(LayoutChoice::Log),
             scrub_period: given.scrub_period.or(file.scrub_period).unwrap_or_else(|| seconds(30 * 24 * 3600)),
             segment,
-            value_max: given.value_max.or(file.value_max).unwrap_or(Size(value_bytes_max)),
+            segment_origin,
+            value_max: value_max.unwrap_or_else(|| value_max_for(segment)),
+            is_value_max_given: value_max.is_some(),
             device: given.device.or(file.device).unwrap_or(DeviceChoice::Auto),
             max_connections: given.max_connections.or(file.max_connections).unwrap_or(16_384),
             stall_timeout: given.stall_timeout.or(file.stall_timeout).unwrap_or_else(|| seconds(60)),
@@ -145,14 +161,7 @@ impl Settings {
         if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
             return refuse(format!("segment = {}: expected a power of two from 64K to 1G", self.segment));
         }
-        let value_bytes_max = segment_bytes / limits::RECORD_SEGMENT_SHARE as u64;
-        if self.value_max.0 == 0 || self.value_max.0 >= 1 << 24 || self.value_max.0 > value_bytes_max {
-            return refuse(format!(
-                "value-max = {}: expected 1 byte to a quarter of a segment ({}) and below 16M",
-                self.value_max,
-                Size(value_bytes_max)
-            ));
-        }
+        self.check_value_max()?;
         let ratio = self.space_amplification_max;
         if !(105..=10_000).contains(&ratio.percent) {
             return refuse(format!("space-amplification-max = {ratio}: expected 1.05 to 100"));
@@ -166,6 +175,26 @@ impl Settings {
         Ok(())
     }
 
+    fn check_value_max(&self) -> Result<(), Failure> {
+        let bytes_max = self.segment.0 / limits::RECORD_SEGMENT_SHARE as u64;
+        if self.value_max.0 == 0 || self.value_max.0 >= 1 << 24 || self.value_max.0 > bytes_max {
+            return refuse(format!(
+                "value-max = {}: expected 1 byte to a quarter of a segment ({}) and below 16M",
+                self.value_max,
+                Size(bytes_max)
+            ));
+        }
+        Ok(())
+    }
+
+    /// The settings for an existing store with segments of this size, which bounds its values too.
+    pub(crate) fn with_segment(&self, segment: Size) -> Result<Self, Failure> {
+        let value_max = if self.is_value_max_given { self.value_max } else { value_max_for(segment) };
+        let settings = Self { segment, segment_origin: SegmentOrigin::Store, value_max, ..self.clone() };
+        settings.check_value_max()?;
+        Ok(settings)
+    }
+
     /// Checks that memory and capacity suffice for this many shards.
     pub(crate) fn check_shards(&self, shards: u16) -> Result<(), Failure> {
         let least = Size(MEMORY_BYTES_MIN * u64::from(shards));
@@ -175,10 +204,14 @@ impl Settings {
         }
         let least = Size(SEGMENTS_MIN * self.segment.0 * u64::from(shards));
         match self.capacity {
-            Some(capacity) if capacity < least => refuse(format!(
-                "capacity = {capacity}: expected at least {SEGMENTS_MIN} segments, {least}{}, or a smaller segment",
-                of_each(shards)
-            )),
+            Some(capacity) if capacity < least => {
+                let can_be_smaller = self.segment_origin != SegmentOrigin::Store && self.segment.0 > SEGMENT_BYTES_MIN;
+                let otherwise = if can_be_smaller { ", or a smaller segment" } else { "" };
+                refuse(format!(
+                    "capacity = {capacity}: expected at least {SEGMENTS_MIN} segments, {least}{}{otherwise}",
+                    of_each(shards)
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -265,6 +298,11 @@ impl Settings {
 /// A refusal of a setting.
 pub(crate) fn refuse<T>(message: impl ToString) -> Result<T, Failure> {
     Err(Failure::new(Exit::Usage, message))
+}
+
+/// The maximum length of a value if none is given.
+fn value_max_for(segment: Size) -> Size {
+    Size((limits::VALUE_BYTES_MAX as u64).min(segment.0 / limits::RECORD_SEGMENT_SHARE as u64))
 }
 
 /// The size of a segment if none is given: a small store still needs several, and a large one not too many.
@@ -358,6 +396,7 @@ mod tests {
             ("segment = '3M'", "power of two"),
             ("segment = '1M'\nvalue-max = '512K'", "a quarter of a segment (256K)"),
             ("capacity = '100M'\nsegment = '64M'", "at least 8 segments, 512M, or a smaller segment"),
+            ("capacity = '1K'", "at least 8 segments, 512K"),
             ("capacity = '15M'\nsegment = '1M'\nshards = 2", "16M for 2 shards"),
             ("space-amplification-max = '1.04'", "1.05 to 100"),
             ("space-amplification-max = '101'", "1.05 to 100"),
@@ -366,6 +405,7 @@ mod tests {
         ] {
             assert!(refused(text).contains(expected), "{text}: {}", refused(text));
         }
+        assert!(!refused("capacity = '1K'").contains("smaller"), "there is no smaller segment");
         let allowed = file::parse("f", "resp = '0.0.0.0:6380'\nallow-public = true").expect("valid");
         assert!(Settings::resolve(SettingFlags::default(), allowed).is_ok());
     }

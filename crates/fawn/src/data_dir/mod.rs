@@ -9,7 +9,7 @@ mod stores;
 
 pub(crate) use new_dir::{NewDir, create_private, with_suffix};
 
-use crate::config::{Settings, ShardCount};
+use crate::config::{Settings, ShardCount, Size};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::{manifest, segment, tail};
 use fawn_flash::DirLock;
@@ -145,6 +145,12 @@ impl Layout {
         let count = self.shards();
         let dir = move |shard| if count == 1 { self.dir.clone() } else { store_dir(&self.dir, shard) };
         (0..count).filter_map(move |shard| Some((Placement::new(ShardId(shard), count)?, dir(shard))))
+    }
+
+    /// The size of the segments of the stores that exist; `None`: there are none, or opening one reports its fault.
+    pub(crate) fn segment(&self) -> Option<Size> {
+        let made = self.shard_dirs().find_map(|(_, dir)| stores::identity(&dir))?;
+        Some(Size(u64::from(made.segment_bytes)))
     }
 
     /// The common secret, if there are several stores.

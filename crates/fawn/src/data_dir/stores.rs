@@ -2,7 +2,7 @@
 use super::file::LayoutFile;
 use super::{refuse, store_dir};
 use crate::failure::Failure;
-use fawn_ds::internals::format::manifest::{self, ManifestState};
+use fawn_ds::internals::format::manifest::{self, Identity, ManifestState};
 use fawn_node::Placement;
 use fawn_types::ShardId;
 use std::path::Path;
@@ -10,6 +10,12 @@ use std::path::Path;
 /// Checks every store; the error describes the first that contradicts the layout.
 pub(super) fn look(dir: &Path, file: &LayoutFile) -> Result<(), Failure> {
     (0..file.shards).try_for_each(|shard| look_at(dir, file, shard))
+}
+
+/// What a store was made with; `None`: it cannot be read.
+pub(super) fn identity(store: &Path) -> Option<Identity> {
+    let bytes = std::fs::read(store.join(manifest::FILE_NAME)).ok()?;
+    manifest::decode_all(&bytes).ok()?.state.identity
 }
 
 fn look_at(dir: &Path, file: &LayoutFile, shard: u16) -> Result<(), Failure> {

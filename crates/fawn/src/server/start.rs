@@ -12,8 +12,8 @@ use super::process_state::ProcessState;
 use super::service::{GroupConfig, Service};
 use super::shard::died;
 use super::{ListenAddrs, RunningServer, ShardHandles, descriptors, mailbox, store};
-use crate::config::Settings;
-use crate::data_dir::Layout;
+use crate::config::{SegmentOrigin, Settings};
+use crate::data_dir::{self, Layout};
 use crate::failure::{Exit, Failure};
 use fawn_flash::clock;
 use fawn_wire::Protocol;
@@ -110,6 +110,7 @@ pub(super) fn start(service: Service, settings: &Settings) -> Result<StartingSer
     service.check_disk(settings)?;
     store::create_dir(&settings.dir)?;
     let layout = service.layout(settings)?;
+    let settings = &of_existing(settings, &layout)?;
     let shards = layout.shards();
     settings.check_shards(shards)?;
     let (ending, ended) = mpsc::channel(1);
@@ -127,6 +128,20 @@ pub(super) fn start(service: Service, settings: &Settings) -> Result<StartingSer
         bound,
         openings,
     })
+}
+
+/// The settings with the size of segments that existing stores have.
+fn of_existing(settings: &Settings, layout: &Layout) -> Result<Settings, Failure> {
+    let Some(made) = layout.segment() else { return Ok(settings.clone()) };
+    if settings.segment_origin == SegmentOrigin::Given && settings.segment != made {
+        let words = format_args!(
+            "was made for segments of {made}, and segment = {} is asked for; start it without that setting, or choose a \
+             new directory and load the data into it",
+            settings.segment
+        );
+        return data_dir::refuse(&settings.dir, words);
+    }
+    settings.with_segment(made)
 }
 
 /// Binds the addresses; no client can connect yet.

@@ -97,6 +97,30 @@ fn settings_that_do_not_fit_are_refused() {
     assert!(code == 2 && error.contains("at least 48M for 3 shards"), "{code} {error}");
 }
 
+#[test]
+fn the_size_of_segments_is_for_life_and_bounds_values_and_capacity() {
+    let dir = tempfile::tempdir().expect("a directory");
+    stop(start(dir.path(), &[]));
+    let (code, error) = refused(dir.path(), &["--segment", "1M"]);
+    let is_told = error.contains("was made for segments of 64K") && error.contains("new directory");
+    assert!(code == 3 && is_told, "{code} {error}");
+    let (code, error) = refused(dir.path(), &["--value-max", "100K"]);
+    assert!(code == 2 && error.contains("value-max = 100K"), "{code} {error}");
+    for again in [&FLAGS[..], &[]] {
+        let server = Server::start_in(dir.path(), again);
+        let reply = b"*2\r\n$15\r\nvalue-bytes-max\r\n$5\r\n16384\r\n";
+        exchange(&mut connect(server.resp), b"CONFIG GET value-bytes-max\r\n", reply);
+        stop(server);
+    }
+    for shards in ["1", "2"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        stop(Server::start_in(dir.path(), &["--segment", "1M", "--shards", shards]));
+        let (code, error) = refused(dir.path(), &["--capacity", "4M"]);
+        assert!(code == 2 && error.contains("capacity = 4M: expected at least 8 segments"), "{code} {error}");
+        assert!(!error.contains("smaller segment"), "its segments keep their size: {error}");
+    }
+}
+
 /// A fault of a directory: how to cause it, how to undo it, and the expected refusal.
 struct Wrong {
     doing: fn(&Path, &Path),
