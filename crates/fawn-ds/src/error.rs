@@ -35,25 +35,25 @@ pub enum EngineError {
         limit_bytes: usize,
     },
     /// The range was never added.
-    #[error("range {range:?} is not in this store; add it first")]
+    #[error("range {} is not in this store; add it first", range.0)]
     UnknownRange {
         /// The unknown range.
         range: RangeId,
     },
     /// The range exists with other boundaries.
-    #[error("range {range:?} exists with other boundaries; split or merge it instead")]
+    #[error("range {} exists with other boundaries; split or merge it instead", range.0)]
     RangeExists {
         /// The range that exists.
         range: RangeId,
     },
     /// The boundary is not within the range, or the one range does not end where the other begins.
-    #[error("range {range:?} cannot be split or merged there: the boundary is not within it, or not its start")]
+    #[error("range {} cannot be split or merged there: the boundary is not within it, or not its start", range.0)]
     NotSplit {
         /// The range.
         range: RangeId,
     },
     /// The store has no chains: the next open commits all appended records, so that none can be rolled back.
-    #[error("the store has no chains: what was appended to range {range:?} cannot be rolled back")]
+    #[error("the store has no chains: what was appended to range {} cannot be rolled back", range.0)]
     NotChained {
         /// The range of the rollback.
         range: RangeId,

@@ -1,11 +1,9 @@
 //! Verified copies of data directories, of all shards: what backing up and restoring have in common.
 use super::check::verify;
-use crate::data_dir::{Layout, NewDir, create_private, refuse};
+use crate::data_dir::{Layout, NewDir, create_private, is_member, refuse};
 use crate::failure::{Exit, Failure};
 use crate::server::{raise_descriptors, random_bytes};
 use fawn_ds::internals::backup::{CopyError, CopyReport, Sharing, copy_dir};
-use fawn_ds::internals::format::manifest;
-use fawn_node::is_cluster_state;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -53,9 +51,7 @@ fn copy_into(layout: &Layout, target: &NewDir, sharing: Sharing) -> Result<CopyR
 
 /// Refuses the store of a cluster's member: restored, it would be older than what the others know of it.
 fn refuse_member(dir: &Path) -> Result<(), Failure> {
-    // Copying reports a manifest that is missing or damaged.
-    let bytes = std::fs::read(dir.join(manifest::FILE_NAME)).unwrap_or_default();
-    if manifest::decode_all(&bytes).is_ok_and(|decoded| is_cluster_state(&decoded.state)) {
+    if is_member(dir) {
         let words =
             "is the store of a cluster's member: the others have its data. A copy of this member alone: `fawn dump`";
         return refuse(dir, words);

@@ -8,6 +8,7 @@ mod new_dir;
 mod stores;
 
 pub(crate) use new_dir::{NewDir, create_private, with_suffix};
+pub(crate) use stores::is_member;
 
 use crate::config::{Settings, ShardCount, Size};
 use crate::failure::{Exit, Failure};
@@ -49,6 +50,7 @@ impl Layout {
         let dir = &settings.dir;
         let asked = settings.shards.map(|_| settings.shards_if_new());
         refuse_shard_alone(dir)?;
+        refuse_member_alone(dir)?;
         if !is_taken(dir) {
             // Before the lock, which is a file.
             refuse_foreign(dir)?;
@@ -190,6 +192,16 @@ fn refuse_shard_alone(dir: &Path) -> Result<(), Failure> {
         return refuse(dir, words);
     }
     Ok(())
+}
+
+/// Refuses the store of a cluster's member: what it serves is agreed with the others.
+fn refuse_member_alone(dir: &Path) -> Result<(), Failure> {
+    if !is_member(dir) {
+        return Ok(());
+    }
+    let whole = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let all = whole.parent().unwrap_or(&whole).display();
+    refuse(dir, format_args!("is the store of a cluster's member; start all of them with `fawn demo --dir {all}`"))
 }
 
 /// Refuses to create a store among other files: a wrong `--dir` is noticed at once, and `rm -r` stays safe.

@@ -3,7 +3,7 @@ use super::file::LayoutFile;
 use super::{refuse, store_dir};
 use crate::failure::Failure;
 use fawn_ds::internals::format::manifest::{self, Identity, ManifestState};
-use fawn_node::Placement;
+use fawn_node::{Placement, is_cluster_state};
 use fawn_types::ShardId;
 use std::path::Path;
 
@@ -14,8 +14,17 @@ pub(super) fn look(dir: &Path, file: &LayoutFile) -> Result<(), Failure> {
 
 /// What a store was made with; `None`: it cannot be read.
 pub(super) fn identity(store: &Path) -> Option<Identity> {
+    state(store)?.identity
+}
+
+/// Whether it is the store of a cluster's member. One whose manifest cannot be read is reported where it is opened.
+pub(crate) fn is_member(store: &Path) -> bool {
+    state(store).is_some_and(|state| is_cluster_state(&state))
+}
+
+fn state(store: &Path) -> Option<ManifestState> {
     let bytes = std::fs::read(store.join(manifest::FILE_NAME)).ok()?;
-    manifest::decode_all(&bytes).ok()?.state.identity
+    Some(manifest::decode_all(&bytes).ok()?.state)
 }
 
 fn look_at(dir: &Path, file: &LayoutFile, shard: u16) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! The demo: every package reads back through both protocols and is loaded once; a kill during the load is
 //! repaired; the printed commands work.
-use crate::harness::{Reaped, Server, connect, eventually, exchange, fawn, http, run};
+use crate::harness::{Reaped, Server, connect, eventually, exchange, fawn, http, run, run_refused};
 use rustix::process::Signal;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -182,6 +182,24 @@ fn stores(data: &Path) -> Vec<String> {
     names.retain(|name| name.starts_with("node-"));
     names.sort();
     names
+}
+
+/// A member that served alone would not know what the others agree on.
+#[test]
+fn the_store_of_a_member_is_not_served_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, _) = catalogue(dir.path(), 10, 20);
+    let mut server = Server::demo_in(dir.path(), &["--catalogue", file.to_str().expect("text")]);
+    server.signal(Signal::INT);
+    assert_eq!(server.wait(), Some(0));
+    let data = dir.path().join("data").canonicalize().expect("a path");
+    let node = data.join("node-1");
+    let before = std::fs::read(node.join("manifest")).expect("a manifest");
+    let off = ["--resp", "off", "--memcached", "off", "--admin", "off"];
+    let (code, error) = run_refused(&[&["serve", "--dir", node.to_str().expect("text")][..], &off].concat());
+    let command = format!("`fawn demo --dir {}`", data.display());
+    assert!(code == 3 && error.contains("is the store of a cluster's member") && error.contains(&command), "{error}");
+    assert!(std::fs::read(node.join("manifest")).expect("a manifest") == before, "it was not opened");
 }
 
 /// The refusal of a start with another number of shards leaves no stores behind.
