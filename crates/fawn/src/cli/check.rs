@@ -199,7 +199,7 @@ pub(super) fn verify(dir: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// Checks all stores, also after a corrupt one.
+/// Checks all stores, also after one that is corrupt or missing.
 fn check_stores(layout: &Layout) -> Result<bool, Failure> {
     print_result(format_args!("{} shards", layout.shards()));
     let mut is_sound = true;
@@ -209,7 +209,14 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
             print_result("note: not made yet; the first start was interrupted, the next goes on with it");
             continue;
         }
-        is_sound &= check_store(&dir)?;
+        match layout.missing(placement.shard()) {
+            Some(words) if !dir.is_dir() || !holds_store(&dir) => {
+                print_result(format_args!("DAMAGE: {}: {words}", dir.display()));
+                is_sound = false;
+            }
+            // Segments without their manifest are reported by the check.
+            _ => is_sound &= check_store(&dir)?,
+        }
     }
     Ok(is_sound)
 }

@@ -91,14 +91,15 @@ impl Layout {
         Ok(Self { dir: dir.clone(), several: Some((file, Some(lock))) })
     }
 
-    /// The existing layout of `dir`, for a check: changes nothing. `None`: one store, or none, in the directory itself.
+    /// The existing layout of `dir`, for a check: changes nothing. Stores may be missing. `None`: one store, or none, in the
+    /// directory itself.
     pub(crate) fn existing(dir: &Path) -> Result<Option<Self>, Failure> {
         let FoundLayout::Several(_) = find(dir)? else { return Ok(None) };
         let lock = lock(dir)?;
         let FoundLayout::Several(file) = find(dir)? else {
             return refuse(dir, "changes while it is looked at; try again");
         };
-        stores::look(dir, &file)?;
+        stores::look_at_present(dir, &file)?;
         Ok(Some(Self { dir: dir.to_owned(), several: Some((file, Some(lock))) }))
     }
 
@@ -135,6 +136,12 @@ impl Layout {
         // Not written yet: under `making` a start would create an empty store in place of each that is not copied.
         let file = LayoutFile { is_made: false, ..*file };
         Ok(Self { dir: dir.to_owned(), several: Some((file, Some(lock))) })
+    }
+
+    /// Describes the loss if the store of this shard is missing. An unfinished layout has none to lose.
+    pub(crate) fn missing(&self, shard: ShardId) -> Option<String> {
+        let (file, _) = self.several.as_ref()?;
+        stores::missing(&self.dir, file, shard.0)
     }
 
     /// Number of shards.

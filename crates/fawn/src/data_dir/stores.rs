@@ -9,7 +9,10 @@ use std::path::Path;
 
 /// Checks every store; the error describes the first that contradicts the layout.
 pub(super) fn look(dir: &Path, file: &LayoutFile) -> Result<(), Failure> {
-    (0..file.shards).try_for_each(|shard| look_at(dir, file, shard))
+    (0..file.shards).try_for_each(|shard| match missing(dir, file, shard) {
+        Some(words) => refuse(&store_dir(dir, shard), words),
+        None => look_at(dir, file, shard),
+    })
 }
 
 /// What a store was made with; `None`: it cannot be read.
@@ -27,25 +30,34 @@ fn state(store: &Path) -> Option<ManifestState> {
     Some(manifest::decode_all(&bytes).ok()?.state)
 }
 
+/// As [`look`], leaving out stores that are missing.
+pub(super) fn look_at_present(dir: &Path, file: &LayoutFile) -> Result<(), Failure> {
+    (0..file.shards).try_for_each(|shard| look_at(dir, file, shard))
+}
+
+/// Describes the loss if a store is missing that was made.
+pub(super) fn missing(dir: &Path, file: &LayoutFile, shard: u16) -> Option<String> {
+    let store = store_dir(dir, shard);
+    // Before that is recorded, no client was ever served.
+    let is_missing = matches!(store.join(manifest::FILE_NAME).try_exists(), Ok(false));
+    if !file.is_made || !is_missing {
+        return None;
+    }
+    let what = if store.is_dir() { "holds no store" } else { "missing" };
+    Some(format!(
+        "{what}, though shard {shard} of {} was made and may have held data; is a file system not mounted? Restore it, \
+         nothing was changed",
+        file.shards
+    ))
+}
+
 fn look_at(dir: &Path, file: &LayoutFile, shard: u16) -> Result<(), Failure> {
     let store = store_dir(dir, shard);
     let path = store.join(manifest::FILE_NAME);
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(super::named(&path)(error)),
-        // No client was ever served: the store was not created yet, or a crash came before that was recorded.
-        Err(_) if !file.is_made => return Ok(()),
-        Err(_) => {
-            let what = if store.is_dir() { "holds no store" } else { "missing" };
-            return refuse(
-                &store,
-                format_args!(
-                    "{what}, though shard {shard} of {} was made and may have held data; is a file system not mounted? \
-                     Restore it, nothing was changed",
-                    file.shards
-                ),
-            );
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(super::named(&path)(error)),
     };
     // Opening or checking the store reports a corrupt manifest.
     let Ok(decoded) = manifest::decode_all(&bytes) else { return Ok(()) };

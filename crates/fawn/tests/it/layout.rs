@@ -234,7 +234,8 @@ fn what_is_not_as_it_was_made_is_refused_and_left_alone() {
         let (code, error) = refused(dir.path(), &["--shards", "3"]);
         assert!(code == 3 && error.contains(expected), "{expected}: {code} {error}");
         let (code, out, error) = run(&["check", data.to_str().expect("text")]);
-        assert!(code == 3 && error.contains(expected), "{expected}: {code} {out} {error}");
+        let is_told = error.contains(expected) || out.contains(expected);
+        assert!(code == 3 && is_told, "{expected}: {code} {out} {error}");
         undoing(&data, aside.path());
     }
     assert_filled(&start(dir.path(), &[]));
@@ -316,6 +317,28 @@ fn check_looks_at_every_shard() {
     assert!(code == 3 && is_told && error.contains("corrupt, as listed"), "{code} {out} {error}");
     let (code, error) = refused(dir.path(), &[]);
     assert!(code == 3 && error.contains("shard-1") && error.contains("manifest"), "{code} {error}");
+}
+
+#[test]
+fn a_lost_shard_keeps_neither_check_nor_repair_from_the_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = start(dir.path(), &["--shards", "2"]);
+    fill(&server);
+    stop(server);
+    let data = dir.path().join("data");
+    let (text, lost) = (data.to_str().expect("text"), data.join("shard-0"));
+    let steps: [(fn(&Path), _); 3] = [
+        (|lost| fs::remove_file(lost.join("manifest")).expect("removed"), "DAMAGE: manifest at byte 0"),
+        (|lost| fs::remove_dir_all(lost).expect("removed"), "missing, though shard 0 of 2 was made"),
+        (|lost| fs::create_dir(lost).expect("made"), "holds no store, though shard 0 of 2 was made"),
+    ];
+    for (lose, expected) in steps {
+        lose(&lost);
+        let (code, out, error) = run(&["check", text]);
+        let is_told = out.contains("DAMAGE: ") && out.contains(expected) && error.contains("`fawn check --repair`");
+        assert!(code == 3 && is_told, "{expected}: {code} {out} {error}");
+        assert!(out.contains("shard 1:\n1 segment"), "the other is checked all the same: {out}");
+    }
 }
 
 #[test]
