@@ -4,6 +4,7 @@ use crate::data_dir::{Layout, NewDir, create_private, is_member, refuse};
 use crate::failure::{Exit, Failure};
 use crate::server::{raise_descriptors, random_bytes};
 use fawn_ds::internals::backup::{CopyError, CopyReport, Sharing, copy_dir};
+use fawn_flash::DeviceError;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -85,8 +86,29 @@ fn copy_store(from: &Path, to: &Path, sharing: Sharing) -> Result<CopyReport, Fa
     };
     let copied = copy_dir(from, to, sharing, u64::from_le_bytes(random_bytes()?), &mut progress);
     bar.finish_and_clear();
-    copied.map_err(|error| match error {
+    copied.map_err(|error| copy_failure(from, &error))
+}
+
+fn copy_failure(from: &Path, error: &CopyError) -> Failure {
+    match error {
+        // The keys are not in the copy's way.
+        CopyError::Device(DeviceError::Full { dir }) => Failure::new(
+            Exit::Failed,
+            format!("no space left on the device of {dir}; free space there, or choose a directory on another disk"),
+        ),
         CopyError::Device(error) => Failure::new(Exit::Failed, error),
         error => Failure::new(Exit::Data, format!("{}: {error}", from.display())),
-    })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_without_space_asks_for_no_deletes() {
+        let error = CopyError::Device(DeviceError::Full { dir: "/new".to_owned() });
+        let words = copy_failure(Path::new("/old"), &error).to_string();
+        assert!(words.contains("/new; free space there") && !words.contains("delete"), "{words}");
+    }
 }

@@ -23,6 +23,7 @@ struct NamedLater {
     file: Arc<File>,
     partial: PathBuf,
     path: PathBuf,
+    has_name: bool,
 }
 
 /// Refuses a destination that can be no file. Cheap, for a check before the stores are opened: that takes minutes
@@ -58,7 +59,7 @@ impl DumpOutput {
         }
         let partial = with_suffix(path, ".partial");
         let file = Arc::new(create_partial(&partial)?);
-        let named_later = NamedLater { file: Arc::clone(&file), partial, path: path.to_owned() };
+        let named_later = NamedLater { file: Arc::clone(&file), partial, path: path.to_owned(), has_name: false };
         Ok(Self::new(file, Some(named_later), name))
     }
 
@@ -78,18 +79,29 @@ impl DumpOutput {
     /// Everything is written: makes it durable under its name.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         self.write(|writer| writer.flush())?;
-        let Some(file) = &self.file else { return Ok(()) };
+        let Some(file) = &mut self.file else { return Ok(()) };
         file.publish().map_err(Failure::about(Exit::Failed, &self.name))
     }
 }
 
 impl NamedLater {
     /// Gives the file its name, durably.
-    fn publish(&self) -> std::io::Result<()> {
+    fn publish(&mut self) -> std::io::Result<()> {
         self.file.sync_all()?;
         std::fs::rename(&self.partial, &self.path)?;
+        self.has_name = true;
         // Without this, a power loss could take the new name back.
         File::open(parent_of(&self.path))?.sync_all()
+    }
+}
+
+impl Drop for NamedLater {
+    fn drop(&mut self) {
+        // After the rename the temporary name may be another dump's.
+        if !self.has_name {
+            // What stays is a leftover, which the next dump removes.
+            let _: std::io::Result<()> = std::fs::remove_file(&self.partial);
+        }
     }
 }
 
@@ -177,6 +189,18 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"first, whole");
         write(open(&path).unwrap(), b"second");
         assert_eq!(std::fs::read(&path).unwrap(), b"second");
+    }
+
+    #[test]
+    fn a_dump_that_fails_gives_its_space_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("dump");
+        std::fs::write(&path, "the last one").unwrap();
+        let mut failed = open(&path).unwrap();
+        failed.write(|writer| writer.write_all(b"half").and_then(|()| writer.flush())).unwrap();
+        drop(failed);
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1, "an earlier dump alone");
+        assert_eq!(std::fs::read(&path).unwrap(), b"the last one");
     }
 
     #[test]
