@@ -1,6 +1,9 @@
 //! Parsing of sizes, durations and counts in command-line flags.
 use std::time::Duration;
 
+/// Minimum memory of a server with one shard.
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
+
 /// Parses a number of bytes: `4096`, `64K`, `256M`, `2G`; the units are powers of 1024.
 ///
 /// # Errors
@@ -17,6 +20,19 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| refuse())?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is larger than 2^64 bytes"))
+}
+
+/// Parses a memory budget: a size that `fawn serve` takes too.
+///
+/// # Errors
+/// See [`parse_size`].
+pub fn parse_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bytes < MEMORY_BYTES_MIN {
+        Err(format!("`{text}` is too little memory; expected at least 16M"))
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// Parses a number of seconds above zero, possibly with a fraction.
@@ -47,6 +63,8 @@ mod tests {
         assert_eq!(parse_size("4096"), Ok(4096));
         assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_count("7"), Ok(7));
+        assert_eq!(parse_memory("16M"), Ok(16 << 20));
+        assert!(parse_memory("1K").is_err_and(|error| error.contains("at least 16M")));
         for nonsense in ["", "M", "12X", "-1", "99999999999999999999G"] {
             assert!(parse_size(nonsense).is_err(), "{nonsense}");
         }

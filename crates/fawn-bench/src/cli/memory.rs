@@ -26,7 +26,7 @@ pub(super) struct MemoryArgs {
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = units::parse_size)]
     value_bytes: u64,
     /// Memory budget.
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = units::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = units::parse_memory)]
     memory: u64,
     /// Number of idle connections.
     #[arg(long, value_name = "N", default_value = "10000", value_parser = units::parse_count)]

@@ -37,7 +37,7 @@ pub(super) struct ServerArgs {
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = units::parse_size)]
     value_bytes: u64,
     /// Memory budget of FAWN and memory of memcached.
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = units::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = units::parse_memory)]
     memory: u64,
     /// FAWN's number of shards; each runs on its own core if there are enough, and the client shares one of the cores.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=64))]

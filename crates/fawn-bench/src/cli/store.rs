@@ -40,7 +40,7 @@ pub(super) struct StoreArgs {
     load_value_bytes: u64,
     /// Memory budget of each store [default: 256M for writes, enough for all data for cached reads, a quarter of the
     /// data for cold reads].
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_memory)]
     memory: Option<u64>,
     /// Duration of a run, for workloads of limited duration.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = units::parse_seconds)]

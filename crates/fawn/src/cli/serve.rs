@@ -24,6 +24,7 @@ impl Serve {
     pub(super) fn run(self) -> Result<(), Failure> {
         let settings = self.sources.resolve()?;
         logs::start(settings.log_format, "info");
+        settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         server::run(Service::Standalone, &settings, None)
     }
 }

@@ -3,7 +3,7 @@ use crate::failure::{Exit, Failure};
 use fawn_wire::client::ParsedReply;
 use fawn_wire::client::resp::{ReplyParser, RespReply, encode_command};
 use std::fmt::Display;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -27,7 +27,13 @@ impl CliClient {
             let question = "is `fawn serve` running there? (--server ADDR:PORT chooses another)";
             Failure::new(Exit::Server, format!("{address}: {detail}; {question}"))
         };
-        let listen_addrs = address.to_socket_addrs().map_err(|error| fail(error.to_string()))?;
+        let listen_addrs = address.to_socket_addrs().map_err(|error| match error.kind() {
+            // It has no port, or no number as one: nothing was looked up.
+            ErrorKind::InvalidInput => {
+                Failure::new(Exit::Usage, format!("--server {address}: expected ADDR:PORT, such as 127.0.0.1:6380"))
+            }
+            _ => fail(error.to_string()),
+        })?;
         let mut last = "the name has no address".to_owned();
         for place in listen_addrs {
             match TcpStream::connect_timeout(&place, timeout) {

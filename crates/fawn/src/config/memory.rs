@@ -7,8 +7,13 @@ const BUDGET_BYTES_MIN: u64 = 64 << 20;
 
 /// A quarter of the machine's memory, or of the container's limit if that is lower; whole MiB.
 pub(crate) fn default_budget() -> Size {
-    let available = [machine_bytes(), container_bytes()].into_iter().flatten().min().unwrap_or(FALLBACK_BYTES);
+    let available = available().map_or(FALLBACK_BYTES, |available| available.0);
     Size((available / 4).max(BUDGET_BYTES_MIN) >> 20 << 20)
+}
+
+/// The machine's memory, or the container's limit if that is lower; `None`: the system reports neither.
+pub(super) fn available() -> Option<Size> {
+    [machine_bytes(), container_bytes()].into_iter().flatten().min().map(Size)
 }
 
 #[cfg(target_os = "linux")]

@@ -5,6 +5,7 @@ use crate::failure::{Exit, Failure};
 use clap::ValueEnum;
 use fawn_ds::RecordLayout;
 use fawn_types::{Durability, limits};
+use indicatif::HumanBytes;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -235,6 +236,22 @@ impl Settings {
             of_each(shards)
         );
         Err(Failure::new(Exit::Data, message))
+    }
+
+    /// Settings that are accepted, but seldom meant.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some(available) = memory::available().filter(|available| self.memory > *available) {
+            let (memory, available) = (self.memory, HumanBytes(available.0));
+            warnings.push(format!(
+                "memory = {memory}: more than this machine or container has, {available}; the system may end the server \
+                 as it fills up, choose a lower one"
+            ));
+        }
+        if [self.resp, self.memcached].iter().all(|endpoint| endpoint.address().is_none()) {
+            warnings.push("resp and memcached are off: no client can connect; give one of them an address".to_owned());
+        }
+        warnings
     }
 
     /// The number of shards if one is given, else 1.

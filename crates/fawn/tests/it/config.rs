@@ -1,5 +1,5 @@
 //! Configuration: precedence of the three sources, and clear refusals of bad settings.
-use crate::harness::{fawn, run};
+use crate::harness::{Reaped, eventually, fawn, run};
 use std::net::TcpListener;
 
 #[test]
@@ -29,6 +29,8 @@ fn mistakes_are_refused_with_what_to_do() {
         (&["serve", "--capacity", "500K"], "expected at least 8 segments, 512K"),
         (&["serve", "--memory", "lots"], "expected a number with K, M, G or T"),
         (&["serve", "--memroy", "1G"], "--memory"),
+        (&["get", "k", "--server", "nonsense"], "--server nonsense: expected ADDR:PORT"),
+        (&["get", "k", "--server", "127.0.0.1:x"], "--server 127.0.0.1:x: expected ADDR:PORT"),
     ] {
         let (code, _, error) = run(args);
         assert!(code == 2 && error.contains(expected), "{args:?}: {code} {error}");
@@ -83,6 +85,22 @@ fn the_manual_lists_commands_and_exit_codes() {
     for word in ["serve", "get", "set", "del", "load", "config", "Exit codes:"] {
         assert!(manual.contains(word), "{word} in {manual}");
     }
+}
+
+/// Such settings are seldom meant, and not always wrong.
+#[test]
+fn settings_that_let_no_client_in_or_exceed_the_machine_are_logged_as_warnings() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("log");
+    let mut command = fawn();
+    command.args(["serve", "--resp", "off", "--memcached", "off", "--admin", "off", "--memory", "900T", "--dir"]);
+    command.arg(dir.path().join("data")).stderr(std::fs::File::create(&log).expect("a file"));
+    let _server = Reaped(command.spawn().expect("the binary runs"));
+    let log = eventually("the server", || {
+        std::fs::read_to_string(&log).ok().filter(|log| log.lines().any(|line| line.contains(" serving ")))
+    });
+    assert!(log.contains("more than this machine or container has"), "{log}");
+    assert!(log.contains("no client can connect"), "{log}");
 }
 
 /// No file system has space for this store: it is refused before anything is made, so that a start with smaller segments
