@@ -2,12 +2,12 @@
 //!
 //! Reads only. A state that an open repairs (torn ends, orphans) is a note; one that it refuses is damage.
 use crate::format::checkpoint;
-use crate::format::manifest::{self, DecodedManifest, ManifestState, ManifestVerdict, SegmentEntry};
+use crate::format::manifest::{self, DecodedManifest, ManifestError, ManifestState, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
 use crate::format::run::{self, RunHeader};
 use crate::format::scan::{OTHER_RECORDS, ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
 use crate::format::segment::{self, HEADER_BYTES, PerStream, RecordFacts, SegmentHeader, StreamKind};
-use crate::format::{FRAMES_OFFSET, RangeNumber, StoreUuid, frame, tail};
+use crate::format::{FRAMES_OFFSET, HeaderError, RangeNumber, StoreUuid, frame, tail};
 use crate::manifest_file::{ManifestReadError, read_manifest};
 use crate::recovery::checkpoint::verify_pieces;
 use crate::recovery::confirm::frame_at_end;
@@ -74,13 +74,15 @@ pub struct CheckReport {
     pub bytes: u64,
     /// All findings: the manifest's, then the segments' in log order.
     pub findings: Vec<CheckFinding>,
+    /// A file of a format that this code does not read, and the format. The store can be whole, and is not judged.
+    pub other_format: Option<(String, HeaderError)>,
 }
 
 impl CheckReport {
     /// Whether no acknowledged data is corrupt or missing.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.findings.iter().all(|finding| finding.severity == Severity::Note)
+        self.other_format.is_none() && self.findings.iter().all(|finding| finding.severity == Severity::Note)
     }
 
     fn add(&mut self, severity: Severity, file: &str, offset_bytes: u64, detail: impl Into<String>) {
@@ -105,6 +107,7 @@ pub(crate) fn check_all<D: Device>(
     let mut report = CheckReport::default();
     let decoded = match check_manifest(device, &mut report) {
         Ok(decoded) => decoded,
+        Err(error) if report.other_format.is_some() => return Ok((report, Err(error))),
         Err(error) => {
             let runs = names.iter().filter(|name| run::is_file_name(name));
             runs.for_each(|name| report.add(Severity::Damage, name, 0, LOST_RUN));
@@ -129,6 +132,10 @@ pub(crate) fn check_all<D: Device>(
     check_runs(device, &decoded, &mut report);
     let has_lost_end = has_lost_end(&names, &decoded, &segments);
     check_unlisted(device, &names, &decoded, has_lost_end, &mut report);
+    if report.other_format.is_some() {
+        // Without the file that was not read, records and commits seem to be missing.
+        report.findings.clear();
+    }
     Ok((report, Ok(decoded)))
 }
 
@@ -144,6 +151,10 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Result
     });
     let decoded = match read {
         Ok((_, decoded)) => decoded,
+        Err(ManifestReadError::Manifest(ManifestError::Header(error))) if error.is_of_other_format() => {
+            report.other_format = Some((name.to_owned(), error.clone()));
+            return Err(ManifestError::Header(error).into());
+        }
         Err(error) => {
             let without = match &error {
                 ManifestReadError::Device(_) => "; without a manifest there is no store",
@@ -198,7 +209,7 @@ fn check_segment<'m, D: Device>(
         expect_header(&header, &SegmentHeader { slot, uuid, store, sequence, stream, ..header })?;
         let sealed_len = entry.sealed_len();
         let input = ScanInput { uuid, sequence, segment_bytes: header.segment_bytes, sealed_len };
-        scan_confirmed(device, file, input, tail.of(uuid)).map_err(|error| error.to_string())
+        Ok(scan_confirmed(device, file, input, tail.of(uuid))?)
     });
     match scan {
         Ok((scan, ranges, tail_from)) => {
@@ -213,10 +224,38 @@ fn check_segment<'m, D: Device>(
             let listed = entry.seal.as_ref().map(|seal| &seal.facts);
             Some(CheckedSegment { name, stream: entry.stream, listed, scan, ranges })
         }
-        Err(detail) => {
+        Err(SegmentFault::OtherFormat(error)) => {
+            report.other_format = Some((name, error));
+            None
+        }
+        Err(SegmentFault::Damage(detail)) => {
             report.add(Severity::Damage, &name, 0, detail);
             None
         }
+    }
+}
+
+/// Why a listed segment was not scanned.
+enum SegmentFault {
+    OtherFormat(HeaderError),
+    Damage(String),
+}
+
+impl From<String> for SegmentFault {
+    fn from(detail: String) -> Self {
+        Self::Damage(detail)
+    }
+}
+
+impl From<DeviceError> for SegmentFault {
+    fn from(error: DeviceError) -> Self {
+        Self::Damage(error.to_string())
+    }
+}
+
+impl From<HeaderError> for SegmentFault {
+    fn from(error: HeaderError) -> Self {
+        if error.is_of_other_format() { Self::OtherFormat(error) } else { Self::Damage(error.to_string()) }
     }
 }
 
@@ -224,13 +263,11 @@ fn check_segment<'m, D: Device>(
 fn with_segment<D: Device, T>(
     device: &mut D,
     name: &str,
-    then: impl FnOnce(&mut D, FileId, SegmentHeader) -> Result<T, String>,
-) -> Result<T, String> {
-    let file = device.open(name).map_err(|error| error.to_string())?;
-    let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Verification).map_err(|error| error.to_string());
-    let result = header
-        .and_then(|bytes| segment::decode(&bytes).map_err(|error| error.to_string()))
-        .and_then(|header| then(device, file, header));
+    then: impl FnOnce(&mut D, FileId, SegmentHeader) -> Result<T, SegmentFault>,
+) -> Result<T, SegmentFault> {
+    let file = device.open(name)?;
+    let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Verification).map_err(SegmentFault::from);
+    let result = header.and_then(|bytes| Ok(segment::decode(&bytes)?)).and_then(|header| then(device, file, header));
     device.close(file);
     result
 }
@@ -359,6 +396,10 @@ fn check_runs<D: Device>(device: &mut D, decoded: &DecodedManifest, report: &mut
         let header = RunHeader { uuid: entry.uuid, store: decoded.header.store };
         let (run, file) = match Run::open(device, header, &identity.secret, entry.file_bytes) {
             Ok(opened) => opened,
+            Err(RunError::Header { file, error }) if error.is_of_other_format() => {
+                report.other_format = Some((file, error));
+                continue;
+            }
             Err(error) => {
                 report.add(Severity::Damage, &name, 0, error.to_string());
                 continue;

@@ -1,4 +1,5 @@
 //! Errors of the store: each reports what was expected, what was found, where, and what to do.
+use crate::format::HeaderError;
 use fawn_flash::DeviceError;
 use fawn_types::{OperationError, RangeId, StoreError};
 
@@ -139,6 +140,14 @@ pub enum OpenError {
         file: String,
         /// Description of the fault.
         detail: String,
+    },
+    /// A file is of a format that this code does not read. Nothing is damaged.
+    #[error("{file}: {error}")]
+    Format {
+        /// Name of the file.
+        file: String,
+        /// The format, and what to do.
+        error: HeaderError,
     },
     /// A segment proves that synced commits at the manifest's end are lost.
     #[error(

@@ -97,6 +97,9 @@ impl From<ManifestReadError> for OpenError {
     fn from(error: ManifestReadError) -> Self {
         match error {
             ManifestReadError::Device(error) => error.into(),
+            ManifestReadError::Manifest(ManifestError::Header(error)) if error.is_of_other_format() => {
+                Self::Format { file: FILE_NAME.to_owned(), error }
+            }
             error => Self::Manifest { file: FILE_NAME.to_owned(), detail: error.to_string() },
         }
     }

@@ -17,13 +17,13 @@ pub use dirs::{Sharing, copy_dir};
 
 use crate::check::read_whole;
 use crate::error::OpenError;
-use crate::format::Watermark;
 use crate::format::checkpoint;
-use crate::format::manifest::{self, ManifestEdit, ManifestState, ManifestVerdict, SegmentEntry};
+use crate::format::manifest::{self, ManifestEdit, ManifestError, ManifestState, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
 use crate::format::run;
 use crate::format::scan::{ScanInput, ScanReport, Scanner};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader, StreamKind};
+use crate::format::{HeaderError, Watermark};
 use crate::manifest_file::ManifestFile;
 use crate::recovery::io::Io;
 use crate::recovery::left_tail::{SegmentTail, TailFrames};
@@ -95,6 +95,14 @@ pub enum CopyError {
         file: String,
         /// The fault.
         detail: String,
+    },
+    /// The source is of a format that this code does not read.
+    #[error("{file}: {error}")]
+    Format {
+        /// The file's name.
+        file: String,
+        /// The format, and what to do.
+        error: HeaderError,
     },
     /// The store changed during every attempt.
     #[error("the store changed during each of {attempts} attempts to copy it; try again when less is written")]
@@ -281,6 +289,9 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
                     damage(format!("corrupt at byte {offset}, below {synced} which was synced"))
                 }
             },
+            Err(ManifestError::Header(error)) if error.is_of_other_format() => {
+                Err(CopyError::Format { file: file.to_owned(), error })
+            }
             Err(error) => damage(error.to_string()),
         }
     }

@@ -126,3 +126,11 @@ pub enum HeaderError {
         found: String,
     },
 }
+
+impl HeaderError {
+    /// Whether the file is whole, and of a format that this code does not read.
+    #[must_use]
+    pub const fn is_of_other_format(&self) -> bool {
+        matches!(self, Self::Newer { .. } | Self::Older { .. })
+    }
+}

@@ -109,7 +109,10 @@ fn open_segment<D: Device>(
     let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Recovery)?;
     let corrupt =
         |detail: String| OpenError::Corrupt { file: name.clone(), from_bytes: 0, to_bytes: FRAMES_OFFSET, detail };
-    let header = segment::decode(&header).map_err(|error| corrupt(error.to_string()))?;
+    let header = segment::decode(&header).map_err(|error| match error.is_of_other_format() {
+        true => OpenError::Format { file: name.clone(), error },
+        false => corrupt(error.to_string()),
+    })?;
     if header.uuid != entry.uuid
         || header.store != store
         || header.sequence != entry.sequence

@@ -12,8 +12,7 @@ use crate::check::{self, CheckFinding, Severity};
 use crate::engine::{Engine, LostPart};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{
-    self, Identity, ManifestError, ManifestHeader, ManifestRange, ManifestState, RangeBeginning, SegmentEntry,
-    slots_max,
+    self, Identity, ManifestHeader, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, slots_max,
 };
 use crate::format::record::{RecordKind, Stored};
 use crate::format::run;
@@ -21,7 +20,7 @@ use crate::format::scan::ScanInput;
 use crate::format::segment::{self, SegmentHeader, StreamKind};
 use crate::format::tail;
 use crate::format::walk::{RecordWalk, WalkInput, WalkReport};
-use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, SegmentUuid, StoreUuid};
+use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid};
 use crate::index::PointerWidth;
 use crate::log::segments::Segment;
 use crate::manifest_file::{ManifestFile, ManifestReadError};
@@ -91,7 +90,9 @@ fn is_damage(error: &OpenError) -> bool {
         | OpenError::Corrupt { .. }
         | OpenError::Engine(_) => true,
         OpenError::Device(error) => matches!(error, DeviceError::Io { .. }),
-        OpenError::Option { .. } | OpenError::SecretMissing | OpenError::SecretDiffers => false,
+        OpenError::Option { .. } | OpenError::Format { .. } | OpenError::SecretMissing | OpenError::SecretDiffers => {
+            false
+        }
     }
 }
 
@@ -99,6 +100,9 @@ impl<D: Device> Engine<D> {
     fn salvage(mut device: D, mut options: Options, now: Now) -> Result<(Self, SalvageReport), OpenError> {
         // The same judgement as an open's. It locks the directory.
         let (report, listed) = check::check_all(&mut device)?;
+        if let Some((file, error)) = report.other_format {
+            return Err(OpenError::Format { file, error });
+        }
         let findings = report.findings;
         abandon_operations(&mut device);
         let names = device.list()?;
@@ -106,7 +110,8 @@ impl<D: Device> Engine<D> {
         let has_manifest = listed.is_ok();
         let (header, mut state) = match listed {
             Ok(decoded) => (decoded.header, decoded.state),
-            Err(error) if may_be_intact(&error) => return Err(error.into()),
+            // Another read may return a whole one.
+            Err(error @ ManifestReadError::Unstable { .. }) => return Err(error.into()),
             Err(_) => invent_manifest(&headers)?,
         };
         let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
@@ -217,16 +222,6 @@ fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Vec<(String, 
         headers.extend(header.map(|header| (name.clone(), header)));
     }
     headers
-}
-
-/// Whether a manifest that was not read may be whole: it is of another format, or another read may return it.
-fn may_be_intact(error: &ManifestReadError) -> bool {
-    let is_other = |error: &HeaderError| matches!(error, HeaderError::Newer { .. } | HeaderError::Older { .. });
-    match error {
-        ManifestReadError::Unstable { .. } => true,
-        ManifestReadError::Manifest(ManifestError::Header(error)) => is_other(error),
-        ManifestReadError::Manifest(_) | ManifestReadError::Device(_) => false,
-    }
 }
 
 /// A manifest without segments or ranges, for the store that most segments name.

@@ -52,6 +52,9 @@ fn copy_verified(from: &Path, to: &Path, random: u64) -> Result<()> {
     copy_dir(from, to, Sharing::Links, random, &mut |_, _| {})?;
     let portable = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
     let found = check(&mut FileDevice::open(to, &portable)?)?;
+    if let Some((file, error)) = found.other_format {
+        return Err(CopyError::Format { file, error }.into());
+    }
     match found.findings.into_iter().find(|finding| finding.severity == Severity::Damage) {
         None => Ok(()),
         Some(CheckFinding { file, offset_bytes, detail, .. }) => {
@@ -73,6 +76,7 @@ impl From<CopyError> for Error {
             CopyError::Damaged { ref file, .. } => {
                 Self::Corrupt { file: file.clone(), offset_bytes: 0, source: std::sync::Arc::new(error) }
             }
+            CopyError::Format { .. } => Self::Foreign { source: std::sync::Arc::new(error) },
             CopyError::Unsettled { .. } => Self::Overloaded,
             CopyError::UsedUp => invalid("from", error.to_string(), "a store with generations left"),
         }

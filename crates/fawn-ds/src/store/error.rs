@@ -35,7 +35,8 @@ pub enum Error {
         /// The values that are taken.
         expected: &'static str,
     },
-    /// The directory holds a store that was not made by this library's `Store`, or with another secret.
+    /// The directory holds a store that was not made by this library's `Store`, with another secret, or in a format that this
+    /// version does not read.
     #[error("the directory holds a store of another program")]
     Foreign {
         /// The difference.
@@ -155,7 +156,9 @@ impl From<OpenError> for Error {
             OpenError::Option { name, found, expected } => {
                 Self::InvalidOption { name, found: found.to_string(), expected }
             }
-            OpenError::SecretMissing | OpenError::SecretDiffers => Self::Foreign { source: Arc::new(error) },
+            OpenError::Format { .. } | OpenError::SecretMissing | OpenError::SecretDiffers => {
+                Self::Foreign { source: Arc::new(error) }
+            }
             OpenError::Manifest { ref file, .. }
             | OpenError::ManifestTailLost { ref file, .. }
             | OpenError::FileMissing { ref file } => Self::corrupt(file.clone(), 0, error),

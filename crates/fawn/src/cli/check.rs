@@ -225,12 +225,15 @@ fn check_store(dir: &Path) -> Result<bool, Failure> {
     let fail = |error: DeviceError| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
     let mut device = open_device(dir).map_err(fail)?;
     let report = fawn_ds::internals::check::check(&mut device).map_err(fail)?;
+    if let Some((file, error)) = &report.other_format {
+        return refuse(dir, format_args!("{file}: {error}"));
+    }
     print(&report);
     Ok(report.is_sound())
 }
 
 fn print(report: &CheckReport) {
-    let CheckReport { segments, frames, records, bytes, findings } = report;
+    let CheckReport { segments, frames, records, bytes, findings, .. } = report;
     print_result(format_args!("{segments} segments, {frames} frames, {records} records, {bytes} bytes verified"));
     for finding in findings {
         print_result(finding_line(finding));

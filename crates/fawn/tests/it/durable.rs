@@ -1,5 +1,6 @@
 //! The data directory: restarts, kills, a second server, damage; both protocols see one store.
 use crate::harness::{Server, connect, exchange, run};
+use fawn_types::checksum::checksum64;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 
@@ -102,6 +103,49 @@ fn a_flipped_bit_is_found_and_the_store_does_not_open_as_if_nothing_were_wrong()
     assert!(code == 3 && out.contains("DAMAGE: segment-"), "{code} {out} {error}");
     let (code, _, error) = run(&["serve", "--dir", text, "--resp", "off", "--memcached", "off", "--admin", "off"]);
     assert!(code == 3 && error.contains("is corrupt from byte"), "{code} {error}");
+}
+
+/// A store of another format is whole: nothing that is meant for damaged ones applies to it.
+#[test]
+fn a_store_of_another_format_is_not_called_damaged() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut server = Server::start_in(dir.path(), &["--segment", "64K"]);
+    exchange(&mut connect(server.resp), b"SET k v\r\n", b"+OK\r\n");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    let data = dir.path().join("data");
+    let (text, dump) = (data.to_str().expect("text"), dir.path().join("dump"));
+    let off = ["--resp", "off", "--memcached", "off", "--admin", "off"];
+    let commands = [
+        &["check", text][..],
+        &["check", text, "--repair", "--yes"],
+        &["dump", text, "-o", dump.to_str().expect("text")],
+        &[&["serve", "--dir", text][..], &off].concat(),
+    ];
+    let files = std::fs::read_dir(&data).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let is_checked = |path: &std::path::PathBuf| path.ends_with("manifest") || path.extension().is_some();
+    for file in files.filter(is_checked) {
+        let made = std::fs::read(&file).expect("a file");
+        for (format, remedy) in [(3, "; upgrade fawn\n"), (1, "move the directory away and create a new store\n")] {
+            let mut other = made.clone();
+            other[8] = format;
+            let checksum = checksum64(&other[..504]);
+            other[504..512].copy_from_slice(&checksum.to_le_bytes());
+            std::fs::write(&file, other).expect("written");
+            for args in commands {
+                let (code, out, error) = run(args);
+                let is_told = error.contains(&format!("format {format} was written by")) && error.ends_with(remedy);
+                assert!(code == 3 && is_told, "{file:?} {args:?}: {code} {out} {error}");
+                let all = out + &error;
+                let is_alarm =
+                    ["DAMAGE", "corrupt", "damaged", "backup", "fawn check"].iter().any(|word| all.contains(word));
+                assert!(!is_alarm, "{file:?} {args:?}: {all}");
+            }
+        }
+        std::fs::write(&file, made).expect("written back");
+    }
+    assert!(!dump.exists(), "nothing was dumped");
+    Server::start_in(dir.path(), &[]);
 }
 
 /// Damages the first record of the first segment that has one.

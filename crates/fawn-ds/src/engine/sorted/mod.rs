@@ -402,6 +402,7 @@ pub(crate) fn open_run<D: Device>(
     Run::open(device, header, secret, entry.file_bytes).map_err(|error| match error {
         RunError::Device(DeviceError::NotFound { .. }) => OpenError::FileMissing { file },
         RunError::Device(error) => error.into(),
+        RunError::Header { error, .. } if error.is_of_other_format() => OpenError::Format { file, error },
         error => OpenError::Corrupt { file, from_bytes: 0, to_bytes: 0, detail: error.to_string() },
     })
 }
