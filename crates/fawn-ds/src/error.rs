@@ -99,7 +99,7 @@ impl From<EngineError> for StoreError {
             EngineError::Poisoned { .. } => OperationError::Poisoned.into(),
             EngineError::KeyTooLong { .. } => OperationError::KeyTooLong.into(),
             EngineError::TooLarge { limit_bytes, .. } => {
-                OperationError::ValueTooLong { limit_bytes: u32::try_from(limit_bytes).unwrap_or(u32::MAX) }.into()
+                OperationError::RecordsTooLong { limit_bytes: u32::try_from(limit_bytes).unwrap_or(u32::MAX) }.into()
             }
             EngineError::Corrupt { .. } | EngineError::TooCorrupt { .. } => OperationError::Corrupt.into(),
             EngineError::UnknownRange { .. }

@@ -63,6 +63,15 @@ pub enum OperationError {
         /// The configured maximum, bytes.
         limit_bytes: u32,
     },
+    /// The records of one write would exceed what a segment takes, or a frame between members.
+    #[error(
+        "records of one command longer than {limit_bytes} bytes, with keys and headers; split them, or make the store with \
+         larger segments"
+    )]
+    RecordsTooLong {
+        /// The maximum, bytes.
+        limit_bytes: u32,
+    },
     /// The store has no space: reads and deletes still work, and writes resume once there is space again.
     #[error("store full: delete keys or add space, then retry")]
     StoreFull,

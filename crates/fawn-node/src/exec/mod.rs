@@ -191,7 +191,7 @@ pub(crate) fn operation_error(error: &EngineError) -> OperationError {
         EngineError::Poisoned { .. } => OperationError::Poisoned,
         EngineError::KeyTooLong { .. } => OperationError::KeyTooLong,
         EngineError::TooLarge { limit_bytes, .. } => {
-            OperationError::ValueTooLong { limit_bytes: u32::try_from(*limit_bytes).unwrap_or(u32::MAX) }
+            OperationError::RecordsTooLong { limit_bytes: u32::try_from(*limit_bytes).unwrap_or(u32::MAX) }
         }
         EngineError::Corrupt { .. } | EngineError::TooCorrupt { .. } => {
             tracing::error!(%error, "stored data is corrupt");

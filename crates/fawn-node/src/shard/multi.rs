@@ -127,7 +127,7 @@ fn forward_set_all<D: Device>(
     }
     let Ok(pairs) = KeyValuePairs::new(&bytes) else { unreachable!("pairs that were just encoded decode") };
     if is_chain && bytes.len() > CHAIN_BATCH_BYTES_MAX {
-        let error = OperationError::ValueTooLong { limit_bytes: CHAIN_BATCH_BYTES_MAX as u32 };
+        let error = OperationError::RecordsTooLong { limit_bytes: CHAIN_BATCH_BYTES_MAX as u32 };
         session.replies.respond(|out| encode_error(format, error, out));
         return Flow::Continue;
     }

@@ -92,6 +92,7 @@ fn put_error(out: &mut Vec<u8>, error: OperationError) {
         OperationError::Corrupt => (9, 0),
         OperationError::Poisoned => (10, 0),
         OperationError::TooFewCopies => (11, 0),
+        OperationError::RecordsTooLong { limit_bytes } => (12, limit_bytes),
     };
     out.push(code);
     out.put_u32(detail);
@@ -163,6 +164,7 @@ fn read_error(reader: &mut FrameReader<'_>) -> Result<OperationError, DecodeErro
         9 => OperationError::Corrupt,
         10 => OperationError::Poisoned,
         11 => OperationError::TooFewCopies,
+        12 => OperationError::RecordsTooLong { limit_bytes: detail },
         found => return Err(DecodeError::Value { what: "error", found: u64::from(found) }),
     })
 }

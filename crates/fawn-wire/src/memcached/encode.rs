@@ -62,8 +62,10 @@ fn value(key: &[u8], entry: &EntryRef<'_>, cas: bool, out: &mut Vec<u8>) {
 #[cold]
 pub fn error(error: OperationError, out: &mut Vec<u8>) {
     match error {
-        // Clients and test suites compare the texts of these two errors.
-        OperationError::ValueTooLong { .. } => out.extend_from_slice(super::TOO_LARGE),
+        // Clients and test suites compare the texts of these errors.
+        OperationError::ValueTooLong { .. } | OperationError::RecordsTooLong { .. } => {
+            out.extend_from_slice(super::TOO_LARGE)
+        }
         OperationError::NotANumber | OperationError::NotAnInteger => {
             out.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
         }

@@ -88,6 +88,7 @@ fn every_reply_survives() {
         OperationError::Corrupt,
         OperationError::Poisoned,
         OperationError::TooFewCopies,
+        OperationError::RecordsTooLong { limit_bytes: 12 },
     ];
     for reply in replies.into_iter().chain(errors.map(Reply::Error)) {
         let mut bytes = Vec::new();

@@ -30,6 +30,7 @@ request. Differences from Redis and memcached:
 - There is one database: `SELECT 0` succeeds, any other number is an error. `FLUSHDB` is `FLUSHALL`.
 - `SET` has an option that Redis has not, `FLAGS`: memcached's flags. Without it a `SET` sets them to 0.
 - A value longer than the limit is rejected and its bytes are dropped; the connection remains open.
+- A key and its value, with a short header, take at most a quarter of a segment; all of an `MSET` at most a half.
 - `MSET` is atomic across crashes, not only among clients.
 - A read of an expired key waits while an update is in flight that may keep the key.
 - `DBSIZE` includes expired keys until a request accesses them or cleaning returns their space; nothing else looks for them. A `SET` with an expiry

@@ -121,6 +121,27 @@ fn the_size_of_segments_is_for_life_and_bounds_values_and_capacity() {
     }
 }
 
+/// No value-max helps against the limit of a record, which includes the key.
+#[test]
+fn a_record_too_long_for_its_segment_is_refused_for_what_it_is() {
+    let server = Server::start(&FLAGS);
+    let mut client = connect(server.resp);
+    let mut set = |key: usize, value: usize, reply: &str| {
+        let (keys, values) = ("k".repeat(key), "v".repeat(value));
+        let request = format!("*3\r\n$3\r\nSET\r\n${key}\r\n{keys}\r\n${value}\r\n{values}\r\n");
+        exchange(&mut client, request.as_bytes(), reply.as_bytes());
+    };
+    let of_record = "-ERR records of one command longer than 16384 bytes, with keys and headers; split them, or make the store \
+                     with larger segments\r\n";
+    set(1, 16_300, "+OK\r\n");
+    set(1, 16_384, of_record);
+    set(20_000, 1, of_record);
+    set(1, 16_385, "-ERR value longer than 16384 bytes; raise value-max or split the value\r\n");
+    let mut client = connect(server.memcached);
+    let request = format!("set k 0 0 16384\r\n{}\r\n", "v".repeat(16_384));
+    exchange(&mut client, request.as_bytes(), b"SERVER_ERROR object too large for cache\r\n");
+}
+
 /// A fault of a directory: how to cause it, how to undo it, and the expected refusal.
 struct Wrong {
     doing: fn(&Path, &Path),

@@ -62,7 +62,7 @@ fn a_batch_longer_than_a_frame_is_refused() {
     let value = "v".repeat(1 << 20);
     let batch = |count| -> String { (0..count).map(|key| format!(" k{key} {value}")).collect() };
     let reply = harness.redis(id, &format!("MSET{}", batch(17)));
-    assert!(reply.starts_with("-ERR value longer than 17694720 bytes"), "{reply}");
+    assert!(reply.starts_with("-ERR records of one command longer than 17694720 bytes"), "{reply}");
     assert_eq!(harness.redis(id, "DBSIZE"), ":0");
     assert_eq!(harness.redis(id, "MSET k0 v k1 v"), "+OK");
 }
