@@ -134,7 +134,7 @@ pub enum OpenError {
     #[error("the store was created with another hash secret; it belongs to another cluster or store")]
     SecretDiffers,
     /// The manifest is corrupt, or is not a manifest.
-    #[error("{file}: {detail}; restore it from a backup, `fawn check` tells what else is corrupt")]
+    #[error("{file}: {detail}; restore it from a backup, or save what is left with `fawn check --repair`")]
     Manifest {
         /// Name of the manifest's file.
         file: String,

@@ -16,7 +16,7 @@ Exit codes:
   5  rows of the input were bad (fawn load without --skip-bad), or a dump is cut short or changed
   6  no such key (fawn get, fawn del)
   7  cannot listen on an address
-  8  the store is damaged; the dump has what is left of it
+  8  the store is damaged, and the dump has what is left of it; or a repair lost more than it showed
 
 Documentation: docs/guide/operations.md. Logs go to standard error; FAWN_LOG=debug shows more.";
 

@@ -15,6 +15,11 @@ pub(crate) fn print_result(line: impl Display) {
     }
 }
 
+/// A count of things in words: `1 key`, `2 keys`.
+pub(crate) fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Prints a message on standard error, if that can be written.
 pub(crate) fn print_note(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");

@@ -51,7 +51,7 @@ pub const fn round_up_unit(bytes: usize) -> usize {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HeaderError {
     /// The file is shorter than the header.
-    #[error("{what}: {found} bytes where {expected} were expected; the file was cut short: run `fawn check`")]
+    #[error("{what}: {found} bytes where {expected} were expected; the file was cut short")]
     Truncated {
         /// The kind of header.
         what: &'static str,
@@ -104,7 +104,7 @@ pub enum HeaderError {
         found: u32,
     },
     /// The bytes differ from those that were written.
-    #[error("{what}: checksum {found:016x}, expected {expected:016x}; the header is corrupt: run `fawn check`")]
+    #[error("{what}: checksum {found:016x}, expected {expected:016x}; the header is corrupt")]
     Checksum {
         /// The kind of header.
         what: &'static str,
@@ -114,7 +114,7 @@ pub enum HeaderError {
         found: u64,
     },
     /// The checksum holds, but a field has an invalid value.
-    #[error("{what}: {field} is {found}, expected {expected}; run `fawn check`")]
+    #[error("{what}: {field} is {found}, expected {expected}")]
     Field {
         /// The kind of header.
         what: &'static str,

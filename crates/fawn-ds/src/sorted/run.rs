@@ -51,7 +51,7 @@ pub enum RunError {
         found_bytes: u64,
     },
     /// Stored bytes differ from those that were written.
-    #[error("{file} is corrupt at byte {offset_bytes}: {detail}; run `fawn check` on the data directory")]
+    #[error("{file} is corrupt at byte {offset_bytes}: {detail}")]
     Corrupt {
         /// Name of the run's file.
         file: String,

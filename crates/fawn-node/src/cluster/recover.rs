@@ -46,7 +46,7 @@ pub enum NodeError {
         found: MemberId,
     },
     /// The cluster was created with another number of shards per node.
-    #[error("the cluster was created with {found} shards per node: start it with {found}, not with {expected}")]
+    #[error("the cluster was created with shards = {found} per node: start it with {found}, not with {expected}")]
     ShardCount {
         /// As requested.
         expected: u16,

@@ -1,7 +1,7 @@
 //! Command `fawn check`.
-use crate::data_dir::{Layout, NewDir, refuse, with_suffix};
+use crate::data_dir::{Layout, NewDir, refuse, refuse_no_directory, with_suffix};
 use crate::failure::{Exit, Failure};
-use crate::printing::{print_note, print_result};
+use crate::printing::{counted, print_note, print_result};
 use crate::salvage::{
     FoundStore, Losses, RepairedCopy, finding_line, holds_store, open_device, open_layout, open_store, write_repaired,
 };
@@ -43,9 +43,7 @@ impl Check {
         if self.repair {
             return self.repair();
         }
-        if !self.dir.is_dir() {
-            return refuse(&self.dir, "no such directory; give the data directory of a store");
-        }
+        refuse_no_directory(&self.dir)?;
         let layout = Layout::existing(&self.dir)?;
         if layout.is_none() && !holds_store(&self.dir) {
             return refuse(&self.dir, "holds no store: neither a manifest nor segments; give a data directory");
@@ -76,7 +74,7 @@ impl Check {
             print_result("sound; there is nothing to repair");
             return Ok(());
         }
-        print_note(format_args!("{}: {}; {keys} keys are left", self.dir.display(), losses.describe()));
+        print_note(format_args!("{}: {}; {} left", self.dir.display(), losses.describe(), counted(keys, "key")));
         losses.explain();
         confirm(self.yes, target.path())?;
         let copied = repair_into(layout, &target, &losses)?;
@@ -85,16 +83,15 @@ impl Check {
 
     fn report(&self, copy: &Path, copied: &RepairedCopy) -> Result<(), Failure> {
         let RepairedCopy { keys, has_lost_more } = copied;
+        let keys = counted(*keys, "key");
         let (shown, path) = (self.dir.display(), copy.display());
         if *has_lost_more {
             // The copy stays: on a failing disk it may be the last one.
             let words =
                 "more was lost than the list before the question showed; the copy is sound and has what is left";
-            return Err(Failure::new(Exit::Lost, format!("{path}: {keys} keys copied; {words}")));
+            return Err(Failure::new(Exit::Lost, format!("{path}: {keys} copied; {words}")));
         }
-        print_result(format_args!(
-            "{keys} keys copied to {path}, which is sound. {shown} is unchanged. To use the copy:"
-        ));
+        print_result(format_args!("{keys} copied to {path}, which is sound. {shown} is unchanged. To use the copy:"));
         print_result(format_args!("  {}", swap_commands(&self.dir, copy)));
         Ok(())
     }
@@ -234,7 +231,8 @@ fn check_store(dir: &Path) -> Result<bool, Failure> {
 
 fn print(report: &CheckReport) {
     let CheckReport { segments, frames, records, bytes, findings, .. } = report;
-    print_result(format_args!("{segments} segments, {frames} frames, {records} records, {bytes} bytes verified"));
+    let (segments, frames) = (counted(*segments, "segment"), counted(*frames, "frame"));
+    print_result(format_args!("{segments}, {frames}, {}, {bytes} bytes verified", counted(*records, "record")));
     for finding in findings {
         print_result(finding_line(finding));
     }

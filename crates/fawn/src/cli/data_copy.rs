@@ -2,6 +2,7 @@
 use super::check::verify;
 use crate::data_dir::{Layout, NewDir, create_private, is_member, refuse};
 use crate::failure::{Exit, Failure};
+use crate::printing::counted;
 use crate::server::{raise_descriptors, random_bytes};
 use fawn_ds::internals::backup::{CopyError, CopyReport, Sharing, copy_dir};
 use fawn_flash::DeviceError;
@@ -25,7 +26,8 @@ impl DataCopy {
 impl fmt::Display for DataCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CopyReport { segments, linked_files, copied_bytes, .. } = self.report;
-        write!(f, "{segments} segments; {linked_files} files linked, {} copied", HumanBytes(copied_bytes))
+        let (segments, files) = (counted(segments, "segment"), counted(linked_files, "file"));
+        write!(f, "{segments}; {files} linked, {} copied", HumanBytes(copied_bytes))
     }
 }
 

@@ -33,6 +33,20 @@ pub(crate) fn refuse<T>(dir: &Path, words: impl std::fmt::Display) -> Result<T, 
     Err(Failure::new(Exit::Data, format!("{}: {words}", dir.display())))
 }
 
+/// Refuses a path that leads to no directory.
+pub(crate) fn refuse_no_directory(dir: &Path) -> Result<(), Failure> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    refuse_file(dir)?;
+    refuse(dir, "no such directory; give the data directory of a store")
+}
+
+/// Refuses a file where a directory may be, or be made.
+pub(crate) fn refuse_file(dir: &Path) -> Result<(), Failure> {
+    if dir.exists() && !dir.is_dir() { refuse(dir, "is a file; give a directory") } else { Ok(()) }
+}
+
 fn named(path: &Path) -> impl Fn(std::io::Error) -> Failure {
     let path = path.display();
     move |error| Failure::new(Exit::Data, format!("{path}: {error}; give the directory to the user that runs fawn"))
@@ -115,9 +129,7 @@ impl Layout {
 
     /// The existing layout of `dir`, which may be in use: its files are only read.
     pub(crate) fn in_use(dir: &Path) -> Result<Self, Failure> {
-        if !dir.is_dir() {
-            return refuse(dir, "no such directory; give a data directory");
-        }
+        refuse_no_directory(dir)?;
         refuse_shard_alone(dir)?;
         let several = match find(dir)? {
             FoundLayout::Several(file) if file.is_made => Some((file, None)),

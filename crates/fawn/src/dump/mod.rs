@@ -6,7 +6,7 @@ mod output;
 use crate::data_dir::Layout;
 use crate::failure::{Exit, Failure};
 use crate::load::LoadProgress;
-use crate::printing::print_note;
+use crate::printing::{counted, print_note};
 use crate::salvage::{FoundStore, Losses, open_store, store_uuid};
 use fawn_ds::internals::format::record::RecordRef;
 use fawn_node::Placement;
@@ -134,8 +134,13 @@ impl DumpEncoder {
 impl DumpSummary {
     fn print(&self, seconds: f64) {
         let Self { keys, bytes, expired, flags_dropped, .. } = self;
-        let expired = if *expired > 0 { format!("; {expired} expired keys left out") } else { String::new() };
-        print_note(format_args!("{keys} keys dumped, {:.1} MB in {seconds:.2} s{expired}", *bytes as f64 / 1e6));
+        let left_out = |keys| format!("; {} left out", counted(keys, "expired key"));
+        let expired = if *expired > 0 { left_out(*expired) } else { String::new() };
+        print_note(format_args!(
+            "{} dumped, {:.1} MB in {seconds:.2} s{expired}",
+            counted(*keys, "key"),
+            *bytes as f64 / 1e6
+        ));
         if *flags_dropped > 0 {
             print_note(format_args!(
                 "note: {flags_dropped} keys have memcached flags, which this format leaves out; jsonl keeps them"

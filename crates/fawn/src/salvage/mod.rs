@@ -3,9 +3,9 @@ mod repair;
 
 pub(crate) use repair::{RepairedCopy, write_repaired};
 
-use crate::data_dir::{Layout, refuse};
+use crate::data_dir::{Layout, refuse, refuse_no_directory};
 use crate::failure::{Exit, Failure};
-use crate::printing::print_note;
+use crate::printing::{counted, print_note};
 use fawn_ds::internals::check::{CheckFinding, Severity};
 use fawn_ds::internals::format::manifest::{self, decode_header};
 use fawn_ds::internals::format::segment;
@@ -46,9 +46,7 @@ pub(crate) fn holds_store(dir: &Path) -> bool {
 
 /// The layout of an existing data directory, whatever state its stores are in.
 pub(crate) fn open_layout(dir: &Path) -> Result<Layout, Failure> {
-    if !dir.is_dir() {
-        return refuse(dir, "no such directory; give the data directory of a store");
-    }
+    refuse_no_directory(dir)?;
     let layout = Layout::offline(dir)?;
     if layout.shards() == 1 && !holds_store(dir) {
         return refuse(dir, "holds no store: neither a manifest nor segments; give a data directory");
@@ -199,15 +197,12 @@ impl Losses {
 
     /// The losses in words.
     pub(crate) fn describe(&self) -> String {
-        let Self { records, unknown_parts, .. } = self;
-        let plural = |count: u64| if count == 1 { "" } else { "s" };
-        match (records, unknown_parts) {
+        let (records, parts) = (counted(self.records, "record"), counted(self.unknown_parts, "part"));
+        match (self.records, self.unknown_parts) {
             (0, 0) => "no record is known to be lost".to_owned(),
-            (_, 0) => format!("{records} record{} lost, as listed", plural(*records)),
-            (_, parts) => {
-                let parts = format!("{parts} part{} of unknown content", plural(*parts));
-                format!("at least {records} record{} lost, and {parts}, as listed", plural(*records))
-            }
+            (_, 0) => format!("{records} lost, as listed"),
+            (0, _) => format!("{parts} of unknown content lost, as listed"),
+            (_, _) => format!("at least {records} lost, and {parts} of unknown content, as listed"),
         }
     }
 }

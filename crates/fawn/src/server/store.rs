@@ -3,6 +3,7 @@ use super::ListenAddrs;
 use super::limits::ShardLimits;
 use super::service::{GroupConfig, ServerGroup};
 use crate::config::{DeviceChoice, Settings};
+use crate::data_dir;
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::{Engine, OpenReport, Options};
 use fawn_flash::{Device, DeviceKind, DeviceOptions, FileDevice};
@@ -70,6 +71,7 @@ fn placed(dir: &Path, words: &str) -> String {
 
 /// Creates the directory with mode 0700, durably in its parents.
 pub(super) fn create_dir(dir: &Path) -> Result<(), Failure> {
+    data_dir::refuse_file(dir)?;
     fawn_flash::create_dirs(dir, 0o700).map_err(|error| {
         let dir = dir.display();
         Failure::new(Exit::Data, format!("{dir}: {error}; choose a directory that this user may write with --dir"))

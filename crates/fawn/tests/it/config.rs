@@ -82,7 +82,7 @@ fn a_directory_without_a_store_is_not_called_damaged() {
 fn the_manual_lists_commands_and_exit_codes() {
     let (code, manual, _) = run(&["--help"]);
     assert_eq!(code, 0);
-    for word in ["serve", "get", "set", "del", "load", "config", "Exit codes:"] {
+    for word in ["serve", "get", "set", "del", "load", "config", "Exit codes:", "a repair lost more"] {
         assert!(manual.contains(word), "{word} in {manual}");
     }
 }

@@ -215,7 +215,7 @@ fn a_start_with_more_shards_is_refused_before_stores_are_made() {
     let before = stores(&data);
     let off = ["--resp", "127.0.0.1:0", "--memcached", "off", "--admin", "off", "--shards", "3"];
     let (code, _, error) = run(&[&["demo", "--dir", data.to_str().expect("text")][..], &off].concat());
-    assert!(code == 3 && error.contains("created with 2 shards per node"), "{code} {error}");
+    assert!(code == 3 && error.contains("created with shards = 2 per node"), "{code} {error}");
     assert_eq!(stores(&data), before, "nothing was made");
 }
 

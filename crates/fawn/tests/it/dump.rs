@@ -334,6 +334,7 @@ fn a_missing_shard_is_lost_and_the_others_are_saved() {
     let file = dir.path().join("left.jsonl");
     let (code, _, error) = run(&["dump", text(&data), "-o", text(&file)]);
     assert!(code == 8 && error.contains("shard 1: lost: all of"), "{code} {error}");
+    assert!(error.contains("damaged: 1 part of unknown content lost, as listed"), "{error}");
     let left = lines(&file);
     assert!(left.is_subset(&sound) && !left.is_empty() && left.len() < sound.len(), "{}", left.len());
     let alone = dump(&data.join("shard-0"), &dir.path().join("alone.jsonl"));

@@ -82,6 +82,15 @@ fn a_directory_that_cannot_be_made_is_told_apart() {
     assert!(code == 3 && error.contains(below) && error.contains("--dir"), "{code} {error}");
     let (code, _, error) = run(&["check", below]);
     assert!(code == 3 && error.contains("no such directory"), "{code} {error}");
+    let file = file.path().to_str().expect("text");
+    let off = ["--resp", "off", "--memcached", "off", "--admin", "off"];
+    let (serve, backup) = ([&["serve", "--dir", file][..], &off].concat(), format!("{file}.backup"));
+    for args in
+        [&serve[..], &["check", file], &["check", file, "--repair"], &["dump", file], &["backup", file, &backup]]
+    {
+        let (code, _, error) = run(args);
+        assert!(code == 3 && error.contains("is a file; give a directory"), "{args:?}: {code} {error}");
+    }
 }
 
 #[test]
@@ -146,6 +155,30 @@ fn a_store_of_another_format_is_not_called_damaged() {
     }
     assert!(!dump.exists(), "nothing was dumped");
     Server::start_in(dir.path(), &[]);
+}
+
+/// Messages of a check do not send the reader to a check, and counts of one are in the singular.
+#[test]
+fn an_empty_manifest_is_reported_with_one_remedy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut server = Server::start_in(dir.path(), &["--segment", "64K"]);
+    exchange(&mut connect(server.resp), b"SET k v\r\n", b"+OK\r\n");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    let data = dir.path().join("data");
+    let (text, backup) = (data.to_str().expect("text"), dir.path().join("backup"));
+    let (_, out, _) = run(&["check", text]);
+    assert!(out.starts_with("1 segment, 1 frame, 1 record, "), "{out}");
+    let (_, out, error) = run(&["backup", text, backup.to_str().expect("text")]);
+    assert!((out.clone() + &error).contains("1 segment; "), "{out} {error}");
+    let (_, _, error) = run(&["dump", text]);
+    assert!(error.contains("1 key dumped"), "{error}");
+    std::fs::write(data.join("manifest"), "").expect("written");
+    let (code, out, _) = run(&["check", text]);
+    assert!(code == 3 && out.contains("the file was cut short\n"), "{code} {out}");
+    let (code, _, error) = run(&["serve", "--dir", text, "--resp", "off", "--memcached", "off", "--admin", "off"]);
+    let remedy = "cut short; restore it from a backup, or save what is left with `fawn check --repair`\n";
+    assert!(code == 3 && error.ends_with(remedy), "{code} {error}");
 }
 
 /// Damages the first record of the first segment that has one.

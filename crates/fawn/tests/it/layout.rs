@@ -334,7 +334,7 @@ fn check_looks_at_every_shard() {
     let (code, out, error) = run(&["check", text]);
     // The next store is checked all the same.
     let is_told =
-        out.contains("shard 1:\n") && out.contains("DAMAGE: manifest") && out.contains("shard 2:\n1 segments");
+        out.contains("shard 1:\n") && out.contains("DAMAGE: manifest") && out.contains("shard 2:\n1 segment, ");
     assert!(code == 3 && is_told && error.contains("corrupt, as listed"), "{code} {out} {error}");
     let (code, error) = refused(dir.path(), &[]);
     assert!(code == 3 && error.contains("shard-1") && error.contains("manifest"), "{code} {error}");
