@@ -236,7 +236,6 @@ impl Replica {
 
     /// Receives records as a syncing member, from the last point that this copy shares with the chain's history.
     fn sync_behind(&mut self, entry: &RangeEntry) {
-        let due_at = self.wake_at.filter(|_| self.phase == ReplicaPhase::Syncing);
         self.stop();
         self.mark = None; // The chain continued without this member.
         self.promised = entry.epoch;
@@ -263,8 +262,6 @@ impl Replica {
             self.ask_replay();
         }
         self.wake_in(self.config.options.retransmit_ms);
-        // If the timer began again with each epoch, a member would never report in epochs that are shorter than it.
-        self.wake_at = self.wake_at.min(due_at.or(self.wake_at));
     }
 
     pub(super) fn wake_in(&mut self, ms: u64) {

@@ -68,7 +68,11 @@ impl Replica {
         self.upstream_told = true;
         self.time.raise((time, assigned), self.now.mono);
         match self.phase {
-            ReplicaPhase::Serving { role: Role::Tail } | ReplicaPhase::Syncing => self.try_commit(),
+            ReplicaPhase::Serving { role: Role::Tail } => self.try_commit(),
+            ReplicaPhase::Syncing => {
+                self.try_commit();
+                self.wake_to_report();
+            }
             _ => {}
         }
     }

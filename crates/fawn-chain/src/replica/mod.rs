@@ -129,6 +129,8 @@ pub struct Replica {
     upstream: Version,
     /// Whether the predecessor sent a watermark in this phase. Needed because a watermark of zero is also valid.
     upstream_told: bool,
+    /// When the next report of a syncing member that has caught up is due, in whatever epoch.
+    report_at: MonoMs,
     time: ChainTime,
     /// The full resync in progress, in any phase: until it is finished, this member holds no copy.
     transfer: Option<TransferIn>,
@@ -181,6 +183,7 @@ impl Replica {
             committed,
             upstream: Version::ZERO,
             upstream_told: false,
+            report_at: MonoMs(0),
             transfer: None,
             transfer_out: None,
             predecessor: None,

@@ -31,6 +31,15 @@ impl Replica {
         self.bound_assign();
     }
 
+    /// Wakes a complete syncing member for its report, once that is due. Each epoch starts the timer again, and peers
+    /// announce epochs that are only being prepared, so in short epochs the timer alone would never end.
+    pub(super) fn wake_to_report(&mut self) {
+        if self.transfer.is_none() && self.last >= self.upstream {
+            let due_at = self.report_at.max(self.now.mono);
+            self.wake_at = Some(self.wake_at.map_or(due_at, |at| at.min(due_at)));
+        }
+    }
+
     /// A complete syncing member that has all versions the tail had committed reports so, repeatedly, until the manager
     /// acts. Under load its disk is always slightly behind, so this does not wait for a sync: the handshake does, and
     /// finds little left to sync.
@@ -41,7 +50,8 @@ impl Replica {
                 self.outputs.push_back(ReplicaOutput::Sync);
             }
             self.send_manager(Body::CaughtUp { last: self.last });
-            self.wake_at = Some(self.now.mono.plus_ms(self.config.options.retransmit_ms));
+            self.report_at = self.now.mono.plus_ms(self.config.options.retransmit_ms);
+            self.wake_at = Some(self.report_at);
         }
     }
 }

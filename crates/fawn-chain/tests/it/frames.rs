@@ -115,8 +115,8 @@ fn a_syncing_member_reports_only_once_it_has_what_the_tail_has_committed() {
         };
         drain(&mut syncing).iter().any(is_report)
     };
-    assert!(!reports(4, base()) && reports(103, base()), "its timer reports");
-    assert!(!reports(203, version(4, 5)));
+    assert!(reports(4, base()) && !reports(103, base()) && reports(104, base()), "it repeats the report");
+    assert!(!reports(204, version(4, 5)));
 }
 
 /// A new epoch begins before the timer for reports ends, again and again.
@@ -135,10 +135,40 @@ fn a_syncing_member_reports_in_epochs_that_are_shorter_than_its_timer() {
         let body = Body::Watermark { sent: base(), upstream: base(), time: TimeMs(3), assigned: base() };
         let _ = syncing.handle_frame(Now::at(at + 1), &Frame { header, body });
         syncing.handle_timeout(Now::at(at + epoch_ms - 1));
-        let is_report = |output: &ReplicaOutput| matches!(output, ReplicaOutput::SendManager { frame: Frame { body: Body::CaughtUp { .. }, header } } if header.epoch == epoch);
-        drain(&mut syncing).iter().any(is_report)
+        drain(&mut syncing).iter().any(|output| is_report_in(output, epoch))
     };
     assert!((5..15).filter(|&number| reports_in(number)).count() >= 3);
+}
+
+/// Peers that are being prepared send the member each new epoch before the manager announces it as active.
+#[test]
+fn a_syncing_member_reports_in_short_epochs_whose_handshakes_it_hears_of() {
+    let mut syncing = aligning(3, member(3), base());
+    syncing.handle_entry(Now::at(3), &entry(ChainState::Active));
+    drain(&mut syncing);
+    let (epoch_ms, active_ms) = (6, 3);
+    let mut reports_in = |number: u32| {
+        let (epoch, at) = (Epoch::new(number).unwrap(), u64::from(number) * epoch_ms);
+        let mut next = entry(ChainState::Preparing);
+        next.epoch = epoch;
+        syncing.handle_entry(Now::at(at), &next);
+        syncing.handle_timeout(Now::at(at + active_ms - 1));
+        next.state = ChainState::Active;
+        syncing.handle_entry(Now::at(at + active_ms), &next);
+        let header = Header { from: member(2), boot: BOOT, range: RANGE, epoch };
+        let body = Body::Watermark { sent: base(), upstream: base(), time: TimeMs(3), assigned: base() };
+        let _ = syncing.handle_frame(Now::at(at + active_ms), &Frame { header, body });
+        syncing.handle_timeout(Now::at(at + epoch_ms - 1));
+        drain(&mut syncing).iter().any(|output| is_report_in(output, epoch))
+    };
+    let reports = (5..505).filter(|&number| reports_in(number)).count();
+    assert!(reports >= 5, "{reports} reports in three seconds");
+}
+
+/// Whether the member reports that it has caught up with this epoch.
+fn is_report_in(output: &ReplicaOutput, epoch: Epoch) -> bool {
+    let ReplicaOutput::SendManager { frame } = output else { return false };
+    matches!(frame.body, Body::CaughtUp { .. }) && frame.header.epoch == epoch
 }
 
 /// A serving head with version 4.1, which its successor has received.
