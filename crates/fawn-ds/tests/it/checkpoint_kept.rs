@@ -172,33 +172,6 @@ fn a_close_writes_another_checkpoint_after_a_merge_has_dropped_the_last_one() {
     assert_eq!(listed(&harness.disk).len(), 1);
 }
 
-/// The manifest lists a checkpoint, and is not synced yet, when a merge drops it: a close knows that none is left.
-#[test]
-fn a_close_writes_a_checkpoint_after_a_merge_has_dropped_one_that_was_being_listed() {
-    let options = Options { checkpoint_log_bytes_min: 16 << 10, ..only_at_close() };
-    let mut harness = whole(1, Options { checkpoint_log_bytes_min: u64::MAX, ..options.clone() }, true);
-    fill(&mut harness, &some_keys(), 1);
-    harness.split(1, ring_at(0x80), 2, 3);
-    file(&mut harness);
-    harness.options = options;
-    harness.reopen(1, false);
-    let (mut listing, mut turns) = (false, 0);
-    while !listing {
-        turns += 1;
-        assert!(turns < 1_000 && harness.engine.stats().checkpoints == 0, "{:?}", harness.engine);
-        // The commit is written, and not durable.
-        listing = !listed(&harness.disk).is_empty();
-        if !listing {
-            harness.turn();
-        }
-    }
-    assert_eq!(harness.engine.stats().checkpoints, 0);
-    harness.merge(2, 3, 4);
-    harness.options.checkpoint_log_bytes_min = 64 << 20;
-    let harness = harness.close_and_open();
-    assert_eq!(listed(&harness.disk).len(), 1);
-}
-
 /// A segment is being filed for the parts of a range, and its read hangs. A close does not wait for it, and nothing moves any more.
 #[test]
 fn a_close_while_a_segment_is_filed_writes_a_checkpoint() {
