@@ -184,6 +184,8 @@ impl ResultCopies {
         let is_newest = |copy: &ResultCopy| !copy.tag.is_some() || newer.insert(copy.result());
         let mut kept: Vec<ResultCopy> = self.kept.drain(..).rev().filter(is_newest).collect();
         kept.reverse();
+        // Twice as long otherwise, for as long as these results are open.
+        kept.shrink_to_fit();
         self.kept = kept.into();
     }
 }

@@ -375,12 +375,17 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             Ok(header) => header,
             Err(error) => return self.abandon_copy(name, from, None, error),
         };
+        let decoded = match segment::decode(&header) {
+            Err(error) if error.is_of_other_format() => {
+                return Err(CopyError::Format { file: name.to_owned(), error });
+            }
+            decoded => decoded.ok(),
+        };
         let is_listed = |header: &SegmentHeader| {
             let SegmentHeader { slot: found, uuid, sequence, stream, .. } = *header;
             (found, uuid, sequence, stream) == (slot, entry.uuid, entry.sequence, entry.stream)
         };
-        let Some(SegmentHeader { uuid, sequence, segment_bytes, .. }) = segment::decode(&header).ok().filter(is_listed)
-        else {
+        let Some(SegmentHeader { uuid, sequence, segment_bytes, .. }) = decoded.filter(is_listed) else {
             // The next attempt looks again.
             self.held.insert(name.to_owned(), Held::Open(from));
             let detail = "its header is not the one of the segment that the manifest lists".to_owned();

@@ -15,7 +15,7 @@ pub(super) fn look(dir: &Path, file: &LayoutFile) -> Result<(), Failure> {
     })
 }
 
-/// What a store was made with; `None`: it cannot be read.
+/// The identity that a store got at its creation; `None`: it cannot be read.
 pub(super) fn identity(store: &Path) -> Option<Identity> {
     state(store)?.identity
 }

@@ -99,7 +99,7 @@ impl Drop for NamedLater {
     fn drop(&mut self) {
         // After the rename the temporary name may be another dump's.
         if !self.has_name {
-            // What stays is a leftover, which the next dump removes.
+            // A file that stays is a leftover, which the next dump removes.
             let _: std::io::Result<()> = std::fs::remove_file(&self.partial);
         }
     }

@@ -123,12 +123,13 @@ fn a_store_of_another_format_is_not_called_damaged() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), Some(0));
     let data = dir.path().join("data");
-    let (text, dump) = (data.to_str().expect("text"), dir.path().join("dump"));
+    let (text, dump, backup) = (data.to_str().expect("text"), dir.path().join("dump"), dir.path().join("copy"));
     let off = ["--resp", "off", "--memcached", "off", "--admin", "off"];
     let commands = [
         &["check", text][..],
         &["check", text, "--repair", "--yes"],
         &["dump", text, "-o", dump.to_str().expect("text")],
+        &["backup", text, backup.to_str().expect("text")],
         &[&["serve", "--dir", text][..], &off].concat(),
     ];
     let files = std::fs::read_dir(&data).expect("a directory").map(|entry| entry.expect("an entry").path());
@@ -153,7 +154,7 @@ fn a_store_of_another_format_is_not_called_damaged() {
         }
         std::fs::write(&file, made).expect("written back");
     }
-    assert!(!dump.exists(), "nothing was dumped");
+    assert!(!dump.exists() && !backup.exists(), "nothing was written");
     Server::start_in(dir.path(), &[]);
 }
 

@@ -334,8 +334,10 @@ impl<D: Device> Engine<D> {
     /// Time when a read of the merge has hung for so long that it is left in flight; `None` without one, or if too many were left.
     /// A merge that was given up leaves all of them: until then no other job begins.
     pub(super) fn leave_sort_read_at(&self) -> Option<MonoMs> {
-        let may_leave = |job: &&Box<SortJob>| job.step == SortStep::GivenUp || self.may_leave_idle_reads() > 0;
-        let job = self.sorted.job.as_ref().filter(may_leave)?;
+        let job = self.sorted.job.as_deref()?;
+        if job.step != SortStep::GivenUp && self.may_leave_idle_reads() == 0 {
+            return None;
+        }
         job.is_waiting.iter().map(|read| read.leave_at).min()
     }
 
