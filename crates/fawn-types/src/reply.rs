@@ -64,10 +64,7 @@ pub enum OperationError {
         limit_bytes: u32,
     },
     /// The records of one write would exceed what a segment takes, or a frame between members.
-    #[error(
-        "records of one command longer than {limit_bytes} bytes, with keys and headers; split them, or make the store with \
-         larger segments"
-    )]
+    #[error("records of one command longer than {limit_bytes} bytes, with keys and headers; split them")]
     RecordsTooLong {
         /// The maximum, bytes.
         limit_bytes: u32,

@@ -14,6 +14,8 @@ use std::time::Duration;
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 /// Minimum number of segments: a full store of fewer may have no space to clean any.
 const SEGMENTS_MIN: u64 = 8;
+/// Segments that a new store makes first: the active and the next one of each of its two streams.
+const SEGMENTS_FIRST: u64 = 4;
 /// Number of segments that a capacity is divided into, unless that makes them larger than the default.
 const SEGMENTS_WANTED: u64 = 16;
 /// Most segments of a shard's capacity: beyond that, segments are larger than the default.
@@ -162,7 +164,12 @@ impl Settings {
         if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
             return refuse(format!("segment = {}: expected a power of two from 64K to 1G", self.segment));
         }
-        self.check_value_max()?;
+        if self.segment_origin == SegmentOrigin::Given {
+            self.check_value_max()?;
+        } else {
+            // An existing store may have other segments than a new one gets.
+            self.check_value_max_of(Size(SEGMENT_BYTES_MAX))?;
+        }
         let ratio = self.space_amplification_max;
         if !(105..=10_000).contains(&ratio.percent) {
             return refuse(format!("space-amplification-max = {ratio}: expected 1.05 to 100"));
@@ -176,8 +183,13 @@ impl Settings {
         Ok(())
     }
 
-    fn check_value_max(&self) -> Result<(), Failure> {
-        let bytes_max = self.segment.0 / limits::RECORD_SEGMENT_SHARE as u64;
+    /// Checks that a value fits a segment.
+    pub(crate) fn check_value_max(&self) -> Result<(), Failure> {
+        self.check_value_max_of(self.segment)
+    }
+
+    fn check_value_max_of(&self, segment: Size) -> Result<(), Failure> {
+        let bytes_max = segment.0 / limits::RECORD_SEGMENT_SHARE as u64;
         if self.value_max.0 == 0 || self.value_max.0 >= 1 << 24 || self.value_max.0 > bytes_max {
             return refuse(format!(
                 "value-max = {}: expected 1 byte to a quarter of a segment ({}) and below 16M",
@@ -220,7 +232,7 @@ impl Settings {
     /// Checks that a disk with so much free space takes a new store in `dir`: its segments are as large for good.
     pub(crate) fn check_disk(&self, free_bytes: u64) -> Result<(), Failure> {
         let (shards, free) = (self.shards_if_new(), Size(free_bytes >> 10 << 10));
-        let least = |segment: Size| Size(SEGMENTS_MIN * segment.0 * u64::from(shards));
+        let least = |segment: Size| Size(SEGMENTS_FIRST * segment.0 * u64::from(shards));
         if free >= least(self.segment) {
             return Ok(());
         }
@@ -231,7 +243,7 @@ impl Settings {
         };
         let (dir, segment, least) = (self.dir.display(), self.segment, least(self.segment));
         let message = format!(
-            "{dir}: its disk has {free} left, and a new store needs at least {SEGMENTS_MIN} segments of {segment}, \
+            "{dir}: its disk has {free} left, and a new store needs at least {SEGMENTS_FIRST} segments of {segment}, \
              {least}{}; {remedy}",
             of_each(shards)
         );
@@ -303,9 +315,16 @@ impl Settings {
         pairs.extend(self.shards.map(|shards| ("shards", shards.to_string())));
         pairs.extend(self.capacity.map(|size| ("capacity", size.to_string())));
         pairs.extend(self.ready_file.as_ref().map(|path| ("ready-file", path.display().to_string())));
+        // An existing directory has segments of its own and refuses others.
+        let is_for_new = |key: &str| match key {
+            "segment" => self.segment_origin != SegmentOrigin::Given,
+            "value-max" => !self.is_value_max_given,
+            _ => false,
+        };
         let line = |(key, value): (&str, String)| match key {
             "max-connections" | "allow-public" => format!("{key} = {value}\n"),
             "shards" if value != "auto" => format!("{key} = {value}\n"),
+            _ if is_for_new(key) => format!("# {key} = {} for a new directory\n", toml::Value::String(value)),
             _ => format!("{key} = {}\n", toml::Value::String(value)),
         };
         pairs.into_iter().map(line).collect()
@@ -431,17 +450,17 @@ mod tests {
     fn a_disk_takes_a_store_if_it_has_space_for_its_fewest_segments() {
         let settings = |text| resolve(file::parse("f", text).expect("valid"));
         for (text, free_bytes) in
-            [("", 512 << 20), ("segment = '1M'", 8 << 20), ("segment = '1M'\nshards = 2", 16 << 20)]
+            [("", 256 << 20), ("segment = '1M'", 4 << 20), ("segment = '1M'\nshards = 2", 8 << 20)]
         {
             assert!(settings(text).check_disk(free_bytes).is_ok(), "{text}");
             assert!(settings(text).check_disk(free_bytes - 1).is_err(), "{text}");
         }
         for (text, free_bytes, expected) in [
-            ("", (12 << 20) + 5, "12M left, and a new store needs at least 8 segments of 64M, 512M; free space, or"),
+            ("", (12 << 20) + 5, "12M left, and a new store needs at least 4 segments of 64M, 256M; free space, or"),
             ("", 12 << 20, "--segment 512K"),
             ("", 600 << 10, "--segment 64K"),
-            ("", 500 << 10, "another disk"),
-            ("shards = 2", 40 << 20, "1G for 2 shards; free space, or choose smaller segments, such as --segment 1M"),
+            ("", 250 << 10, "another disk"),
+            ("shards = 2", 40 << 20, "512M for 2 shards; free space, or choose smaller segments, such as --segment 1M"),
         ] {
             let error = settings(text).check_disk(free_bytes).expect_err(text).to_string();
             assert!(error.starts_with("fawn-data: ") && error.contains(expected), "{text}: {error}");

@@ -58,7 +58,9 @@ fn copy_store(
             None
         }
     };
-    let mut copy = StoreCopy::create(to, placement, secret, source.as_deref())?;
+    // A store that is lost gets segments as the others have: they are one size in a directory.
+    let segment_bytes = layout.segment().and_then(|segment| u32::try_from(segment.0).ok());
+    let mut copy = StoreCopy::create(to, (placement, segment_bytes), secret, source.as_deref())?;
     if let Some(mut engine) = source {
         let report = engine.dump(|_, record| copy.append(record).map_err(|error| failed(to, &error)))?;
         losses.add(&report);
@@ -81,13 +83,14 @@ struct StoreCopy {
 impl StoreCopy {
     fn create(
         dir: &Path,
-        placement: Placement,
+        (placement, segment_bytes): (Placement, Option<u32>),
         secret: HashSecret,
         source: Option<&Engine<FileDevice>>,
     ) -> Result<Self, Failure> {
         let defaults = Options::default();
+        let segment_bytes = segment_bytes.unwrap_or(defaults.segment_bytes);
         let options = Options {
-            segment_bytes: source.map_or(defaults.segment_bytes, |source| source.options().segment_bytes),
+            segment_bytes: source.map_or(segment_bytes, |source| source.options().segment_bytes),
             value_bytes_max: VALUE_BYTES_LIMIT as u32,
             durability: Durability::EverySecond,
             secret: Some(secret),
@@ -171,7 +174,7 @@ mod tests {
     fn fill(layout: &Layout) {
         for (placement, dir) in layout.shard_dirs() {
             create_private(&dir).unwrap();
-            let mut store = StoreCopy::create(&dir, placement, SECRET, None).unwrap();
+            let mut store = StoreCopy::create(&dir, (placement, None), SECRET, None).unwrap();
             for key in 0..KEYS {
                 store.append(&RecordRef::put(Version::ZERO, &key.to_be_bytes(), &[7; 1000])).unwrap();
             }

@@ -108,6 +108,9 @@ impl StartingServer {
 pub(super) fn start(service: Service, settings: &Settings) -> Result<StartingServer, Failure> {
     let (bound, listen_addrs) = bind(settings)?;
     service.check_disk(settings)?;
+    if data_dir::is_new(&settings.dir) {
+        settings.check_value_max()?;
+    }
     store::create_dir(&settings.dir)?;
     let layout = service.layout(settings)?;
     let settings = &of_existing(settings, &layout)?;

@@ -111,7 +111,7 @@ fn a_disk_too_small_for_a_store_is_refused_before_one_is_made() {
     let (code, _, error) =
         run(&["serve", "--dir", "/proc/fawn-data", "--resp", "off", "--memcached", "off", "--admin", "off"]);
     let is_told = error.contains("/proc/fawn-data")
-        && error.contains("at least 8 segments of 64M, 512M")
+        && error.contains("at least 4 segments of 64M, 256M")
         && error.contains("free space");
     assert!(code == 3 && is_told, "{code} {error}");
 }
