@@ -103,7 +103,7 @@ def one_round(binary, words, directory, writers, extra):
     assert "sound" in fawn(binary, "check", restored)
     assert "sound" in fawn(binary, "check", backup), "a server on the restored directory changed the backup"
     print(*said.splitlines(), sep="; ")
-    return int(re.search(r"(\d+) files linked", said).group(1)) > 0
+    return int(re.search(r"(\d+) files? linked", said).group(1)) > 0
 
 
 def bad_input(binary, directory):
