@@ -126,7 +126,8 @@ impl<D: Device> Engine<D> {
     /// Looks up `key`; `hash` is its [`KeyHash::of`] under [`Engine::secret`].
     ///
     /// # Errors
-    /// [`EngineError::Corrupt`] when stored bytes are corrupt, never for an absent key; [`EngineError::UnknownRange`].
+    /// [`EngineError::Corrupt`] when bytes are corrupt that may be the key's record: an absent key gets it too if the page of a
+    /// sorted run that would have the key is corrupt; [`EngineError::UnknownRange`].
     pub fn lookup(
         &mut self,
         range: RangeId,

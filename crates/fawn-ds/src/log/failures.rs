@@ -12,11 +12,12 @@ pub(crate) const HANGING_MS: u64 = 500;
 const LONG_PATIENCES: u64 = 20;
 /// Longest time of such work, ms: reads that other work left of the same file count, too.
 const LONG_PATIENCE_MS_MAX: u64 = 600_000;
-/// Reads that cleaning, the scrub and jobs of the sorted tier leave in flight at most, together, each with its buffer. A device of
+/// Reads that cleaning, the scrub and jobs of the sorted tier leave in flight, together, each with its buffer. A device of
 /// which no part can be read gets no more: each of them may take a thread that clients' writes and syncs need.
 pub(crate) const READS_LEFT_MAX: u32 = 4;
-/// The scrub and the sorted tier begin to leave none beyond so many, but a merge leaves all of its reads: it would wait for the
-/// others, and no job begin. No more than these count for cleaning, for which writes wait: it can leave some in any case.
+/// With so many left, the scrub and merges leave no further one. A merge that has left one leaves all of its reads: otherwise it
+/// would wait for them, and no other job would begin. Cleaning, for which writes wait, counts no more than so many of these
+/// against its own, so that it can leave some in any case.
 pub(crate) const IDLE_READS_LEFT_MAX: u32 = READS_LEFT_MAX / 2;
 
 /// Failed reads of a run or a segment in the background.

@@ -1,4 +1,4 @@
-//! Openings of logs so long that a thread decodes them: they find the same, and read the device in the same order.
+//! Openings of logs so long that a thread decodes them: they find the same, with as many reads of the device.
 use crate::support::{TestNode, TestWrite, scanned};
 use fawn_ds::internals::{OpenError, Options, View};
 use fawn_flash::sim::OpKind;
