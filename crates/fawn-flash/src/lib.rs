@@ -36,6 +36,7 @@ pub use lock::DirLock;
 pub use portable::PortableDevice;
 pub use prefetch::prefetch;
 pub use queued_device::QueuedDevice;
+pub use region::prefer_huge_pages;
 pub use request::IoRequest;
 pub use sim::{SimDevice, SimDisk, SimOptions};
 pub use stats::{IoClassStats, IoStats};

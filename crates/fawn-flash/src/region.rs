@@ -105,6 +105,21 @@ impl<T> Drop for Region<T> {
     }
 }
 
+/// Asks for huge pages for memory that will all be used soon, as far as they lie within it. If the system has none, only speed
+/// suffers.
+pub fn prefer_huge_pages<T>(memory: &[T]) {
+    let start = memory.as_ptr() as usize;
+    let (from, to) = (start.next_multiple_of(REGION_BYTES), start + size_of_val(memory));
+    let to = to - to % REGION_BYTES;
+    #[cfg(target_os = "linux")]
+    if from < to {
+        // SAFETY: (1) the range lies within `memory`, which is mapped; (2) the advice changes neither content nor validity.
+        unsafe { libc::madvise(from as *mut c_void, to - from, libc::MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (from, to);
+}
+
 #[derive(Clone, Copy)]
 #[cfg_attr(target_os = "linux", repr(i32))]
 pub(crate) enum Advice {

@@ -7,7 +7,7 @@ use super::place_table::{PLACE_BYTES, PlaceTable};
 use crate::engine::Engine;
 use crate::options::Options;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, Written};
-use fawn_flash::{Device, prefetch};
+use fawn_flash::{Device, prefer_huge_pages, prefetch};
 use fawn_types::{KeyHash, Version};
 
 /// Maximum memory of a deferred record.
@@ -60,6 +60,9 @@ impl DeferredRecords {
     pub(super) fn expect(&mut self, records: u64) {
         let keys = usize::try_from(records).unwrap_or(usize::MAX).min(self.keys_max);
         self.table = PlaceTable::with_capacity(keys);
+        // Address space alone: the memory is taken once it is used.
+        self.records.reserve(keys);
+        prefer_huge_pages(self.records.spare_capacity_mut());
     }
 
     /// All keys are compared by the opening.

@@ -2,7 +2,7 @@
 //!
 //! A slot has the first bits of the hash beside the place. So a lookup reads one cache line most often, which can be
 //! prefetched as a whole, and the table grows without a look at the records.
-use fawn_flash::prefetch;
+use fawn_flash::{prefer_huge_pages, prefetch};
 
 /// A slot for a third more keys than there are at most.
 const SLOTS_PER_KEY: (usize, usize) = (4, 3);
@@ -12,6 +12,13 @@ const SLOTS_MIN: usize = 64;
 
 const fn slots_for(keys: usize) -> usize {
     keys.saturating_mul(SLOTS_PER_KEY.0).div_ceil(SLOTS_PER_KEY.1)
+}
+
+/// Vacant slots. A search meets one TLB miss fewer in huge pages.
+fn vacant(slots: usize) -> Vec<u64> {
+    let slots = vec![0; slots];
+    prefer_huge_pages(&slots);
+    slots
 }
 
 const fn tag_of(hash: u64) -> u64 {
@@ -28,7 +35,7 @@ pub(super) struct PlaceTable {
 impl PlaceTable {
     /// An empty table with slots for so many keys.
     pub(super) fn with_capacity(keys: usize) -> Self {
-        Self { slots: vec![0; slots_for(keys)], len: 0 }
+        Self { slots: vacant(slots_for(keys)), len: 0 }
     }
 
     /// Where the search for a tag begins.
@@ -58,7 +65,7 @@ impl PlaceTable {
         if slots_for(self.len + 1) > self.slots.len() {
             let slots_max = slots_for(keys_max.max(self.len + self.len / 8 + 1));
             let slots = (2 * self.slots.len()).min(slots_max).max(slots_for(self.len + 1)).max(SLOTS_MIN);
-            let old = core::mem::replace(&mut self.slots, vec![0; slots]);
+            let old = core::mem::replace(&mut self.slots, vacant(slots));
             old.into_iter().filter(|&slot| slot != 0).for_each(|slot| self.fill(slot));
         }
         self.len += 1;
