@@ -117,6 +117,17 @@ struct KeptTombstone {
     len_bytes: u32,
 }
 
+/// Keys of one range whose places are prefetched.
+struct PrefetchedKeys {
+    range: usize,
+    hashes: [KeyHash; PREFETCH_KEYS_MAX],
+    len: usize,
+}
+
+impl PrefetchedKeys {
+    const NONE: Self = Self { range: 0, hashes: [KeyHash(0); PREFETCH_KEYS_MAX], len: 0 };
+}
+
 pub(super) struct IndexBuilder<'e, D: Device> {
     pub(super) engine: &'e mut Engine<D>,
     pub(super) tentative: Vec<Tentative>,
@@ -242,39 +253,43 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// Applies the next records of the log.
     pub(super) fn records(&mut self, slot: u32, batch: &DecodedBatch) {
         let chunks = batch.records.chunks(PREFETCH_KEYS_MAX);
+        let mut ahead = chunks.clone();
         // The second step reads memory that the first one has prefetched, one chunk earlier.
-        let (mut first_step, mut second_step) = (chunks.clone(), chunks.clone());
-        first_step.by_ref().take(2).for_each(|records| self.prefetch_places(records));
-        second_step.by_ref().take(1).for_each(|records| self.prefetch_pages(records));
+        let [first, mut second] = [(); 2].map(|()| self.prefetch_places(ahead.next()));
+        self.prefetch_pages(&first);
         for records in chunks {
-            first_step.by_ref().take(1).for_each(|records| self.prefetch_places(records));
-            second_step.by_ref().take(1).for_each(|records| self.prefetch_pages(records));
+            let third = self.prefetch_places(ahead.next());
+            self.prefetch_pages(&second);
+            second = third;
             records.iter().for_each(|record| self.record(slot, record, batch.key_of(record)));
         }
     }
 
-    /// Prefetches where the index and the deferred records have these keys.
-    fn prefetch_places(&self, records: &[DecodedRecord]) {
-        if let Some((at, hashes)) = self.hashes_of(records) {
-            self.engine.ranges[at].index.prefetch_handles(&hashes);
-            self.deferred.prefetch_places(&hashes);
+    /// Prefetches where the index and the deferred records have the keys of the first record's range.
+    #[inline]
+    fn prefetch_places(&self, records: Option<&[DecodedRecord]>) -> PrefetchedKeys {
+        let mut keys = PrefetchedKeys::NONE;
+        let Some((number, records)) = records.and_then(|records| Some((records.first()?.number, records))) else {
+            return keys;
+        };
+        let Some(&at) = self.numbers.get(&number) else { return keys };
+        keys.range = at;
+        for record in records.iter().filter(|record| record.number == number) {
+            keys.hashes[keys.len] = KeyHash(record.name.hash);
+            keys.len += 1;
         }
+        self.engine.ranges[at].index.prefetch_handles(&keys.hashes[..keys.len]);
+        self.deferred.prefetch_places(&keys.hashes[..keys.len]);
+        keys
     }
 
     /// Prefetches the index's fragments and the deferred records of these keys.
-    fn prefetch_pages(&self, records: &[DecodedRecord]) {
-        if let Some((at, hashes)) = self.hashes_of(records) {
-            self.engine.ranges[at].index.prefetch_fragments(&hashes);
-            self.deferred.prefetch_records(&hashes);
+    #[inline]
+    fn prefetch_pages(&self, keys: &PrefetchedKeys) {
+        if keys.len > 0 {
+            self.engine.ranges[keys.range].index.prefetch_fragments(&keys.hashes[..keys.len]);
+            self.deferred.prefetch_records(&keys.hashes[..keys.len]);
         }
-    }
-
-    /// Hashes of the records that are of the first one's range, and its place.
-    fn hashes_of(&self, records: &[DecodedRecord]) -> Option<(usize, SmallVec<[KeyHash; PREFETCH_KEYS_MAX]>)> {
-        let number = records.first()?.number;
-        let at = *self.numbers.get(&number)?;
-        let of_range = records.iter().filter(|record| record.number == number);
-        Some((at, of_range.map(|record| KeyHash(record.name.hash)).collect()))
     }
 
     /// Applies the next record of the log, on its own.
