@@ -199,7 +199,8 @@ impl Overlay {
         self.deferred.len() > 0 && sequence >= self.deferred_since
     }
 
-    /// Takes the records that an opening defers, one per key, which lie in segments from the sequence number `since` on.
+    /// Takes the records that an opening defers, one per key and in the order of their places. They lie in segments from the
+    /// sequence number `since` on.
     pub(crate) fn defer(&mut self, records: Vec<DeferredRecord>, since: u64) {
         assert!(self.is_empty(), "an opening defers before it enters anything else");
         for record in &records {
@@ -441,7 +442,7 @@ mod tests {
         let name = |ident| KeyName { hash: 9, ident };
         let mut overlay = Overlay::default();
         let record = |ident| DeferredRecord::new(0, name(ident), written(ident), CopyRank::Put);
-        overlay.defer([2, 1, 4].into_iter().map(record).collect(), 1);
+        overlay.defer([1, 2, 4].into_iter().map(record).collect(), 1);
         assert!(overlay.find_mut(0, name(4)).is_some(), "it is taken");
         assert_eq!((overlay.deferred(), overlay.unconfirmed(0, 9, Some(10)).count()), (2, 3));
         for ident in [1, 2] {

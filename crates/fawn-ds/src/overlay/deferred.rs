@@ -34,7 +34,8 @@ impl DeferredRecord {
         self.range as usize
     }
 
-    const fn place(&self) -> OverlayKey {
+    /// Where it is in the order of the list.
+    pub(crate) const fn place(&self) -> OverlayKey {
         place_of(self.range(), self.name)
     }
 }
@@ -49,10 +50,10 @@ pub(super) struct DeferredList {
 }
 
 impl DeferredList {
+    /// A list of records that are in the order of their places.
     pub(super) fn new(mut records: Vec<DeferredRecord>) -> Self {
+        debug_assert!(records.is_sorted_by_key(DeferredRecord::place), "searches are binary");
         records.shrink_to_fit();
-        // In place: there may be no memory for a second list.
-        records.sort_unstable_by_key(DeferredRecord::place);
         let mut left_by_range = Vec::new();
         for record in &records {
             left_by_range.resize(left_by_range.len().max(record.range() + 1), 0);

@@ -4,6 +4,7 @@
 //! reads to the engine, which makes them while it serves. Lookups find a deferred record meanwhile, so it must be newer than
 //! what the index has of its key.
 use super::place_table::{PLACE_BYTES, PlaceTable};
+use super::work_queue::sort_by_key;
 use crate::engine::Engine;
 use crate::options::Options;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, Written};
@@ -170,6 +171,8 @@ impl DeferredRecords {
     /// Hands the records over to the overlay.
     pub(super) fn hand_over<D: Device>(&mut self, engine: &mut Engine<D>) {
         self.table = PlaceTable::default();
+        // In place: there may be no memory for a second list.
+        sort_by_key(&mut self.records, DeferredRecord::place);
         engine.overlay.defer(core::mem::take(&mut self.records), self.since);
     }
 }
