@@ -8,7 +8,7 @@ use crate::format::manifest::{Ancestor, ManifestRange, RangeBeginning, SoleEpoch
 use crate::format::record::{RecordKind, Stored};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, Watermark};
-use crate::index::{PREFETCH_KEYS_MAX, Pointer};
+use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::log::segments::RangeShare;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
@@ -115,17 +115,6 @@ struct KeptTombstone {
     hash: KeyHash,
     pointer: Pointer,
     len_bytes: u32,
-}
-
-/// Keys of one range whose places are prefetched.
-struct PrefetchedKeys {
-    range: usize,
-    hashes: [KeyHash; PREFETCH_KEYS_MAX],
-    len: usize,
-}
-
-impl PrefetchedKeys {
-    const NONE: Self = Self { range: 0, hashes: [KeyHash(0); PREFETCH_KEYS_MAX], len: 0 };
 }
 
 pub(super) struct IndexBuilder<'e, D: Device> {
@@ -250,55 +239,13 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         LogDecoder::new(self.names(), retired.collect())
     }
 
-    /// Applies the next records of the log.
-    pub(super) fn records(&mut self, slot: u32, batch: &DecodedBatch) {
-        let chunks = batch.records.chunks(PREFETCH_KEYS_MAX);
-        let mut ahead = chunks.clone();
-        // The second step reads memory that the first one has prefetched, one chunk earlier.
-        let [first, mut second] = [(); 2].map(|()| self.prefetch_places(ahead.next()));
-        self.prefetch_pages(&first);
-        for records in chunks {
-            let third = self.prefetch_places(ahead.next());
-            self.prefetch_pages(&second);
-            second = third;
-            records.iter().for_each(|record| self.record(slot, record, batch.key_of(record)));
-        }
-    }
-
-    /// Prefetches where the index and the deferred records have the keys of the first record's range.
-    #[inline]
-    fn prefetch_places(&self, records: Option<&[DecodedRecord]>) -> PrefetchedKeys {
-        let mut keys = PrefetchedKeys::NONE;
-        let Some((number, records)) = records.and_then(|records| Some((records.first()?.number, records))) else {
-            return keys;
-        };
-        let Some(&at) = self.numbers.get(&number) else { return keys };
-        keys.range = at;
-        for record in records.iter().filter(|record| record.number == number) {
-            keys.hashes[keys.len] = KeyHash(record.name.hash);
-            keys.len += 1;
-        }
-        self.engine.ranges[at].index.prefetch_handles(&keys.hashes[..keys.len]);
-        self.deferred.prefetch_places(&keys.hashes[..keys.len]);
-        keys
-    }
-
-    /// Prefetches the index's fragments and the deferred records of these keys.
-    #[inline]
-    fn prefetch_pages(&self, keys: &PrefetchedKeys) {
-        if keys.len > 0 {
-            self.engine.ranges[keys.range].index.prefetch_fragments(&keys.hashes[..keys.len]);
-            self.deferred.prefetch_records(&keys.hashes[..keys.len]);
-        }
-    }
-
     /// Applies the next record of the log, on its own.
     pub(super) fn single_record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
         self.record(slot, &self.names().decoded(offset, stored), stored.record.key);
     }
 
     /// Applies the next record of the log.
-    fn record(&mut self, slot: u32, record: &DecodedRecord, key: &[u8]) {
+    pub(super) fn record(&mut self, slot: u32, record: &DecodedRecord, key: &[u8]) {
         let &DecodedRecord { offset, number, version, len_bytes, name, .. } = record;
         let pointer = self.engine.segments.pointer(slot, offset);
         let (stream, is_sorted, sequence, kind) = self.count_stored(slot, record);

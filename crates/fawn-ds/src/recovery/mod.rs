@@ -12,6 +12,7 @@ mod index_build;
 pub(crate) mod io;
 pub(crate) mod left_tail;
 mod place_table;
+mod prefetching;
 mod progress;
 mod read;
 mod report;
