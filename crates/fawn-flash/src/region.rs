@@ -15,6 +15,9 @@ use std::ptr::NonNull;
 /// Size and alignment of a region, bytes: a huge page on most systems.
 pub(crate) const REGION_BYTES: usize = 2 << 20;
 
+/// Longest memory that the C library may take from its heap, bytes.
+const HEAP_BYTES_MAX: usize = 32 << 20;
+
 /// Item types that a region can be divided into.
 ///
 /// # Safety
@@ -105,17 +108,24 @@ impl<T> Drop for Region<T> {
     }
 }
 
-/// Asks for huge pages for memory that will all be used soon, as far as they lie within it. If the system has none, only speed
-/// suffers.
+/// Asks for huge pages for memory that will be used from its beginning on, as far as they lie within it. If the system has none, only
+/// speed suffers.
+///
+/// The advice outlives its memory if an allocator gives the same addresses to others. So nothing happens for memory of at most 32 MiB:
+/// the C library takes longer memory from the system, and returns it to the system.
 pub fn prefer_huge_pages<T>(memory: &[T]) {
+    if size_of_val(memory) <= HEAP_BYTES_MAX {
+        return;
+    }
     let start = memory.as_ptr() as usize;
     let (from, to) = (start.next_multiple_of(REGION_BYTES), start + size_of_val(memory));
     let to = to - to % REGION_BYTES;
     #[cfg(target_os = "linux")]
-    if from < to {
-        // SAFETY: (1) the range lies within `memory`, which is mapped; (2) the advice changes neither content nor validity.
-        unsafe { libc::madvise(from as *mut c_void, to - from, libc::MADV_HUGEPAGE) };
-    }
+    // SAFETY: (1) the range lies within `memory`, which is mapped and longer than two regions; (2) the advice changes neither content
+    // nor validity.
+    unsafe {
+        libc::madvise(from as *mut c_void, to - from, libc::MADV_HUGEPAGE)
+    };
     #[cfg(not(target_os = "linux"))]
     let _ = (from, to);
 }

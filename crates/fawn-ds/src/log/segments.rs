@@ -645,10 +645,24 @@ impl Segment {
     }
 }
 
+/// Which bits of a pointer name the slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PointerLayout {
+    slot_shift: u32,
+}
+
+impl PointerLayout {
+    pub(crate) const fn slot_and_offset(self, pointer: Pointer) -> (u32, u32) {
+        let unit = pointer.unit();
+        let of_segment = unit & ((1 << self.slot_shift) - 1);
+        ((unit >> self.slot_shift) as u32, of_segment as u32 * UNIT_BYTES as u32)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
     slots: Vec<Option<Segment>>,
-    slot_shift: u32,
+    layout: PointerLayout,
     slots_max: u32,
     count: usize,
     /// Segments visited by walks over the whole table: measures work that grows with the store.
@@ -657,20 +671,22 @@ pub(crate) struct SegmentTable {
 
 impl SegmentTable {
     pub(crate) fn new(segment_bytes: u32, pointers: PointerWidth) -> Self {
-        let slot_shift = segment_bytes.ilog2() - UNIT_BYTES.ilog2();
+        let layout = PointerLayout { slot_shift: segment_bytes.ilog2() - UNIT_BYTES.ilog2() };
         let slots_max = slots_max(segment_bytes, pointers);
-        Self { slots: Vec::new(), slot_shift, slots_max, count: 0, visited: Cell::new(0) }
+        Self { slots: Vec::new(), layout, slots_max, count: 0, visited: Cell::new(0) }
     }
 
     pub(crate) fn pointer(&self, slot: u32, offset: u32) -> Pointer {
         debug_assert!((offset as usize).is_multiple_of(UNIT_BYTES), "records lie on units");
-        Pointer::new((u64::from(slot) << self.slot_shift) | u64::from(offset / UNIT_BYTES as u32))
+        Pointer::new((u64::from(slot) << self.layout.slot_shift) | u64::from(offset / UNIT_BYTES as u32))
     }
 
-    pub(crate) fn slot_and_offset(&self, pointer: Pointer) -> (u32, u32) {
-        let unit = pointer.unit();
-        let of_segment = unit & ((1 << self.slot_shift) - 1);
-        ((unit >> self.slot_shift) as u32, of_segment as u32 * UNIT_BYTES as u32)
+    pub(crate) const fn slot_and_offset(&self, pointer: Pointer) -> (u32, u32) {
+        self.layout.slot_and_offset(pointer)
+    }
+
+    pub(crate) const fn layout(&self) -> PointerLayout {
+        self.layout
     }
 
     pub(crate) fn get(&self, slot: u32) -> Option<&Segment> {

@@ -4,17 +4,19 @@
 //! entries. One that is torn, of another store or in contradiction with the manifest is passed over, with a warning, for
 //! the one before or for a scan of the whole log.
 use super::OpenReport;
+use super::image_decode::{
+    DecodedPart, ImageDecoder, ImageItem, ImageJob, ImagePart, PartsInImage, contents, corrupt_piece,
+};
 use super::index_build::IndexBuilder;
 use super::sequential::SequentialRead;
+use super::work_queue::{THREAD_BYTES_MIN, WorkQueue};
 use crate::engine::Engine;
-use crate::format::checkpoint::content::{
-    self, ContentError, ContentSource, RangeImage, RecordImage, SegmentImage, ShareImage,
-};
-use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES, PIECE_BYTES};
+use crate::format::checkpoint::content::{self, ContentError, RangeImage, RecordImage, SegmentImage, ShareImage};
+use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES};
 use crate::format::manifest::CheckpointEntry;
 use crate::format::segment::{PerStream, StreamKind};
-use crate::format::{Expiries, RangeNumber, SegmentUuid, StoreUuid, Watermark};
-use crate::index::{CellImage, Index, IndexImageError, Pointer};
+use crate::format::{Expiries, RangeNumber, StoreUuid, Watermark};
+use crate::index::{CellImage, Index, IndexImageError, IndexOptions, Pointer};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment, SegmentTable};
 use crate::range::{ResultCopy, Retained};
@@ -30,129 +32,41 @@ const READS_IN_FLIGHT: usize = 4;
 const CELLS_AHEAD: u64 = 16;
 /// The memory of an index is estimated at every such part of hash order.
 const ESTIMATED_PART: u64 = 1 << 58;
-/// Deepest cell that an index has.
-const DEPTH_MAX: u32 = 47;
+/// Offset of the first piece.
+const CONTENT_AT: u64 = HEADER_BYTES as u64;
 
 fn refuse<T>(why: impl Into<String>) -> Result<T, ContentError> {
     Err(ContentError(why.into()))
 }
 
-/// Pieces of a checkpoint's file, read ahead and verified one by one.
-struct PieceSource<'d, D: Device> {
-    device: &'d mut D,
-    file: FileId,
-    reads: SequentialRead,
-    uuid: SegmentUuid,
-    /// Offset of the next piece in the file, and in the bytes that were read last.
-    offset: u64,
-    read_at: usize,
-    content: Vec<u8>,
-    taken: usize,
-}
-
-impl<'d, D: Device> PieceSource<'d, D> {
-    /// Opens a listed checkpoint's file and verifies its header.
-    fn open(
-        device: &'d mut D,
-        &CheckpointEntry { uuid, len_bytes }: &CheckpointEntry,
-        store: StoreUuid,
-        class: IoClass,
-    ) -> Result<(CheckpointHeader, Self), ContentError> {
-        let file = device.open(&checkpoint::file_name(uuid)).map_err(|error| ContentError(error.to_string()))?;
-        let offset = HEADER_BYTES as u64;
-        let mut header = SequentialRead::new(file, (0, offset), 1, class);
-        let header = header.next(device).map(checkpoint::decode_header);
-        let reads = SequentialRead::new(file, (offset, len_bytes.max(offset)), READS_IN_FLIGHT, class);
-        let source = Self { device, file, reads, uuid, offset, read_at: 0, content: Vec::new(), taken: 0 };
-        let refused = match header {
-            Some(Ok(header)) if header.uuid == uuid && header.store == store => return Ok((header, source)),
-            Some(Ok(_)) => "the file is another checkpoint than the manifest lists".to_owned(),
-            Some(Err(error)) => error.to_string(),
-            None => "it has no header".to_owned(),
-        };
-        source.close();
-        refuse(refused)
-    }
-
-    fn close(mut self) {
-        self.reads.settle(self.device);
-        self.device.close(self.file);
-    }
-
-    fn read_piece(&mut self) -> Result<(), ContentError> {
-        if self.read_at >= self.reads.current().len() {
-            self.read_at = 0;
-            if self.reads.next(self.device).is_none() {
-                return refuse("it is cut short");
-            }
+/// Opens a listed checkpoint's file and verifies its header. The reads are of the rest.
+fn open_file<D: Device>(
+    device: &mut D,
+    &CheckpointEntry { uuid, len_bytes }: &CheckpointEntry,
+    store: StoreUuid,
+    class: IoClass,
+) -> Result<(FileId, CheckpointHeader, SequentialRead), ContentError> {
+    let file = device.open(&checkpoint::file_name(uuid)).map_err(|error| ContentError(error.to_string()))?;
+    let mut header = SequentialRead::new(file, (0, CONTENT_AT), 1, class);
+    let refused = match header.next(device).map(checkpoint::decode_header) {
+        Some(Ok(header)) if header.uuid == uuid && header.store == store => {
+            let reads = SequentialRead::new(file, (CONTENT_AT, len_bytes.max(CONTENT_AT)), READS_IN_FLIGHT, class);
+            return Ok((file, header, reads));
         }
-        let read = self.reads.current();
-        let end = (self.read_at + PIECE_BYTES).min(read.len());
-        let Some(content) = checkpoint::decode_piece(self.uuid, self.offset, &read[self.read_at..end]) else {
-            return refuse(format!("the piece at byte {} is corrupt", self.offset));
-        };
-        self.content.drain(..self.taken);
-        self.taken = 0;
-        self.content.extend_from_slice(content);
-        self.offset += (end - self.read_at) as u64;
-        self.read_at = end;
-        Ok(())
-    }
-}
-
-impl<D: Device> ContentSource for PieceSource<'_, D> {
-    fn take(&mut self, len: usize) -> Result<&[u8], ContentError> {
-        while self.content.len() - self.taken < len {
-            self.read_piece()?;
-        }
-        self.taken += len;
-        Ok(&self.content[self.taken - len..self.taken])
-    }
-}
-
-/// The records of a slot in a checkpoint.
-#[derive(Clone, Copy, Default)]
-struct SlotImage {
-    /// Offset before which they are.
-    end: u32,
-    /// Index entries of them.
-    entries: u32,
+        Some(Ok(_)) => "the file is another checkpoint than the manifest lists".to_owned(),
+        Some(Err(error)) => error.to_string(),
+        None => "it has no header".to_owned(),
+    };
+    header.settle(device);
+    device.close(file);
+    refuse(refused)
 }
 
 /// A range's index with the entries that still count, and how many of them point to each slot.
 struct IndexImage {
     number: RangeNumber,
     index: Index,
-    slots: Vec<SlotImage>,
-}
-
-impl IndexImage {
-    /// Adds the entries of a cell that still count.
-    fn load_cell(
-        &mut self,
-        (first, cell): (u64, CellImage<'_>),
-        segments: &SegmentTable,
-        current: &mut SmallVec<[(u16, Pointer); 64]>,
-    ) -> Result<(), IndexImageError> {
-        let mut are_all_current = true;
-        for pointer in cell.pointers() {
-            let (slot, offset) = segments.slot_and_offset(pointer);
-            match self.slots.get_mut(slot as usize).filter(|known| offset < known.end) {
-                Some(known) => known.entries += 1,
-                None => are_all_current = false,
-            }
-        }
-        if are_all_current && self.index.load_page(first, cell)? {
-            return Ok(());
-        }
-        let is_current = |pointer| {
-            let (slot, offset) = segments.slot_and_offset(pointer);
-            self.slots.get(slot as usize).is_some_and(|known| offset < known.end)
-        };
-        current.clear();
-        current.extend(cell.entries().filter(|&(_, pointer)| is_current(pointer)));
-        self.index.load_cell(first, cell.depth, current)
-    }
+    entries: Vec<u32>,
 }
 
 /// A verified checkpoint.
@@ -174,108 +88,175 @@ pub(crate) fn verify_pieces<D: Device>(
     entry: &CheckpointEntry,
     store: StoreUuid,
 ) -> Result<(), (u64, String)> {
-    let opened = PieceSource::open(device, entry, store, IoClass::Verification);
-    let (_, mut source) = opened.map_err(|error| (0, error.to_string()))?;
-    let mut verified = Ok(());
-    while source.offset < entry.len_bytes && verified.is_ok() {
-        verified = source.read_piece().map_err(|error| (source.offset, error.to_string()));
-        source.taken = source.content.len();
+    let opened = open_file(device, entry, store, IoClass::Verification);
+    let (file, _, mut reads) = opened.map_err(|error| (0, error.to_string()))?;
+    let (mut offset, mut corrupt) = (CONTENT_AT, None);
+    while corrupt.is_none()
+        && let Some(bytes) = reads.next(device)
+    {
+        corrupt = contents(entry.uuid, offset, bytes).find_map(Result::err);
+        offset += bytes.len() as u64;
     }
-    source.close();
-    verified
+    reads.settle(device);
+    device.close(file);
+    corrupt.map_or(Ok(()), |offset| Err((offset, corrupt_piece(offset))))
 }
 
 /// Reads a checkpoint.
 fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<CheckpointImage, ContentError> {
     let Engine { device, segments, options, manifest, store, .. } = engine;
-    let (header, mut source) = PieceSource::open(device, &entry, *store, IoClass::Recovery)?;
+    let (file, header, mut reads) = open_file(device, &entry, *store, IoClass::Recovery)?;
     if let Some(progress) = &options.progress {
         progress.plan(entry.len_bytes);
-        source.reads = source.reads.counted_by(Some(progress));
+        reads = reads.counted_by(Some(progress));
     }
     let seal_of = |slot| manifest.state().segments.get(&slot).and_then(|entry| entry.seal.as_ref());
     let mut before = segments.iter().filter(|segment| segment.sequence < header.from[segment.stream].sequence);
     let image = if before.any(|segment| seal_of(segment.slot).is_none()) {
         refuse("a segment that lies before it is not sealed")
     } else {
-        let mut slots = parts_in_image(segments, &header.from);
+        let mut parts = parts_in_image(segments, &header.from);
         // Their records are in runs.
-        segments.iter().filter(|segment| segment.is_sorted).for_each(|segment| slots[segment.slot as usize].end = 0);
-        read_content(&mut source, header.from, entry.len_bytes, &slots, segments, options.index)
+        segments.iter().filter(|segment| segment.is_sorted).for_each(|segment| parts.ends[segment.slot as usize] = 0);
+        let decoder = || ImageDecoder::new(entry.uuid, options.index.pointers, parts.clone());
+        let mut decoder = WorkQueue::new(entry.len_bytes >= THREAD_BYTES_MIN, decoder);
+        let mut loader = ImageLoader::new(options.index, &parts, entry.len_bytes);
+        let loaded = load_parts(device, &mut reads, &mut decoder, &mut loader);
+        loaded.and_then(|()| loader.finish(header.from))
     };
-    let is_at_end = source.offset == entry.len_bytes && source.taken == source.content.len();
-    source.close();
+    reads.settle(device);
+    device.close(file);
     let image = image?;
-    if !is_at_end {
-        return refuse("it has bytes behind its content");
-    }
     image.verify(segments)?;
     Ok(image)
 }
 
+/// Loads what the decoder makes of a checkpoint's file: reads and decoding run ahead.
+fn load_parts<D: Device>(
+    device: &mut D,
+    reads: &mut SequentialRead,
+    decoder: &mut WorkQueue<ImageDecoder>,
+    loader: &mut ImageLoader<'_>,
+) -> Result<(), ContentError> {
+    let (mut offset, mut spare) = (CONTENT_AT, Vec::new());
+    loop {
+        while decoder.has_room()
+            && let Some(buf) = reads.take(device)
+        {
+            let len = buf.len() as u64;
+            decoder.push(ImageJob { offset, buf, part: spare.pop().unwrap_or_default() });
+            offset += len;
+        }
+        let Some(DecodedPart { buf, part }) = decoder.next() else { return Ok(()) };
+        reads.give_back(buf);
+        let mut part = part?;
+        loader.add(&mut part)?;
+        spare.push(part);
+    }
+}
+
 /// For each slot: the part of its segment that is in a checkpoint which begins there.
-fn parts_in_image(segments: &SegmentTable, from: &PerStream<Watermark>) -> Vec<SlotImage> {
-    let mut slots = Vec::new();
+fn parts_in_image(segments: &SegmentTable, from: &PerStream<Watermark>) -> PartsInImage {
+    let mut ends = Vec::new();
     for segment in segments.iter() {
         let Watermark { sequence, offset } = from[segment.stream];
         let slot = segment.slot as usize;
-        slots.resize(slots.len().max(slot + 1), SlotImage::default());
-        slots[slot].end = match segment.sequence.cmp(&sequence) {
+        ends.resize(ends.len().max(slot + 1), 0);
+        ends[slot] = match segment.sequence.cmp(&sequence) {
             Ordering::Less => u32::MAX,
             Ordering::Equal => offset,
             Ordering::Greater => 0,
         };
     }
-    slots
+    PartsInImage { layout: segments.layout(), ends }
 }
 
-fn read_content(
-    source: &mut impl ContentSource,
-    from: PerStream<Watermark>,
+/// Loads a checkpoint's items into indexes of its own.
+struct ImageLoader<'p> {
+    options: IndexOptions,
+    parts: &'p PartsInImage,
+    /// Length of the file, bytes.
     len_bytes: u64,
-    slots: &[SlotImage],
-    segments: &SegmentTable,
-    options: crate::index::IndexOptions,
-) -> Result<CheckpointImage, ContentError> {
-    let (mut indexes, mut ranges) = (Vec::new(), Vec::new());
-    let mut current = SmallVec::<[(u16, Pointer); 64]>::new();
-    let count = content::decode_count(source)?;
-    for _ in 0..count {
-        let (number, pages) = content::decode_range_start(source)?;
-        if u64::from(pages) > len_bytes {
+    ranges: u32,
+    indexes: Vec<IndexImage>,
+    /// Content behind the cells; `None` until it begins.
+    state: Option<Vec<u8>>,
+    current: SmallVec<[(u16, Pointer); 64]>,
+}
+
+impl<'p> ImageLoader<'p> {
+    fn new(options: IndexOptions, parts: &'p PartsInImage, len_bytes: u64) -> Self {
+        let (indexes, current) = (Vec::new(), SmallVec::new());
+        Self { options, parts, len_bytes, ranges: 0, indexes, state: None, current }
+    }
+
+    fn add(&mut self, part: &mut ImagePart) -> Result<(), ContentError> {
+        for item in &mut part.items {
+            match item {
+                ImageItem::Ranges(count) => self.ranges = *count,
+                ImageItem::Range(number, pages) => self.begin_index(*number, *pages)?,
+                ImageItem::Cell { at, first_hash, are_all_current } => {
+                    let cell = content::decode_cell(&mut &part.content[*at as usize..], self.options.pointers)?;
+                    self.add_cell(*first_hash, cell, *are_all_current)
+                        .map_err(|error| ContentError(error.to_string()))?;
+                }
+                ImageItem::EndOfCells(entries) => {
+                    if let Some(image) = self.indexes.last_mut() {
+                        image.index.end_cells();
+                        image.entries = core::mem::take(entries);
+                    }
+                }
+                ImageItem::State { at } => {
+                    self.state.get_or_insert_default().extend_from_slice(&part.content[*at as usize..]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_index(&mut self, number: RangeNumber, pages: u32) -> Result<(), ContentError> {
+        if u64::from(pages) > self.len_bytes {
             return refuse("an index has more pages than the file has bytes");
         }
-        let index = Index::with_pages(options, pages).map_err(|error| ContentError(error.to_string()))?;
-        let mut image = IndexImage { number, index, slots: slots.to_vec() };
-        let mut first = 0u64;
-        loop {
-            let cell = content::decode_cell(source, options.pointers)?;
-            let depth = cell.depth;
-            if !(1..=DEPTH_MAX).contains(&depth) || first << depth != 0 {
-                return refuse("a cell does not begin where the one before ends");
-            }
-            // Most cells are as deep as this one.
-            image.index.fetch_cell(first.wrapping_add(CELLS_AHEAD << (64 - depth)));
-            if first.is_multiple_of(ESTIMATED_PART) {
-                image.index.expect_cells(first);
-            }
-            image.load_cell((first, cell), segments, &mut current).map_err(|error| ContentError(error.to_string()))?;
-            match first.checked_add(1 << (64 - depth)) {
-                Some(next) => first = next,
-                None => break,
-            }
+        let index = Index::with_pages(self.options, pages).map_err(|error| ContentError(error.to_string()))?;
+        self.indexes.push(IndexImage { number, index, entries: Vec::new() });
+        Ok(())
+    }
+
+    /// Adds the entries of a cell that still count.
+    fn add_cell(&mut self, first_hash: u64, cell: CellImage<'_>, are_all_current: bool) -> Result<(), IndexImageError> {
+        let Some(IndexImage { index, .. }) = self.indexes.last_mut() else {
+            unreachable!("cells follow the beginning of a range")
+        };
+        // Most cells are as deep as this one.
+        index.fetch_cell(first_hash.wrapping_add(CELLS_AHEAD << (64 - cell.depth)));
+        if first_hash.is_multiple_of(ESTIMATED_PART) {
+            index.expect_cells(first_hash);
         }
-        image.index.end_cells();
-        indexes.push(image);
+        if are_all_current && index.load_page(first_hash, cell)? {
+            return Ok(());
+        }
+        self.current.clear();
+        self.current.extend(self.parts.current_of(cell));
+        index.load_cell(first_hash, cell.depth, &mut self.current)
     }
-    for _ in 0..count {
-        ranges.push(content::decode_range(source, options.pointers)?);
+
+    fn finish(self, from: PerStream<Watermark>) -> Result<CheckpointImage, ContentError> {
+        let Some(state) = self.state else { return refuse("it is cut short") };
+        let mut source = &state[..];
+        let mut ranges = Vec::new();
+        for _ in 0..self.ranges {
+            ranges.push(content::decode_range(&mut source, self.options.pointers)?);
+        }
+        let (segments, partial) = (read_segments(&mut source)?, read_segments(&mut source)?);
+        if !source.is_empty() {
+            return refuse("it has bytes behind its content");
+        }
+        Ok(CheckpointImage { from, indexes: self.indexes, ranges, segments, partial })
     }
-    let (segments, partial) = (read_segments(source)?, read_segments(source)?);
-    Ok(CheckpointImage { from, indexes, ranges, segments, partial })
 }
 
-fn read_segments(source: &mut impl ContentSource) -> Result<Vec<SegmentImage>, ContentError> {
+fn read_segments(source: &mut &[u8]) -> Result<Vec<SegmentImage>, ContentError> {
     let mut images = Vec::new();
     for _ in 0..content::decode_count(source)? {
         images.push(content::decode_segment(source)?);
@@ -292,9 +273,9 @@ impl CheckpointImage {
     /// Checks the live counts against the entries, and that no segment before the position is missing.
     fn verify(&self, segments: &SegmentTable) -> Result<(), ContentError> {
         let mut left: HashMap<(usize, RangeNumber), u64, FxBuildHasher> = HashMap::default();
-        for IndexImage { number, slots, .. } in &self.indexes {
-            let counted = slots.iter().enumerate().filter(|(_, known)| known.entries > 0);
-            left.extend(counted.map(|(slot, known)| ((slot, *number), u64::from(known.entries))));
+        for IndexImage { number, entries, .. } in &self.indexes {
+            let counted = entries.iter().enumerate().filter(|(_, count)| **count > 0);
+            left.extend(counted.map(|(slot, &count)| ((slot, *number), u64::from(count))));
         }
         let mut known = 0;
         for image in self.segments.iter().chain(&self.partial) {
@@ -508,7 +489,8 @@ fn retained_of(&RecordImage { version, pointer, len_bytes, sequence }: &RecordIm
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::{IndexOptions, PointerWidth};
+    use crate::format::SegmentUuid;
+    use crate::index::PointerWidth;
     use fawn_types::KeyHash;
     use fawn_types::random::SplitMix64;
 
@@ -538,9 +520,12 @@ mod tests {
         content::encode_range(&range, options.pointers, &mut bytes);
         (0..2).for_each(|_| content::encode_count(0, &mut bytes));
         let segments = SegmentTable::new(64 << 20, options.pointers);
-        let slots = [SlotImage { end: u32::MAX, entries: 0 }];
-        let (from, len_bytes) = (PerStream::default(), bytes.len() as u64);
-        let loaded = read_content(&mut &bytes[..], from, len_bytes, &slots, &segments, options).unwrap();
+        let parts = PartsInImage { layout: segments.layout(), ends: vec![u32::MAX] };
+        let mut loader = ImageLoader::new(options, &parts, bytes.len() as u64);
+        let part = ImagePart { content: bytes, items: Vec::new() };
+        let mut decoder = ImageDecoder::new(SegmentUuid([0; 16]), options.pointers, parts.clone());
+        loader.add(&mut decoder.divide(part).unwrap()).unwrap();
+        let loaded = loader.finish(PerStream::default()).unwrap();
         let loaded = &loaded.indexes[0].index;
         assert_eq!(loaded.len(), index.len());
         let [copied, loaded] = [&index, loaded].map(Index::resident_bytes);

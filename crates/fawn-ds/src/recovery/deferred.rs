@@ -61,9 +61,11 @@ impl DeferredRecords {
     pub(super) fn expect(&mut self, records: u64) {
         let keys = usize::try_from(records).unwrap_or(usize::MAX).min(self.keys_max);
         self.table = PlaceTable::with_capacity(keys);
-        // Address space alone: the memory is taken once it is used.
-        self.records.reserve(keys);
-        prefer_huge_pages(self.records.spare_capacity_mut());
+        // Address space alone: memory is taken once it is used. A system that counts both may refuse it; then the list grows as
+        // it is needed.
+        if self.records.try_reserve_exact(keys).is_ok() {
+            prefer_huge_pages(self.records.spare_capacity_mut());
+        }
     }
 
     /// All keys are compared by the opening.

@@ -8,6 +8,7 @@ mod conflicts;
 mod create;
 mod decode;
 pub(crate) mod deferred;
+mod image_decode;
 mod index_build;
 pub(crate) mod io;
 pub(crate) mod left_tail;

@@ -2,23 +2,17 @@
 //!
 //! A slot has the first bits of the hash beside the place. So a lookup reads one cache line most often, which can be
 //! prefetched as a whole, and the table grows without a look at the records.
-use fawn_flash::{prefer_huge_pages, prefetch};
+use fawn_flash::{Blocks, prefetch};
 
 /// A slot for a third more keys than there are at most.
 const SLOTS_PER_KEY: (usize, usize) = (4, 3);
 /// Length of a key's part of the table, bytes.
 pub(super) const PLACE_BYTES: usize = (size_of::<u64>() * SLOTS_PER_KEY.0).div_ceil(SLOTS_PER_KEY.1);
 const SLOTS_MIN: usize = 64;
+const LINE_SLOTS: usize = 8;
 
 const fn slots_for(keys: usize) -> usize {
     keys.saturating_mul(SLOTS_PER_KEY.0).div_ceil(SLOTS_PER_KEY.1)
-}
-
-/// Vacant slots. A search meets one TLB miss fewer in huge pages.
-fn vacant(slots: usize) -> Vec<u64> {
-    let slots = vec![0; slots];
-    prefer_huge_pages(&slots);
-    slots
 }
 
 const fn tag_of(hash: u64) -> u64 {
@@ -28,61 +22,98 @@ const fn tag_of(hash: u64) -> u64 {
 /// The table. A slot is zero, or a tag in the high half and a place plus one in the low one.
 #[derive(Debug, Default)]
 pub(super) struct PlaceTable {
-    slots: Vec<u64>,
+    /// In huge pages: with small ones, most searches would miss the TLB.
+    lines: Blocks<[u64; LINE_SLOTS]>,
+    slots: usize,
     len: usize,
 }
 
 impl PlaceTable {
     /// An empty table with slots for so many keys.
     pub(super) fn with_capacity(keys: usize) -> Self {
-        Self { slots: vacant(slots_for(keys)), len: 0 }
+        Self::with_slots(slots_for(keys))
+    }
+
+    fn with_slots(slots: usize) -> Self {
+        let (mut lines, count) = (Blocks::default(), slots.div_ceil(LINE_SLOTS));
+        lines.expect(count);
+        for _ in 0..count {
+            let at = lines.push();
+            *lines.get_mut(at) = [0; LINE_SLOTS];
+        }
+        Self { lines, slots, len: 0 }
     }
 
     /// Where the search for a tag begins.
     #[inline]
     const fn home_of(&self, tag: u64) -> usize {
-        ((tag as u128 * self.slots.len() as u128) >> 32) as usize
+        ((tag as u128 * self.slots as u128) >> 32) as usize
+    }
+
+    /// The slot that a search looks at after this one.
+    #[inline]
+    const fn behind(&self, at: usize) -> usize {
+        if at + 1 == self.slots { 0 } else { at + 1 }
+    }
+
+    #[inline]
+    fn slot(&self, at: usize) -> u64 {
+        self.lines.get(at / LINE_SLOTS)[at % LINE_SLOTS]
     }
 
     /// The first place of this hash for which `is_it` holds, which may also be asked about places of other hashes.
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-        let home = self.home_of(tag_of(hash));
-        let (before, after) = self.slots.split_at(home);
-        let used = after.iter().chain(before).take_while(|slot| **slot != 0);
-        let mut places = used.filter(|slot| **slot >> 32 == tag_of(hash)).map(|slot| *slot as u32 - 1);
-        places.find(|&place| is_it(place))
+        if self.len == 0 {
+            return None;
+        }
+        let tag = tag_of(hash);
+        let mut at = self.home_of(tag);
+        // A quarter of the slots is vacant.
+        loop {
+            let slot = self.slot(at);
+            if slot == 0 {
+                return None;
+            }
+            let place = (slot as u32).wrapping_sub(1);
+            if slot >> 32 == tag && is_it(place) {
+                return Some(place);
+            }
+            at = self.behind(at);
+        }
     }
 
     /// Prefetches the slot at which the search for the hash begins.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
-        self.slots.get(self.home_of(tag_of(hash))).into_iter().for_each(|slot| prefetch(core::slice::from_ref(slot)));
+        if self.slots > 0 {
+            prefetch(self.lines.get(self.home_of(tag_of(hash)) / LINE_SLOTS));
+        }
     }
 
     /// Adds a place. The table has slots for at most `keys_max` keys, or for an eighth more than it has.
     pub(super) fn insert(&mut self, hash: u64, place: u32, keys_max: usize) {
-        if slots_for(self.len + 1) > self.slots.len() {
+        if slots_for(self.len + 1) > self.slots {
             let slots_max = slots_for(keys_max.max(self.len + self.len / 8 + 1));
-            let slots = (2 * self.slots.len()).min(slots_max).max(slots_for(self.len + 1)).max(SLOTS_MIN);
-            let old = core::mem::replace(&mut self.slots, vacant(slots));
-            old.into_iter().filter(|&slot| slot != 0).for_each(|slot| self.fill(slot));
+            let slots = (2 * self.slots).min(slots_max).max(slots_for(self.len + 1)).max(SLOTS_MIN);
+            let old = core::mem::replace(self, Self::with_slots(slots));
+            (0..old.slots).map(|at| old.slot(at)).filter(|&slot| slot != 0).for_each(|slot| self.fill(slot));
+            self.len = old.len;
         }
         self.len += 1;
         self.fill(tag_of(hash) << 32 | u64::from(place + 1));
     }
 
     fn fill(&mut self, slot: u64) {
-        let home = self.home_of(slot >> 32);
-        let (before, after) = self.slots.split_at_mut(home);
-        match after.iter_mut().chain(before).find(|vacant| **vacant == 0) {
-            Some(vacant) => *vacant = slot,
-            None => unreachable!("a quarter of the slots is vacant"),
+        let mut at = self.home_of(slot >> 32);
+        while self.slot(at) != 0 {
+            at = self.behind(at);
         }
+        self.lines.get_mut(at / LINE_SLOTS)[at % LINE_SLOTS] = slot;
     }
 
     pub(super) fn clear(&mut self) {
-        self.slots.fill(0);
+        (0..self.lines.len()).for_each(|at| *self.lines.get_mut(at) = [0; LINE_SLOTS]);
         self.len = 0;
     }
 }
@@ -98,11 +129,11 @@ mod tests {
         let (mut random, mut table, mut sizes) = (SplitMix64::new(7), PlaceTable::default(), Vec::new());
         for place in 0..50_000 {
             table.insert(random.next(), place, 0);
-            sizes.push(table.slots.len());
+            sizes.push(table.slots);
         }
         sizes.dedup();
         assert!(sizes.len() < 80, "{} sizes", sizes.len());
-        assert!(table.slots.len() <= slots_for(50_000 * 9 / 8 + 1));
+        assert!(table.slots <= slots_for(50_000 * 9 / 8 + 1));
     }
 
     #[test]
@@ -116,7 +147,7 @@ mod tests {
         assert_eq!(table.find(5, |_| true), None);
         for (place, &hash) in hashes.iter().enumerate() {
             table.insert(hash, place as u32, hashes.len());
-            assert!(table.slots.len() <= slots_for(hashes.len()), "at {place}");
+            assert!(table.slots <= slots_for(hashes.len()), "at {place}");
         }
         for (place, &hash) in hashes.iter().enumerate() {
             assert_eq!(table.find(hash, |found| found == place as u32), Some(place as u32));

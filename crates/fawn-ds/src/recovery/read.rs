@@ -3,7 +3,7 @@ use super::decode::{DecodeJob, DecodeResult, LogDecoder};
 use super::index_build::{IndexBuilder, Stray};
 use super::io::Io;
 use super::sequential::SequentialRead;
-use super::work_queue::WorkQueue;
+use super::work_queue::{THREAD_BYTES_MIN, WorkQueue};
 use super::{OpenReport, Scanned};
 use crate::engine::Engine;
 use crate::error::OpenError;
@@ -17,8 +17,6 @@ use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use std::collections::BTreeSet;
 
 const SCAN_READS_IN_FLIGHT: usize = 4;
-/// Length of the log from which on a thread decodes it, bytes: it takes several times as long as the start of a thread.
-const THREAD_BYTES_MIN: u64 = 4 << 20;
 /// Sequence number of a store's first segment.
 const FIRST_SEQUENCE: u64 = 1;
 
@@ -142,7 +140,7 @@ fn scan_segment<D: Device>(
     let mut is_at_end = false;
     let (report, pages) = loop {
         while decoder.has_room() && !is_at_end {
-            let job = match reads.take_next(&mut builder.engine.device) {
+            let job = match reads.try_take(&mut builder.engine.device) {
                 Ok(Some(buf)) => DecodeJob::Part { input, buf, batch: builder.batches.pop().unwrap_or_default() },
                 taken => {
                     is_at_end = true;

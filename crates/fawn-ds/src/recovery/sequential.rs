@@ -96,9 +96,14 @@ impl SequentialRead {
         Some(self.hand_out(device, offset, buf))
     }
 
-    /// The next bytes, which the caller may return with [`SequentialRead::give_back`]; `None` at the end. Bytes that cannot be
-    /// read are an error.
-    pub(crate) fn take_next<D: Device>(&mut self, device: &mut D) -> Result<Option<AlignedBuf>, DeviceError> {
+    /// As [`SequentialRead::next`], but the caller may return the bytes with [`SequentialRead::give_back`].
+    pub(crate) fn take<D: Device>(&mut self, device: &mut D) -> Option<AlignedBuf> {
+        self.next(device)?;
+        self.current.take()
+    }
+
+    /// As [`SequentialRead::take`], but bytes that cannot be read are an error.
+    pub(crate) fn try_take<D: Device>(&mut self, device: &mut D) -> Result<Option<AlignedBuf>, DeviceError> {
         let Some((offset, _, read)) = self.next_read(device) else { return Ok(None) };
         let buf = read?;
         self.hand_out(device, offset, buf);

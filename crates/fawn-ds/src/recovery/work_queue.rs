@@ -7,6 +7,9 @@ use std::thread::{Builder, JoinHandle};
 /// Maximum jobs whose results were not taken: memory is bounded, and neither side of a channel ever waits for room.
 pub(super) const JOBS_MAX: usize = 3;
 
+/// Bytes from which on a thread decodes them: that takes several times as long as its start.
+pub(super) const THREAD_BYTES_MIN: u64 = 4 << 20;
+
 /// Work that needs nothing of the engine.
 pub(super) trait QueuedWork: Send + 'static {
     type Job: Send;

@@ -20,21 +20,11 @@ use fawn_types::{TimeMs, Version};
 #[error("{0}")]
 pub struct ContentError(pub String);
 
-/// Where content is read from.
-pub trait ContentSource {
-    /// The next `len` bytes.
-    ///
-    /// # Errors
-    /// If there are fewer, or they cannot be read.
-    fn take(&mut self, len: usize) -> Result<&[u8], ContentError>;
-}
-
-impl ContentSource for &[u8] {
-    fn take(&mut self, len: usize) -> Result<&[u8], ContentError> {
-        let (taken, rest) = self.split_at_checked(len).ok_or_else(|| ContentError("it is cut short".to_owned()))?;
-        *self = rest;
-        Ok(taken)
-    }
+/// Takes the next `len` bytes.
+fn take<'a>(source: &mut &'a [u8], len: usize) -> Result<&'a [u8], ContentError> {
+    let (taken, rest) = source.split_at_checked(len).ok_or_else(|| ContentError("it is cut short".to_owned()))?;
+    *source = rest;
+    Ok(taken)
 }
 
 /// A record that is kept for retransmission, or a transferred result.
@@ -158,6 +148,15 @@ impl SegmentImage {
 /// Most entries of a cell that its header can count.
 const CELL_ENTRIES_MAX: usize = (1 << CELL_DEPTH_SHIFT) - 1;
 const CELL_DEPTH_SHIFT: u32 = 10;
+const CELL_HEADER_BYTES: usize = size_of::<u16>();
+/// Length of a count.
+pub const COUNT_BYTES: usize = 4;
+/// Length of the beginning of a range's cells.
+pub const RANGE_START_BYTES: usize = 8;
+
+const fn entry_bytes(pointers: PointerWidth) -> usize {
+    size_of::<u16>() + pointers.bytes()
+}
 
 const _: () = assert!(crate::index::PAGE_ENTRIES_MAX <= CELL_ENTRIES_MAX);
 
@@ -169,9 +168,9 @@ pub fn encode_count(count: usize, out: &mut Vec<u8>) {
 /// The next count.
 ///
 /// # Errors
-/// The source's.
-pub fn decode_count(source: &mut impl ContentSource) -> Result<u32, ContentError> {
-    Ok(u32_at(source.take(4)?, 0))
+/// If there are fewer bytes.
+pub fn decode_count(source: &mut &[u8]) -> Result<u32, ContentError> {
+    Ok(u32_at(take(source, COUNT_BYTES)?, 0))
 }
 
 /// Appends the beginning of a range's cells.
@@ -183,17 +182,17 @@ pub fn encode_range_start(number: RangeNumber, pages: u32, out: &mut Vec<u8>) {
 /// The beginning of a range's cells: its number and the pages of its index.
 ///
 /// # Errors
-/// The source's.
-pub fn decode_range_start(source: &mut impl ContentSource) -> Result<(RangeNumber, u32), ContentError> {
-    let bytes = source.take(8)?;
+/// If there are fewer bytes.
+pub fn decode_range_start(source: &mut &[u8]) -> Result<(RangeNumber, u32), ContentError> {
+    let bytes = take(source, RANGE_START_BYTES)?;
     Ok((RangeNumber(u32_at(bytes, 0)), u32_at(bytes, 4)))
 }
 
 /// Length of an index's cells in a checkpoint, bytes.
 #[must_use]
 pub fn cells_bytes(index: &Index) -> u64 {
-    let entry_bytes = size_of::<u16>() + index.pointer_width().bytes();
-    u64::from(index.len()) * entry_bytes as u64 + u64::from(index.pages()) * size_of::<u16>() as u64
+    let entries_bytes = u64::from(index.len()) * entry_bytes(index.pointer_width()) as u64;
+    entries_bytes + u64::from(index.pages()) * CELL_HEADER_BYTES as u64
 }
 
 fn encode_pointer(pointer: Pointer, pointers: PointerWidth, out: &mut Vec<u8>) {
@@ -230,14 +229,21 @@ pub fn encode_cell(cell: &Cell<'_>, out: &mut Vec<u8>) {
     }
 }
 
+/// Length of the cell that begins with these bytes; `None` if they end before that tells.
+#[must_use]
+pub fn cell_bytes(bytes: &[u8], pointers: PointerWidth) -> Option<usize> {
+    let header = u16_at(bytes.get(..CELL_HEADER_BYTES)?, 0);
+    Some(CELL_HEADER_BYTES + (usize::from(header) & CELL_ENTRIES_MAX) * entry_bytes(pointers))
+}
+
 /// The next cell.
 ///
 /// # Errors
-/// The source's.
-pub fn decode_cell(source: &mut impl ContentSource, pointers: PointerWidth) -> Result<CellImage<'_>, ContentError> {
-    let header = u16_at(source.take(2)?, 0);
+/// If there are fewer bytes.
+pub fn decode_cell<'a>(source: &mut &'a [u8], pointers: PointerWidth) -> Result<CellImage<'a>, ContentError> {
+    let header = u16_at(take(source, CELL_HEADER_BYTES)?, 0);
     let (depth, entries) = (u32::from(header >> CELL_DEPTH_SHIFT), usize::from(header) & CELL_ENTRIES_MAX);
-    let bytes = source.take(entries * (size_of::<u16>() + pointers.bytes()))?;
+    let bytes = take(source, entries * entry_bytes(pointers))?;
     let (fragments, bytes) = bytes.split_at(entries * size_of::<u16>());
     let (low_bits, high_bits) = bytes.split_at(entries * size_of::<u32>());
     Ok(CellImage { depth, fragments: fragments.as_chunks().0, low_bits: low_bits.as_chunks().0, high_bits })
@@ -263,9 +269,9 @@ pub fn encode_range(range: &RangeImage, pointers: PointerWidth, out: &mut Vec<u8
 /// The state of the next range.
 ///
 /// # Errors
-/// The source's.
-pub fn decode_range(source: &mut impl ContentSource, pointers: PointerWidth) -> Result<RangeImage, ContentError> {
-    let bytes = source.take(28)?;
+/// If there are fewer bytes.
+pub fn decode_range(source: &mut &[u8], pointers: PointerWidth) -> Result<RangeImage, ContentError> {
+    let bytes = take(source, 28)?;
     let version = |at| Version::from_u64(u64_at(bytes, at));
     let number = RangeNumber(u32_at(bytes, 0));
     let (committed, cleared, complete_above) = (version(4), version(12), version(20));
@@ -273,12 +279,12 @@ pub fn decode_range(source: &mut impl ContentSource, pointers: PointerWidth) -> 
     Ok(RangeImage { number, committed, cleared, complete_above, retained, copied_results })
 }
 
-fn decode_records(source: &mut impl ContentSource, pointers: PointerWidth) -> Result<Vec<RecordImage>, ContentError> {
+fn decode_records(source: &mut &[u8], pointers: PointerWidth) -> Result<Vec<RecordImage>, ContentError> {
     let count = decode_count(source)?;
     let mut records = Vec::new();
     for _ in 0..count {
         let behind = 8 + pointers.bytes();
-        let bytes = source.take(behind + 12)?;
+        let bytes = take(source, behind + 12)?;
         records.push(RecordImage {
             version: Version::from_u64(u64_at(bytes, 0)),
             pointer: pointer_at(bytes, 8, pointers),
@@ -325,10 +331,10 @@ fn encode_steps(steps: &[(u32, u32)], out: &mut Vec<u8>) {
     }
 }
 
-fn decode_steps(source: &mut impl ContentSource) -> Result<Vec<(u32, u32)>, ContentError> {
+fn decode_steps(source: &mut &[u8]) -> Result<Vec<(u32, u32)>, ContentError> {
     let mut steps = Vec::new();
     for _ in 0..decode_count(source)? {
-        let bytes = source.take(8)?;
+        let bytes = take(source, 8)?;
         steps.push((u32_at(bytes, 0), u32_at(bytes, 4)));
     }
     Ok(steps)
@@ -337,17 +343,17 @@ fn decode_steps(source: &mut impl ContentSource) -> Result<Vec<(u32, u32)>, Cont
 /// The part of the next segment.
 ///
 /// # Errors
-/// The source's.
-pub fn decode_segment(source: &mut impl ContentSource) -> Result<SegmentImage, ContentError> {
-    let bytes = source.take(28)?;
+/// If there are fewer bytes.
+pub fn decode_segment(source: &mut &[u8]) -> Result<SegmentImage, ContentError> {
+    let bytes = take(source, 28)?;
     let (slot, sequence) = (u32_at(bytes, 0), u64_at(bytes, 4));
     let (tombstone_bytes, record_bytes) = (u64_at(bytes, 12), u64_at(bytes, 20));
     let lengths = decode_steps(source)?;
-    let expiry_base = TimeMs(u64_at(source.take(8)?, 0));
+    let expiry_base = TimeMs(u64_at(take(source, 8)?, 0));
     let expiries = decode_steps(source)?;
     let (mut shares, mut voids) = (Vec::new(), Vec::new());
     for _ in 0..decode_count(source)? {
-        let bytes = source.take(72)?;
+        let bytes = take(source, 72)?;
         let version = |at| Version::from_u64(u64_at(bytes, at));
         shares.push(ShareImage {
             number: RangeNumber(u32_at(bytes, 0)),
@@ -363,7 +369,7 @@ pub fn decode_segment(source: &mut impl ContentSource) -> Result<SegmentImage, C
         });
     }
     for _ in 0..decode_count(source)? {
-        let bytes = source.take(20)?;
+        let bytes = take(source, 20)?;
         voids.push(VoidImage {
             number: RangeNumber(u32_at(bytes, 0)),
             before: u64_at(bytes, 4),
