@@ -12,6 +12,8 @@ use std::alloc::{Layout, handle_alloc_error};
 pub struct Blocks<T> {
     regions: Vec<Region<T>>,
     len: usize,
+    /// The last region was huge from the start. The system needs no advice about it, which costs it a wait for other CPUs.
+    is_last_huge: bool,
     /// Blocks that may hold memory: those in use, and some after them that are kept for reuse.
     touched: usize,
     /// So many blocks will be in use soon.
@@ -20,7 +22,7 @@ pub struct Blocks<T> {
 
 impl<T> Default for Blocks<T> {
     fn default() -> Self {
-        Self { regions: Vec::new(), len: 0, touched: 0, expected: 0 }
+        Self { regions: Vec::new(), len: 0, is_last_huge: false, touched: 0, expected: 0 }
     }
 }
 
@@ -55,13 +57,14 @@ impl<T: PlainBytes> Blocks<T> {
     pub fn push(&mut self) -> usize {
         let at = self.len;
         if at == self.regions.len() * Region::<T>::ITEMS {
-            if let Some(full) = self.regions.last() {
+            if let Some(full) = self.regions.last().filter(|_| !self.is_last_huge) {
                 full.collapse();
             }
             let is_huge = self.regions.len() >= Self::UNUSED_SHARE || at + Region::<T>::ITEMS <= self.expected;
             let region = if is_huge { Region::huge() } else { Region::small() };
             let Some(region) = region else { handle_alloc_error(Layout::new::<T>()) };
             self.regions.push(region);
+            self.is_last_huge = is_huge;
             if is_huge {
                 self.touched = at + Region::<T>::ITEMS;
             }
@@ -88,6 +91,8 @@ impl<T: PlainBytes> Blocks<T> {
     fn discard_from(&mut self, from: usize) {
         let items = Region::<T>::ITEMS;
         self.regions.truncate(from.div_ceil(items));
+        // Its discarded blocks come back in small pages.
+        self.is_last_huge = false;
         let end = self.touched.min(self.regions.len() * items);
         if from < end
             && let Some(last) = self.regions.last_mut()

@@ -179,7 +179,7 @@ struct ImageLoader<'p> {
     len_bytes: u64,
     ranges: u32,
     indexes: Vec<IndexImage>,
-    /// Content behind the cells; `None` until it begins.
+    /// Content behind the cells, as a whole; `None` until it begins.
     state: Option<Vec<u8>>,
     current: SmallVec<[(u16, Pointer); 64]>,
 }
@@ -490,7 +490,10 @@ fn retained_of(&RecordImage { version, pointer, len_bytes, sequence }: &RecordIm
 mod tests {
     use super::*;
     use crate::format::SegmentUuid;
+    use crate::format::checkpoint::PIECE_BYTES;
     use crate::index::PointerWidth;
+    use crate::recovery::image_decode::tests::{SEGMENT_BYTES, UUID, content, pieces};
+    use fawn_flash::{SimDevice, SimDisk, SimOptions};
     use fawn_types::KeyHash;
     use fawn_types::random::SplitMix64;
 
@@ -532,5 +535,55 @@ mod tests {
         assert!((HUGE_PAGE_BYTES..2 * HUGE_PAGE_BYTES).contains(&copied), "{copied} bytes");
         // The first huge page was begun before anything was known.
         assert!((2 * HUGE_PAGE_BYTES..5 * HUGE_PAGE_BYTES / 2).contains(&loaded), "{loaded} bytes, {copied} before");
+    }
+
+    /// The result of loading the file "image".
+    #[derive(PartialEq, Debug)]
+    struct LoadedImage {
+        result: Result<(), ContentError>,
+        /// By range and slot.
+        entries: Vec<Vec<u32>>,
+        state: Vec<u8>,
+        operations: u64,
+    }
+
+    fn load_image(disk: &SimDisk, len: u64, has_thread: bool) -> LoadedImage {
+        let before = disk.ops();
+        let options = IndexOptions::default();
+        let mut device = SimDevice::attach(disk);
+        let file = device.open("image").unwrap();
+        let mut reads = SequentialRead::new(file, (CONTENT_AT, len), READS_IN_FLIGHT, IoClass::Recovery);
+        let layout = SegmentTable::new(SEGMENT_BYTES, options.pointers).layout();
+        let parts = PartsInImage { layout, ends: vec![u32::MAX; 2] };
+        let decoder = || ImageDecoder::new(UUID, options.pointers, parts.clone());
+        let (mut decoder, mut loader) = (WorkQueue::new(has_thread, decoder), ImageLoader::new(options, &parts, len));
+        let result = load_parts(&mut device, &mut reads, &mut decoder, &mut loader);
+        reads.settle(&mut device);
+        assert_eq!(device.in_flight(), 0);
+        let entries = loader.indexes.iter().map(|image| image.entries.clone()).collect();
+        LoadedImage { result, entries, state: loader.state.unwrap_or_default(), operations: disk.ops() - before }
+    }
+
+    #[test]
+    fn an_image_is_loaded_alike_with_and_without_a_thread_up_to_its_first_corrupt_piece() {
+        const STATE_BYTES: u32 = 5 << 20;
+        let content = content(IndexOptions::default().pointers, STATE_BYTES);
+        let mut file = vec![0; HEADER_BYTES];
+        file.extend(pieces(&content, CONTENT_AT));
+        let disk = SimDisk::new(SimOptions::instant(1));
+        disk.put("image", &file);
+        let len = file.len() as u64;
+        let whole = load_image(&disk, len, false);
+        assert_eq!((&whole.result, &whole.entries), (&Ok(()), &vec![vec![10_000; 2]; 2]));
+        assert!(whole.state == content[content.len() - STATE_BYTES as usize..]);
+        assert!(load_image(&disk, len, true) == whole);
+        // A byte of the last piece of each part.
+        for end in (1..).map(|part| CONTENT_AT + (part << 20)).take_while(|&end| end < len) {
+            disk.flip_bits("image", end - 100, 1);
+            let refused = load_image(&disk, len, true);
+            assert_eq!(refused.result, Err(ContentError(corrupt_piece(end - PIECE_BYTES as u64))));
+            assert!(load_image(&disk, len, false) == refused);
+            disk.flip_bits("image", end - 100, 1);
+        }
     }
 }

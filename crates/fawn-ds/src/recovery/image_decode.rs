@@ -72,7 +72,7 @@ pub(super) enum ImageItem {
     },
 }
 
-/// What a part of a checkpoint's file adds to its content.
+/// The content of a part of a checkpoint's file, divided into items.
 #[derive(Debug, Default)]
 pub(super) struct ImagePart {
     pub(super) content: Vec<u8>,
@@ -94,9 +94,9 @@ pub(super) struct DecodedPart {
     pub(super) part: Result<ImagePart, ContentError>,
 }
 
-/// What comes next.
+/// Kind of the next item.
 #[derive(Debug)]
-enum Expected {
+enum NextItem {
     Ranges,
     Range,
     /// The cell of this hash position.
@@ -113,7 +113,7 @@ pub(super) struct ImageDecoder {
     uuid: SegmentUuid,
     pointers: PointerWidth,
     parts: PartsInImage,
-    expected: Expected,
+    expected: NextItem,
     /// Ranges whose cells have not begun.
     ranges_left: u32,
     /// The beginning of what continues in the next part.
@@ -122,7 +122,7 @@ pub(super) struct ImageDecoder {
 
 impl ImageDecoder {
     pub(super) const fn new(uuid: SegmentUuid, pointers: PointerWidth, parts: PartsInImage) -> Self {
-        Self { uuid, pointers, parts, expected: Expected::Ranges, ranges_left: 0, begun: Vec::new() }
+        Self { uuid, pointers, parts, expected: NextItem::Ranges, ranges_left: 0, begun: Vec::new() }
     }
 
     fn decode(&mut self, offset: u64, bytes: &[u8], mut part: ImagePart) -> Result<ImagePart, ContentError> {
@@ -142,7 +142,7 @@ impl ImageDecoder {
             self.add_item(at, &part.content[at..at + len], &mut part.items)?;
             at += len;
         }
-        if matches!(self.expected, Expected::State) {
+        if matches!(self.expected, NextItem::State) {
             part.items.push(ImageItem::State { at: at as u32 });
         } else {
             self.begun.extend_from_slice(&part.content[at..]);
@@ -153,28 +153,28 @@ impl ImageDecoder {
     /// Length of the next item; `None` if these bytes have none as a whole.
     fn next_bytes(&self, bytes: &[u8]) -> Option<usize> {
         let len = match self.expected {
-            Expected::Ranges => COUNT_BYTES,
-            Expected::Range => RANGE_START_BYTES,
-            Expected::Cell { .. } => content::cell_bytes(bytes, self.pointers)?,
-            Expected::State => return None,
+            NextItem::Ranges => COUNT_BYTES,
+            NextItem::Range => RANGE_START_BYTES,
+            NextItem::Cell { .. } => content::cell_bytes(bytes, self.pointers)?,
+            NextItem::State => return None,
         };
         (len <= bytes.len()).then_some(len)
     }
 
     fn add_item(&mut self, at: usize, mut bytes: &[u8], items: &mut Vec<ImageItem>) -> Result<(), ContentError> {
         match &mut self.expected {
-            Expected::Ranges => {
+            NextItem::Ranges => {
                 self.ranges_left = content::decode_count(&mut bytes)?;
                 items.push(ImageItem::Ranges(self.ranges_left));
                 self.expect_range();
             }
-            Expected::Range => {
+            NextItem::Range => {
                 let (number, pages) = content::decode_range_start(&mut bytes)?;
                 items.push(ImageItem::Range(number, pages));
                 self.ranges_left -= 1;
-                self.expected = Expected::Cell { first_hash: 0, entries: vec![0; self.parts.ends.len()] };
+                self.expected = NextItem::Cell { first_hash: 0, entries: vec![0; self.parts.ends.len()] };
             }
-            Expected::Cell { first_hash, entries } => {
+            NextItem::Cell { first_hash, entries } => {
                 let cell = content::decode_cell(&mut bytes, self.pointers)?;
                 if !(1..=DEPTH_MAX).contains(&cell.depth) || *first_hash << cell.depth != 0 {
                     return Err(ContentError("a cell does not begin where the one before ends".to_owned()));
@@ -189,13 +189,13 @@ impl ImageDecoder {
                     }
                 }
             }
-            Expected::State => unreachable!("the state is not divided"),
+            NextItem::State => unreachable!("the state is not divided"),
         }
         Ok(())
     }
 
     fn expect_range(&mut self) {
-        self.expected = if self.ranges_left > 0 { Expected::Range } else { Expected::State };
+        self.expected = if self.ranges_left > 0 { NextItem::Range } else { NextItem::State };
     }
 }
 
@@ -210,7 +210,7 @@ impl QueuedWork for ImageDecoder {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::format::checkpoint::PIECE_CONTENT_BYTES;
     use crate::index::{Index, IndexOptions};
@@ -218,11 +218,11 @@ mod tests {
     use fawn_types::KeyHash;
     use fawn_types::random::SplitMix64;
 
-    const UUID: SegmentUuid = SegmentUuid([7; 16]);
-    const SEGMENT_BYTES: u32 = 64 << 20;
+    pub(in crate::recovery) const UUID: SegmentUuid = SegmentUuid([7; 16]);
+    pub(in crate::recovery) const SEGMENT_BYTES: u32 = 64 << 20;
 
-    /// Two ranges with some 20,000 entries in two segments, and some bytes of state.
-    fn content(pointers: PointerWidth) -> Vec<u8> {
+    /// Two ranges with 20,000 entries each in two segments, and so many bytes of state.
+    pub(in crate::recovery) fn content(pointers: PointerWidth, state_bytes: u32) -> Vec<u8> {
         let segments = SegmentTable::new(SEGMENT_BYTES, pointers);
         let (mut bytes, mut random) = (Vec::new(), SplitMix64::new(5));
         content::encode_count(2, &mut bytes);
@@ -234,15 +234,16 @@ mod tests {
             content::encode_range_start(RangeNumber(number), index.pages(), &mut bytes);
             index.cells(0).for_each(|cell| content::encode_cell(&cell, &mut bytes));
         }
-        bytes.extend((0..100_000u32).map(|i| i as u8));
+        bytes.extend((0..state_bytes).map(|i| i as u8));
         bytes
     }
 
-    fn pieces(content: &[u8]) -> Vec<u8> {
+    /// The content's pieces, from this offset of a file on.
+    pub(in crate::recovery) fn pieces(content: &[u8], offset: u64) -> Vec<u8> {
         let mut file = vec![0; content.len() + content.len() / 16 + 2 * PIECE_BYTES];
         let mut at = 0;
         for part in content.chunks(PIECE_CONTENT_BYTES) {
-            at += checkpoint::encode_piece(UUID, at as u64, part, &mut file[at..]);
+            at += checkpoint::encode_piece(UUID, offset + at as u64, part, &mut file[at..]);
         }
         file.truncate(at);
         file
@@ -253,7 +254,7 @@ mod tests {
         ImageDecoder::new(UUID, pointers, PartsInImage { layout, ends })
     }
 
-    /// What the items of a file say if it is read in parts of so many bytes: cells with their entries, counts by slot, the state.
+    /// The items of a file that is read in parts of so many bytes: cells with their entries, counts by slot, the state.
     #[derive(PartialEq, Debug, Default)]
     struct Decoded {
         ranges: Vec<(RangeNumber, u32)>,
@@ -287,7 +288,7 @@ mod tests {
     #[test]
     fn items_are_the_same_wherever_the_parts_of_a_file_end() {
         for pointers in [PointerWidth::Bits32, PointerWidth::Bits40] {
-            let file = pieces(&content(pointers));
+            let file = pieces(&content(pointers, 100_000), 0);
             let whole = decode(&file, usize::MAX, pointers, &[u32::MAX; 2]).unwrap();
             assert_eq!(whole.entries, [[10_000; 2]; 2]);
             assert_eq!((whole.ranges.len(), whole.state.len()), (2, 100_000));
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn entries_outside_of_the_checkpoint_are_not_counted() {
         let pointers = PointerWidth::Bits40;
-        let file = pieces(&content(pointers));
+        let file = pieces(&content(pointers, 100_000), 0);
         // The second segment is missing, and of the first one a part is in the image.
         let decoded = decode(&file, PIECE_BYTES, pointers, &[100 << 5]).unwrap();
         assert_eq!(decoded.entries, [[50]; 2]);
@@ -311,7 +312,7 @@ mod tests {
     #[test]
     fn a_corrupt_piece_is_named_and_a_short_file_has_no_state() {
         let pointers = PointerWidth::Bits40;
-        let mut file = pieces(&content(pointers));
+        let mut file = pieces(&content(pointers, 100_000), 0);
         assert_eq!(decode(&file[..2 * PIECE_BYTES], PIECE_BYTES, pointers, &[u32::MAX; 2]).unwrap().state, []);
         file[2 * PIECE_BYTES + 500] ^= 1;
         let refused = decode(&file, PIECE_BYTES, pointers, &[u32::MAX; 2]).unwrap_err();

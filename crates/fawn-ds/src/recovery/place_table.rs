@@ -22,26 +22,16 @@ const fn tag_of(hash: u64) -> u64 {
 /// The table. A slot is zero, or a tag in the high half and a place plus one in the low one.
 #[derive(Debug, Default)]
 pub(super) struct PlaceTable {
-    /// In huge pages: with small ones, most searches would miss the TLB.
+    /// In huge pages if there are many: with small ones, most searches would miss the TLB.
     lines: Blocks<[u64; LINE_SLOTS]>,
     slots: usize,
     len: usize,
 }
 
 impl PlaceTable {
-    /// An empty table with slots for so many keys.
+    /// An empty table with slots for so many keys, which takes its memory with the first insertion.
     pub(super) fn with_capacity(keys: usize) -> Self {
-        Self::with_slots(slots_for(keys))
-    }
-
-    fn with_slots(slots: usize) -> Self {
-        let (mut lines, count) = (Blocks::default(), slots.div_ceil(LINE_SLOTS));
-        lines.expect(count);
-        for _ in 0..count {
-            let at = lines.push();
-            *lines.get_mut(at) = [0; LINE_SLOTS];
-        }
-        Self { lines, slots, len: 0 }
+        Self { slots: slots_for(keys), ..Self::default() }
     }
 
     /// Where the search for a tag begins.
@@ -86,7 +76,7 @@ impl PlaceTable {
     /// Prefetches the slot at which the search for the hash begins.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
-        if self.slots > 0 {
+        if self.len > 0 {
             prefetch(self.lines.get(self.home_of(tag_of(hash)) / LINE_SLOTS));
         }
     }
@@ -96,12 +86,24 @@ impl PlaceTable {
         if slots_for(self.len + 1) > self.slots {
             let slots_max = slots_for(keys_max.max(self.len + self.len / 8 + 1));
             let slots = (2 * self.slots).min(slots_max).max(slots_for(self.len + 1)).max(SLOTS_MIN);
-            let old = core::mem::replace(self, Self::with_slots(slots));
-            (0..old.slots).map(|at| old.slot(at)).filter(|&slot| slot != 0).for_each(|slot| self.fill(slot));
-            self.len = old.len;
+            let old = core::mem::replace(self, Self { slots, len: self.len, ..Self::default() });
+            self.take_lines();
+            let used = (0..old.lines.len()).flat_map(|at| *old.lines.get(at)).filter(|&slot| slot != 0);
+            used.for_each(|slot| self.fill(slot));
+        } else if self.lines.is_empty() {
+            self.take_lines();
         }
         self.len += 1;
         self.fill(tag_of(hash) << 32 | u64::from(place + 1));
+    }
+
+    fn take_lines(&mut self) {
+        let lines = self.slots.div_ceil(LINE_SLOTS);
+        self.lines.expect(lines);
+        for _ in 0..lines {
+            let at = self.lines.push();
+            *self.lines.get_mut(at) = [0; LINE_SLOTS];
+        }
     }
 
     fn fill(&mut self, slot: u64) {
@@ -113,8 +115,7 @@ impl PlaceTable {
     }
 
     pub(super) fn clear(&mut self) {
-        (0..self.lines.len()).for_each(|at| *self.lines.get_mut(at) = [0; LINE_SLOTS]);
-        self.len = 0;
+        *self = Self { slots: self.slots, ..Self::default() };
     }
 }
 
@@ -155,6 +156,8 @@ mod tests {
         assert!((0..1000).all(|_| table.find(random.next(), |_| true).is_none()));
         table.clear();
         assert_eq!(table.find(5, |_| true), None);
+        table.insert(5, 1, 0);
+        assert_eq!((table.find(5, |_| true), table.find(6 << 32, |_| true)), (Some(1), None));
     }
 
     #[test]
