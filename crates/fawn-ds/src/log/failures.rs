@@ -24,6 +24,8 @@ pub(crate) const IDLE_READS_LEFT_MAX: u32 = READS_LEFT_MAX / 2;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadFailures {
     unreadable: u32,
+    /// Offset at which the last read that brought wrong bytes had them.
+    wrong_at: Option<u64>,
     /// Nothing reads it in the background before; `None`: no read has failed.
     pub(crate) barred_until: Option<MonoMs>,
     /// Reads that were left in flight, and those that still are.
@@ -63,7 +65,19 @@ impl ReadFailures {
         self.hanging -= 1;
     }
 
-    /// It was found corrupt: bytes that were written long ago do not change before the next opening.
+    /// A read of it brought wrong bytes at this offset. Returns whether it is corrupt: the last wrong read had them at the same one.
+    /// After the first it is left alone for a while, as an unreadable file is: the read may have been wrong, and not the file.
+    pub(crate) fn note_wrong(&mut self, offset: u64, now: MonoMs) -> bool {
+        let is_corrupt = self.wrong_at.replace(offset) == Some(offset);
+        if is_corrupt {
+            self.note_corrupt();
+        } else {
+            self.note_unreadable(now);
+        }
+        is_corrupt
+    }
+
+    /// It is corrupt: bytes that were written long ago do not change before the next opening.
     pub(crate) const fn note_corrupt(&mut self) {
         self.barred_until = Some(MonoMs(u64::MAX));
     }
@@ -95,6 +109,17 @@ mod tests {
         assert!((24..=34).contains(&attempts), "{attempts} attempts a day");
         failures.note_corrupt();
         failures.note_unreadable(now);
+        assert!(failures.is_barred(now.plus_ms(1 << 40)));
+    }
+
+    #[test]
+    fn a_file_is_corrupt_once_two_reads_are_wrong_at_one_offset() {
+        let (mut failures, now) = (ReadFailures::default(), MonoMs(7));
+        for (offset, delay_ms) in [(5, 10_000), (6, 20_000), (5, 40_000)] {
+            assert!(!failures.note_wrong(offset, now));
+            assert_eq!(failures.barred_until, Some(now.plus_ms(delay_ms)));
+        }
+        assert!(failures.note_wrong(5, now));
         assert!(failures.is_barred(now.plus_ms(1 << 40)));
     }
 

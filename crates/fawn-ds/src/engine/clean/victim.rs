@@ -422,13 +422,20 @@ impl<D: Device> Engine<D> {
         self.release_victim(&victim);
     }
 
-    /// Leaves the rest of a segment that cannot be read. It stays, with all that was not copied, until the next open.
+    /// Leaves the rest of a segment with wrong bytes. It is tried again later, since only the read may have been wrong. If the next
+    /// one is wrong at the same offset, the segment stays, with all that was not copied, until the next open.
     fn give_up_corrupt(&mut self, victim: Victim, detail: &str) {
         if victim.is_filed() {
             self.filing_failed(victim.slot, detail);
             return self.release_victim(&victim);
         }
+        let now = self.now.mono;
         let segment = self.segments.expect_mut(victim.slot);
+        if !segment.failures.note_wrong(u64::from(victim.at), now) {
+            return self.give_up_unreadable(victim, detail);
+        }
+        // While it has live records, its oldest dead put keeps every sorted segment with newer records, whatever their keys. Nothing
+        // bounds these: a store that sorts gets full in time, unless the segment is repaired or its live records are overwritten.
         segment.is_cleaned = true;
         tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment cannot be cleaned: it stays");
         self.stats.cleaning_failed += 1;
