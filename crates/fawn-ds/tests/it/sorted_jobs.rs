@@ -93,7 +93,7 @@ fn segments_that_are_not_movable_yet_are_searched_once_a_second() {
 }
 
 #[test]
-fn a_corrupt_run_is_merged_once_and_those_around_it_all_the_time() {
+fn a_corrupt_run_is_read_by_two_merges_and_those_around_it_all_the_time() {
     let (disk, mut node) = open(small_runs(Durability::Sync));
     let mut number = 0;
     while node.engine.runs() < 3 {
@@ -114,7 +114,7 @@ fn a_corrupt_run_is_merged_once_and_those_around_it_all_the_time() {
     assert!(node.engine.stats().runs_listed > 60, "sorts continue: {:?}", node.engine.stats());
     // Sixteen ages at most on its later side, of which merged ones have several runs.
     assert!(node.engine.runs() <= 30, "{} runs: later ones are merged", node.engine.runs());
-    assert_eq!(node.engine.stats().merges_failed, 1);
+    assert_eq!(node.engine.stats().merges_failed, 2);
     assert!((before..number).all(|number| has(&mut node, number)));
     // Nothing is tried again while nothing changes.
     let (searches, reads) = (node.engine.stats().sort_searches, merge_reads(&node));

@@ -419,19 +419,24 @@ impl<D: Device> Engine<D> {
         self.sorted.refusals += 1;
     }
 
-    /// Keeps later merges from the run that has made one fail: they would fail too.
+    /// Keeps later merges from the run that has made one fail, since they would fail too: for a while after a wrong read, and for
+    /// good if the next one is wrong at the same offset. If it is one of the oldest, there are no sweeps from then on.
     fn bar_corrupt(&mut self, error: &MergeError) {
+        let now = self.now.mono;
         let Some(job) = &self.sorted.job else { return };
         let inputs = self.sorted.runs.iter_mut().filter(|listed| job.inputs.sources.contains(&listed.id));
         // An error without a run is of two records that no run may have together: the newest run stays apart then.
         let corrupt = match error {
-            MergeError::Source(RunError::Corrupt { file, .. }) => Some(file),
+            MergeError::Source(RunError::Corrupt { file, offset_bytes, .. }) => Some((file, *offset_bytes)),
             _ => None,
         };
         let is_meant =
-            |listed: &&mut ListedRun| corrupt.is_none_or(|file| *file == run::file_name(listed.run.header().uuid));
+            |listed: &&mut ListedRun| corrupt.is_none_or(|(file, _)| *file == run::file_name(listed.run.header().uuid));
         if let Some(listed) = inputs.into_iter().find(is_meant) {
-            listed.failures.note_corrupt();
+            match corrupt {
+                Some((_, offset_bytes)) => _ = listed.failures.note_wrong(offset_bytes, now),
+                None => listed.failures.note_corrupt(),
+            }
             self.stats.merges_failed += 1;
         }
     }

@@ -3,6 +3,7 @@ use super::space::{SEGMENT_BYTES, SmallStore};
 use super::write::READS_MAX;
 use super::*;
 use crate::sorted::{MergeSource, RunSource, SortBuffer};
+use fawn_flash::buffer::PAGE_BYTES;
 
 /// A merge of these runs.
 fn merge_of(store: &mut SmallStore, merged: Vec<u64>, sources: Vec<MergeSource>) -> SortJob {
@@ -27,13 +28,34 @@ fn most_memory_of(store: &mut SmallStore, job: SortJob) -> u64 {
     turns.max().unwrap_or(0)
 }
 
-/// Lets the job fail. Returns for each run, newest first, whether later merges leave it alone.
-fn barred_after(store: &mut SmallStore, job: SortJob) -> Vec<bool> {
+/// Lets the job fail. Returns for each run, newest first, whether merges leave it alone so many ms later.
+fn barred_after(store: &mut SmallStore, job: SortJob, delay_ms: u64) -> Vec<bool> {
+    let failed = store.engine.stats().merges_failed;
     store.engine.sorted.job = Some(Box::new(job));
     (0..20).for_each(|_| store.turn());
-    assert!(!store.engine.is_sorting() && store.engine.stats().merges_failed == 1, "{:?}", store.engine.stats());
-    let now = store.engine.now.mono.plus_ms(1 << 40);
+    assert!(
+        !store.engine.is_sorting() && store.engine.stats().merges_failed == failed + 1,
+        "{:?}",
+        store.engine.stats()
+    );
+    let now = store.engine.now.mono.plus_ms(delay_ms);
     store.engine.sorted.runs.iter().map(|listed| listed.failures.is_barred(now)).collect()
+}
+
+/// A merge of all runs that gets zeros for this page of one of them.
+fn merge_with_wrong_page(store: &mut SmallStore, wrong: usize, page: usize) -> SortJob {
+    let (ids, sources) = all_runs(store);
+    let name = run::file_name(store.engine.sorted.runs[wrong].run.header().uuid);
+    let bytes = store.engine.device.disk().contents(&name).unwrap();
+    let mut job = merge_of(store, ids, sources);
+    let source = job.merge.as_mut().unwrap().run(wrong).unwrap();
+    for at in 0..=page {
+        let range = source.next_read(PAGE_BYTES).unwrap();
+        // Missing bytes are zeros, which no page has.
+        let from = range.offset as usize;
+        source.feed(range, if at < page { bytes[from..from + PAGE_BYTES].to_vec() } else { Vec::new() });
+    }
+    job
 }
 
 /// Two keys with one ring key, or records out of order, are no fault of a single run. Without a bar the same merge would begin
@@ -51,24 +73,60 @@ fn a_merge_that_fails_for_no_single_run_bars_the_newest_of_its_own() {
     buffer.sort();
     let (ids, _) = all_runs(&store);
     let job = merge_of(&mut store, ids[1..].to_vec(), vec![MergeSource::Memory(buffer)]);
-    assert_eq!(barred_after(&mut store, job), [false, true, false]);
+    assert_eq!(barred_after(&mut store, job, 1 << 40), [false, true, false]);
 }
 
-/// Otherwise the others would stay apart as well, and the merge of the corrupt one would be tried again.
+/// Otherwise the others would stay apart as well, and the merge of the corrupt one would be tried again. But one read may have been
+/// wrong.
 #[test]
-fn a_merge_bars_the_corrupt_run_and_no_other() {
+fn a_run_that_two_merges_find_corrupt_at_one_place_is_left_alone_and_no_other() {
     for corrupt in 0..3 {
         let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
         store.make_runs(3);
-        let (ids, sources) = all_runs(&store);
-        let mut job = merge_of(&mut store, ids, sources);
-        let source = job.merge.as_mut().unwrap().run(corrupt).unwrap();
-        let range = source.next_read(1 << 20).unwrap();
-        // Missing bytes are zeros, which no page has.
-        source.feed(range, Vec::new());
-        let barred = barred_after(&mut store, job);
-        assert_eq!(barred, (0..3).map(|at| at == corrupt).collect::<Vec<_>>(), "run {corrupt}");
+        let job = merge_with_wrong_page(&mut store, corrupt, 0);
+        let only_it: Vec<bool> = (0..3).map(|at| at == corrupt).collect();
+        assert_eq!(barred_after(&mut store, job, 9_000), only_it, "run {corrupt}, for ten seconds");
+        assert!(!store.engine.sorted.runs[corrupt].failures.is_barred(store.now.mono.plus_ms(10_000)));
+        let job = merge_with_wrong_page(&mut store, corrupt, 0);
+        assert_eq!(barred_after(&mut store, job, 1 << 40), only_it, "run {corrupt}, for good");
     }
+}
+
+#[test]
+fn reads_that_are_wrong_at_several_places_are_repeated() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+    store.make_runs(3);
+    for page in [0, 1, 0, 1] {
+        let job = merge_with_wrong_page(&mut store, 2, page);
+        assert_eq!(barred_after(&mut store, job, 1 << 40), [false; 3]);
+    }
+}
+
+/// Nothing was merged with the oldest runs any more. The log and the later runs grew until the store was full.
+#[test]
+fn an_oldest_run_whose_read_was_wrong_once_is_merged_later() {
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 4 * SEGMENT_BYTES);
+    store.engine.options.capacity_bytes = Some(40 * SEGMENT_BYTES);
+    let disk = store.engine.device.disk().clone();
+    let flip = |name: &String| disk.flip_bits(name, PAGE_BYTES as u64 + 99, 1);
+    let (mut wrong, mut is_wrong, mut parts) = (None, false, 0);
+    for number in 0..30_000 {
+        store.put(number % 2_000);
+        store.now = store.now.plus_ms(9);
+        store.turn();
+        let oldest = store.engine.sorted.runs.last().filter(|_| wrong.is_none() && !store.engine.is_sorting());
+        if let Some(oldest) = oldest {
+            let name = run::file_name(oldest.run.header().uuid);
+            flip(&name);
+            (wrong, is_wrong) = (Some(name), true);
+        }
+        if let Some(name) = wrong.as_ref().filter(|_| is_wrong && store.engine.stats().merges_failed > 0) {
+            flip(name);
+            (is_wrong, parts) = (false, store.engine.stats().sweep_parts);
+        }
+    }
+    let stats = store.engine.stats();
+    assert!(!is_wrong && stats.merges_failed == 1 && stats.sweep_parts > parts + 10, "{stats:?}");
 }
 
 /// A victim may lack nothing but room for its copies. The next search would come up to ten seconds later, and meanwhile a full
