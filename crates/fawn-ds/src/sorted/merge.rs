@@ -14,7 +14,7 @@ pub struct WinnerFacts {
     pub is_tombstone: bool,
     /// It is a put whose expiry time has come.
     pub is_expired: bool,
-    /// An older record of the key may be outside of the merge.
+    /// A record of the key may be outside of the merge that needs this one: see [`MergeRules::may_hide`].
     pub may_hide: bool,
 }
 
@@ -29,7 +29,7 @@ pub enum Fate {
     Drop,
 }
 
-/// The rule: a dead record stays, as a tombstone, exactly while it may hide an older one.
+/// The rule: a dead record stays, as a tombstone, exactly while it may hide an older one, or lead scans to a newer one.
 #[must_use]
 pub const fn fate(facts: WinnerFacts) -> Fate {
     match facts {
@@ -49,7 +49,8 @@ pub struct MergeRules<'r> {
     pub is_void: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool,
     /// The local number under which a record that counts is written: that of the range that has its key now.
     pub number: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> RangeNumber,
-    /// Whether an older record of the key may be in a segment or run outside of the merge.
+    /// Whether an older record of the key may be in a segment or run outside of the merge, or a newer one in the log: a scan that
+    /// has passed the log before that was written meets the key in runs only.
     pub may_hide: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool,
     /// Whether an expired record stays as it is: a write that found it in time is not committed yet.
     pub is_kept: &'r dyn Fn(&RunRecord<'_>) -> bool,

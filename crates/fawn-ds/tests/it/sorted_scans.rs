@@ -1,7 +1,7 @@
 //! Scans of stores with runs: each key once, and its newest record, while others are sorted meanwhile.
-use crate::sorted_files::{put, sort_out};
+use crate::sorted_files::{put, runs, sort_out};
 use crate::sorted_tier::sorted;
-use crate::support::{RANGE, TestNode};
+use crate::support::{RANGE, TestNode, TestWrite};
 use crate::transfer_reads::{transfer, transfer_in_spite_of_errors};
 use fawn_ds::internals::{CorruptRecord, Options, Scan, ScanStep};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
@@ -149,6 +149,55 @@ fn a_scan_of_runs_that_change_returns_each_key_once() {
         }
     }
     assert!(changed > 10, "the runs changed in {changed} scans");
+}
+
+/// Merges drop what has expired. A key that was put again in time, behind the scan of the log, was in no run any more when the scan
+/// of the runs came to its place.
+#[test]
+fn a_scan_of_runs_returns_keys_put_again_whose_older_records_have_expired_meanwhile() {
+    const HOUR_MS: u64 = 3_600_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
+    let mut node = TestNode::open_in_chain(&disk, options, Now::at(1_000)).unwrap();
+    let fill = |node: &mut TestNode| {
+        for number in 0..200 {
+            put(node, b"another", Some(&[number; 300]));
+            node.turn();
+        }
+        node.settle();
+        let committed = node.engine.progress(RANGE).committed;
+        node.engine.set_retain_floor(RANGE, committed);
+        sort_out(node);
+    };
+    for number in 0..KEYS {
+        // One half of the keys after the other.
+        let expires_at_ms = node.now.wall.0 + if number < KEYS / 2 { HOUR_MS } else { 3 * HOUR_MS };
+        node.append(&[TestWrite { key: key(number), value: Some(vec![7; 300]), expires_at_ms }]).unwrap();
+        node.turn();
+    }
+    fill(&mut node);
+    let (since, put_again) = (node.engine.progress(RANGE).committed, (0..KEYS / 2).step_by(7));
+    overwrite(&mut node, put_again.clone());
+    // A scan may take longer than several merges.
+    for _ in 0..2 {
+        let parts = node.engine.stats().sweep_parts;
+        node.now = node.now.plus_ms(2 * HOUR_MS);
+        sort_out(&mut node);
+        assert!(node.engine.stats().sweep_parts > parts, "{:?}", node.engine.stats());
+        let (found, _) = scan_damaged(&mut node, Some(since), |_| {});
+        let found: BTreeMap<_, _> = found.into_iter().collect();
+        let missing: Vec<u64> = put_again.clone().filter(|&number| !found.contains_key(&key(number))).collect();
+        assert_eq!(missing, [0; 0]);
+    }
+    // Nothing is left of them once they are deleted.
+    put_again.for_each(|number| put(&mut node, &key(number), None));
+    fill(&mut node);
+    let has_key = |name: &String| disk.contents(name).unwrap().windows(5).any(|window| window == b"key-0");
+    for _ in 0..3 {
+        node.now = node.now.plus_ms(2_000);
+        sort_out(&mut node);
+    }
+    assert!(!runs(&disk).iter().any(has_key), "{:?}", node.engine);
 }
 
 /// The base of a transfer is the version of the last record that it sends.

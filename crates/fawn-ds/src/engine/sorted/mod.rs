@@ -360,6 +360,12 @@ impl<D: Device> Engine<D> {
         self.owner_of(record.number, record.key).is_none_or(|(at, _)| !self.counts_for(at, record))
     }
 
+    /// Whether the log may have a committed record of the key, newer than this one.
+    fn may_be_in_log(&self, record: &RunRecord<'_>) -> bool {
+        let owner = self.owner_of(record.number, record.key);
+        owner.is_some_and(|(at, _)| self.has_candidates(at, KeyHash::of(&self.secret, record.key)))
+    }
+
     /// Whether a write of the key is not committed, or its old version not verified.
     fn is_in_overlay(&self, at: usize, key: &[u8]) -> bool {
         let name = self.name_of(KeyHash::of(&self.secret, key).0, key);

@@ -1,8 +1,9 @@
 //! Scans of runs, stretch by stretch.
 //!
 //! A scan passes the log first. A record of a run counts if the log has no record of the key, or only one that was
-//! written since the scan began: the log's part may have passed its hash before. So a key that is there throughout is met
-//! at least once; one that is written or sorted meanwhile may be met twice.
+//! written since the scan began: the log's part may have passed its hash before. Merges leave a tombstone of what has expired
+//! while the log may have a record of the key. So a key that is there throughout is met at least once; one that is written
+//! or sorted meanwhile may be met twice.
 use super::super::scan::{ScanExtent, ScanStep};
 use super::super::scan_position::ScanPosition;
 use super::super::{Engine, EngineError, LookupPlan};

@@ -231,7 +231,9 @@ impl<D: Device> Engine<D> {
                 let covering = self.sorted.runs.covering(ring_key).map(|at| &self.sorted.runs[at]);
                 let listed = covering.filter(|listed| listed.age < oldest).map(|listed| &listed.run);
                 let of_batches = job.done.iter().filter(|done| done.age < job.age).map(|done| &done.run);
-                listed.chain(of_batches).any(|run| run.may_contain(space, ring_key))
+                let is_in_older = listed.chain(of_batches).any(|run| run.may_contain(space, ring_key));
+                // A sort's own records have index entries until its run is listed.
+                is_in_older || (!job.inputs.sources.is_empty() && self.may_be_in_log(record))
             },
             is_kept: &|record: &RunRecord<'_>| {
                 let owner = self.owner_of(record.number, record.key);
