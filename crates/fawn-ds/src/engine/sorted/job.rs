@@ -87,6 +87,8 @@ pub(crate) struct SortJob {
     pub(super) batches: u64,
     batch_bytes: usize,
     pub(super) inputs: RunInputs,
+    /// The oldest age of the runs that are read: these stay listed until the job ends. Older runs may have what tombstones hide.
+    pub(super) oldest_source_age: u64,
     /// Age of the runs that are being written. Each batch of a sort has its own: their keys overlap.
     pub(super) age: u64,
     /// Bits per key of the new runs' filters.
@@ -171,6 +173,8 @@ impl SortJob {
             batches: 1,
             batch_bytes: 0,
             inputs: RunInputs::default(),
+            // All runs are older than what is sorted.
+            oldest_source_age: u64::MAX,
             age,
             filter_bits,
             space_bytes: 0,

@@ -126,16 +126,18 @@ pub(super) fn choose_newer(runs: &[MergeCandidate], fits: Fits<'_>) -> Option<Ra
 
 /// Runs of consecutive ages none of which has a barred run.
 fn groups(runs: &[MergeCandidate]) -> impl Iterator<Item = Range<usize>> + '_ {
-    let mut start = 0;
+    let (mut ages, mut end) = (ages(runs), 0);
     core::iter::from_fn(move || {
-        if start >= runs.len() {
-            return None;
+        let mut group = end..end;
+        // The largest store has thousands of runs, most of them of one age.
+        for of_age in ages.by_ref() {
+            end += of_age.len();
+            if of_age.iter().any(|run| run.is_barred) {
+                return Some(group);
+            }
+            group.end = end;
         }
-        let is_barred = |age: u64| runs.iter().any(|run| run.age == age && run.is_barred);
-        let len = runs[start..].iter().take_while(|run| !is_barred(run.age)).count();
-        let group = start..start + len;
-        start += len + 1;
-        Some(group)
+        (!group.is_empty()).then_some(group)
     })
 }
 
@@ -307,6 +309,19 @@ mod tests {
             assert!(runs.len() <= 16, "{runs:?}");
             assert!(merged <= sort * 64 * 6, "{merged} after {sort} sorts: {runs:?}");
         }
+    }
+
+    /// A search once judged an age again for each of its runs.
+    #[test]
+    fn runs_of_one_age_are_judged_together() {
+        let of_two: Vec<(u64, u64)> = (0..1_000).map(|at| (2 - at / 500, 1)).collect();
+        let groups = |barred: &[usize]| {
+            groups(&candidates(&of_two, barred)).map(|group| (group.start, group.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(groups(&[999]), [(0, 500)]);
+        assert_eq!(groups(&[499]), [(0, 0), (500, 1_000)]);
+        assert_eq!(groups(&[1, 999]), [(0, 0), (500, 500)]);
+        assert_eq!(groups(&[]), [(0, 1_000)]);
     }
 
     #[test]

@@ -26,7 +26,7 @@ const NEVER: TimeMs = TimeMs(u64::MAX);
 /// A sweep between two of its parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RunSweep {
-    /// The later runs.
+    /// Ids of the later runs, ascending.
     pub(super) later: Vec<u64>,
     /// The newest age of these.
     pub(super) age: u64,
@@ -60,6 +60,10 @@ impl RunSweep {
     pub(super) fn next_part(&self, runs: &[ListedRun], bytes_max: u64) -> SweepPart {
         let facts = |listed: &ListedRun| (listed.bounds().lowest, listed.file_bytes, listed.id);
         part_of(self.from, runs.iter().filter(|listed| listed.age == self.oldest_age).map(facts).collect(), bytes_max)
+    }
+
+    fn has_later(&self, id: u64) -> bool {
+        self.later.binary_search(&id).is_ok()
     }
 
     /// Credit of the rest that it has not used, bytes.
@@ -192,7 +196,8 @@ impl<D: Device> Engine<D> {
         let later = &runs[later];
         let age = later.first().map_or(oldest_age, |listed| listed.age);
         let later_bytes = later.iter().map(|listed| listed.file_bytes).sum();
-        let later = later.iter().map(|listed| listed.id).collect();
+        let mut later: Vec<u64> = later.iter().map(|listed| listed.id).collect();
+        later.sort_unstable();
         let part_bytes = self.part_bytes_max();
         let pace = MergePace::default();
         let (from, paid_bytes, failed_bytes) = (RingKey::MIN, 0, 0);
@@ -250,7 +255,7 @@ impl<D: Device> Engine<D> {
     fn expect_return(&mut self, inputs: &RunInputs) {
         let SortedTier { runs, sweep, .. } = &mut self.sorted;
         let (Some(sweep), Some(part)) = (sweep, &inputs.part) else { return };
-        let later = runs.iter().filter(|listed| sweep.later.contains(&listed.id));
+        let later = runs.iter().filter(|listed| sweep.has_later(listed.id));
         let ends: Vec<RingKey> = later.map(|listed| listed.bounds().highest).collect();
         let oldest = runs.iter().filter(|listed| listed.age == sweep.oldest_age);
         let facts = |listed: &ListedRun| (listed.id, listed.bounds().lowest, listed.pages_bytes());
@@ -268,7 +273,7 @@ impl<D: Device> Engine<D> {
         for listed in runs.iter() {
             let source = if part.oldest.contains(&listed.id) {
                 RunSource::all(&listed.run)
-            } else if sweep.later.contains(&listed.id) {
+            } else if sweep.has_later(listed.id) {
                 RunSource::extent(&listed.run, Space::KEYS, part.from, part.to)
             } else {
                 continue;
@@ -279,7 +284,7 @@ impl<D: Device> Engine<D> {
                 sources.push(MergeSource::Run(source));
             }
         }
-        let later = runs.iter().filter(|listed| sweep.later.contains(&listed.id));
+        let later = runs.iter().filter(|listed| sweep.has_later(listed.id));
         inputs.replaced.extend(passed(&later.map(LaterRun::of).collect::<Vec<_>>(), part.to));
         inputs.part = Some(part);
         Some((inputs, sources, self.space_of_pages(pages)))
@@ -293,8 +298,12 @@ impl<D: Device> Engine<D> {
         space_bytes: u64,
     ) {
         let id = self.sorted.next_job();
+        let mut ids = inputs.sources.clone();
+        ids.sort_unstable();
+        let read = self.sorted.runs.iter().filter(|listed| ids.binary_search(&listed.id).is_ok());
+        let oldest = read.map(|listed| listed.age).min();
         let mut job = SortJob::of_runs(id, inputs, sources, age, filter_bits);
-        job.space_bytes = space_bytes;
+        (job.space_bytes, job.oldest_source_age) = (space_bytes, oldest.unwrap_or(u64::MAX));
         self.sorted.job = Some(Box::new(job));
         self.sorted.was_merge = true;
     }

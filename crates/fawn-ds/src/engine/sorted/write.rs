@@ -215,9 +215,6 @@ impl<D: Device> Engine<D> {
     }
 
     fn merge_step(&self, job: &SortJob, merge: &mut RunMerge, writer: &mut RunWriter) -> Result<Merged, MergeError> {
-        let is_source = |listed: &&ListedRun| job.inputs.sources.contains(&listed.id);
-        let oldest = self.sorted.runs.iter().filter(is_source).map(|listed| listed.age);
-        let oldest = oldest.min().unwrap_or(u64::MAX);
         let rules = MergeRules {
             now: self.runs_expired_by(),
             is_void: &|record: &RunRecord<'_>, _: &RingKey| self.is_void_in_run(record),
@@ -229,7 +226,7 @@ impl<D: Device> Engine<D> {
                 let space = Space::of_type_byte(record.type_byte);
                 // A job passes many such records, and a large store has thousands of runs.
                 let covering = self.sorted.runs.covering(ring_key).map(|at| &self.sorted.runs[at]);
-                let listed = covering.filter(|listed| listed.age < oldest).map(|listed| &listed.run);
+                let listed = covering.filter(|listed| listed.age < job.oldest_source_age).map(|listed| &listed.run);
                 let of_batches = job.done.iter().filter(|done| done.age < job.age).map(|done| &done.run);
                 let is_in_older = listed.chain(of_batches).any(|run| run.may_contain(space, ring_key));
                 // A sort's own records have index entries until its run is listed.
