@@ -97,11 +97,11 @@ impl<D: Device> Engine<D> {
         self.ranges[at].copy.map(|copy| copy.base)
     }
 
-    /// Takes a transferred record: a put, or a result. Returns whether it was new: it changes nothing if the same or a
-    /// newer version of its key is known. It takes effect at once, and survives a crash once the transfer is complete.
+    /// Takes a transferred record: a put, or a result. Returns whether it was new: it changes nothing if the log has the same or a
+    /// newer version of its key. It takes effect at once, and survives a crash once the transfer is complete.
     ///
-    /// The caller must not bring back a key deleted above the base. It passes no record that the sender looked up
-    /// before a change in this range's log.
+    /// Runs are not looked at: an older record than that of a run would hide it. So the caller passes no record that the sender
+    /// looked up before a change in this range's log. That keeps keys deleted above the base from coming back, too.
     ///
     /// # Errors
     /// As [`Engine::append`].

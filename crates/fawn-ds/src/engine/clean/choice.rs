@@ -213,8 +213,9 @@ impl<D: Device> Engine<D> {
             return false;
         }
         // Survivors are read before a clear, which would clear those behind it too. Before a transfer's beginning is listed, no
-        // record may have its number. Later ones may move: all of them lie under that number, which counts only once the transfer
-        // is complete, and it brings no record that is older than the key's newest.
+        // record may have its number. Later ones may move, or be sorted: all of them lie under that number, which counts only once
+        // the transfer is complete. A transferred record that is older than its key's newest is skipped only if that is in the log,
+        // not in a run. But the chain takes no part that was read before its log changed.
         let is_changing = |range: usize| self.has_unlisted_clear(range) || self.ranges[range].is_beginning();
         // A guard as well: records of a retired range are all older than a clear of its heirs, which have nothing of it
         // during a transfer.
