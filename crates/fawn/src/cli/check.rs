@@ -60,6 +60,7 @@ impl Check {
 
     fn repair(&self) -> Result<(), Failure> {
         let layout = open_layout(&self.dir)?;
+        layout.refuse_misplaced()?;
         let target = match self.to.clone() {
             Some(target) => target,
             // `.` and `data/..` have no name of their own.

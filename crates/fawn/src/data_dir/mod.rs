@@ -127,6 +127,13 @@ impl Layout {
         Ok(Self { dir: dir.to_owned(), several })
     }
 
+    /// Refuses a copy of one shard by itself, and of stores that are swapped or foreign: keys would be where no server looks for
+    /// them.
+    pub(crate) fn refuse_misplaced(&self) -> Result<(), Failure> {
+        refuse_shard_alone(&self.dir)?;
+        self.several.iter().try_for_each(|(file, _)| stores::look_at_present(&self.dir, file))
+    }
+
     /// The existing layout of `dir`, which may be in use: its files are only read.
     pub(crate) fn in_use(dir: &Path) -> Result<Self, Failure> {
         refuse_no_directory(dir)?;

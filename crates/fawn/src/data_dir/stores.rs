@@ -56,10 +56,10 @@ fn look_at(dir: &Path, file: &LayoutFile, shard: u16) -> Result<(), Failure> {
     let path = store.join(manifest::FILE_NAME);
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(super::named(&path)(error)),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Err(super::named(&path)(error)),
+        // One may be missing. Opening or checking the store reports one that the disk cannot read, and a corrupt one.
+        Err(_) => return Ok(()),
     };
-    // Opening or checking the store reports a corrupt manifest.
     let Ok(decoded) = manifest::decode_all(&bytes) else { return Ok(()) };
     if decoded.state.identity.is_some_and(|identity| identity.secret != file.secret) {
         return refuse(

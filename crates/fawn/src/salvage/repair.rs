@@ -1,12 +1,12 @@
 //! Repair: writes what a damaged data directory still has into a new one, and leaves the damaged one as it is.
 use super::{FoundStore, Losses, open_device, open_store};
-use crate::data_dir::{Layout, create_private};
+use crate::data_dir::{Layout, create_private, refuse};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::record::{RecordRef, VALUE_BYTES_LIMIT};
 use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::{Device, FileDevice};
 use fawn_node::Placement;
-use fawn_types::{ClientTag, Durability, Epoch, HashSecret, KeyHash, RangeId, Version};
+use fawn_types::{ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, RingKey, Version};
 use std::path::Path;
 
 /// Records between two rounds of writing.
@@ -62,7 +62,15 @@ fn copy_store(
     let segment_bytes = layout.segment().and_then(|segment| u32::try_from(segment.0).ok());
     let mut copy = StoreCopy::create(to, (placement, segment_bytes), secret, source.as_deref())?;
     if let Some(mut engine) = source {
-        let report = engine.dump(|_, record| copy.append(record).map_err(|error| failed(to, &error)))?;
+        let report = engine.dump(|_, record| {
+            if !copy.takes(record.key) {
+                // Its manifest, which would have told before, cannot be read.
+                let words =
+                    "holds keys of another shard, or of another node; put the right store back, nothing was copied";
+                return refuse(from, words);
+            }
+            copy.append(record).map_err(|error| failed(to, &error))
+        })?;
         losses.add(&report);
     }
     copy.close().map_err(|error| failed(to, &error))
@@ -76,6 +84,7 @@ fn failed(to: &Path, error: &EngineError) -> Failure {
 struct StoreCopy {
     engine: Engine<FileDevice>,
     range: RangeId,
+    keys: KeyRange,
     epoch: Epoch,
     seq: u64,
 }
@@ -112,7 +121,12 @@ impl StoreCopy {
         let used_up = || Failure::new(Exit::Failed, "the store's versions are used up; dump it, and load the dump");
         let epoch = newest.max(opens).next().ok_or_else(used_up)?;
         engine.begin_sole_epoch(range, epoch, None).map_err(fail)?;
-        Ok(Self { engine, range, epoch, seq: 0 })
+        Ok(Self { engine, range, keys, epoch, seq: 0 })
+    }
+
+    /// Whether a server looks for the key in this store.
+    fn takes(&self, key: &[u8]) -> bool {
+        self.keys.contains(&RingKey::of(self.engine.secret(), key))
     }
 
     fn append(&mut self, record: &RecordRef<'_>) -> Result<(), EngineError> {

@@ -12,6 +12,7 @@ mod harness;
 mod layout;
 mod load;
 mod one_shot;
+mod repair;
 mod shards;
 mod shutdown;
 mod unwritable_output;

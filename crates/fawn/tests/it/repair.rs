@@ -1,0 +1,87 @@
+//! Repair of directories with several shards: misplaced stores.
+use crate::harness::{Server, connect, exchange, run};
+use rustix::process::Signal;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const KEYS: usize = 60;
+
+/// A data directory of so many shards in `dir`, each with some of the keys.
+fn filled(dir: &Path, shards: &str) -> PathBuf {
+    let flags = ["--segment", "64K", "--shards", shards];
+    let mut server = Server::start_in(dir, &flags);
+    let mut client = connect(server.resp);
+    for key in 0..KEYS {
+        exchange(&mut client, format!("SET key{key} of-key{key}\r\n").as_bytes(), b"+OK\r\n");
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    dir.join("data")
+}
+
+fn repair(data: &Path) -> (i32, String, String) {
+    run(&["check", data.to_str().expect("text"), "--repair", "--yes"])
+}
+
+fn swap(data: &Path, first: &Path, second: &Path) {
+    let aside = data.join("aside");
+    for (from, to) in [(first, &aside), (second, &first.to_owned()), (&aside, &second.to_owned())] {
+        fs::rename(from, to).expect("moved");
+    }
+}
+
+/// The segments of a store.
+fn segments(store: &Path) -> Vec<PathBuf> {
+    let paths = store.read_dir().expect("listed").map(|entry| entry.expect("readable").path());
+    paths.filter(|path| path.extension().is_some_and(|end| end == "fawn")).collect()
+}
+
+/// Flips a bit of a record.
+fn damage(store: &Path) {
+    for segment in segments(store) {
+        let mut bytes = fs::read(&segment).expect("readable");
+        if let Some(at) = bytes.windows(6).position(|found| found == b"of-key") {
+            bytes[at] ^= 1;
+            fs::write(&segment, bytes).expect("written");
+            return;
+        }
+    }
+    panic!("no segment has a value");
+}
+
+fn assert_refused(data: &Path, expected: &str) {
+    let (code, out, error) = repair(data);
+    assert!(code == 3 && error.contains(expected), "{expected}: {code} {out} {error}");
+    for end in ["repaired", "repaired.partial"] {
+        assert!(!data.with_extension(end).exists(), "{end}");
+    }
+}
+
+/// The copy would have all keys where no server looks for them.
+#[test]
+fn a_repair_puts_no_shard_in_the_place_of_another() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = filled(dir.path(), "2");
+    let stores = [data.join("shard-0"), data.join("shard-1")];
+    damage(&stores[0]);
+    assert_refused(&stores[0], "is one shard of the data directory");
+    swap(&data, &stores[0], &stores[1]);
+    assert_refused(&data, "the directories were swapped");
+    // A manifest that cannot be read names no slice. The keys do.
+    for store in &stores {
+        fs::remove_file(store.join("manifest")).expect("removed");
+    }
+    assert_refused(&data, "holds keys of another shard");
+    fs::create_dir(stores[0].join("manifest")).expect("created");
+    assert_refused(&data, "holds keys of another shard");
+    swap(&data, &stores[0], &stores[1]);
+    let (code, out, error) = repair(&data);
+    assert!(code == 0 && out.contains("59 keys copied to"), "{code} {out} {error}");
+
+    let other = tempfile::tempdir().expect("another");
+    let data = filled(other.path(), "2");
+    damage(&data.join("shard-0"));
+    fs::remove_dir_all(data.join("shard-1")).expect("removed");
+    fs::rename(dir.path().join("data.repaired/shard-1"), data.join("shard-1")).expect("moved");
+    assert_refused(&data, "it is a shard of another node");
+}
