@@ -13,6 +13,7 @@ use crate::recovery::checkpoint::verify_pieces;
 use crate::recovery::confirm::frame_at_end;
 use crate::recovery::io::Io;
 use crate::recovery::left_tail::{SegmentTail, TailFrames};
+use crate::recovery::salvage::segment_headers;
 use crate::sorted::{Run, RunCheck, RunError};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
@@ -76,6 +77,8 @@ pub struct CheckReport {
     pub findings: Vec<CheckFinding>,
     /// A file of a format that this code does not read, and the format. The store can be whole, and is not judged.
     pub other_format: Option<(String, HeaderError)>,
+    /// Whether a salvage has nothing to read: no manifest, and no segment with an intact header.
+    pub has_nothing_left: bool,
 }
 
 impl CheckReport {
@@ -111,6 +114,10 @@ pub(crate) fn check_all<D: Device>(
         Err(error) => {
             let runs = names.iter().filter(|name| run::is_file_name(name));
             runs.for_each(|name| report.add(Severity::Damage, name, 0, LOST_RUN));
+            if segment_headers(device, &names).is_empty() {
+                report.other_format = segment_of_other_format(device, &names);
+                report.has_nothing_left = report.other_format.is_none();
+            }
             return Ok((report, Err(error)));
         }
     };
@@ -137,6 +144,15 @@ pub(crate) fn check_all<D: Device>(
         report.findings.clear();
     }
     Ok((report, Ok(decoded)))
+}
+
+/// A segment that another fawn can read, and its format.
+fn segment_of_other_format<D: Device>(device: &mut D, names: &[String]) -> Option<(String, HeaderError)> {
+    let mut segments = names.iter().filter(|name| segment::is_file_name(name));
+    segments.find_map(|name| match with_segment(device, name, |_, _, _| Ok(())) {
+        Err(SegmentFault::OtherFormat(error)) => Some((name.clone(), error)),
+        _ => None,
+    })
 }
 
 /// Decodes the manifest. After an error the check cannot continue, and the report has the reason.

@@ -141,6 +141,11 @@ pub enum OpenError {
         /// Description of the fault.
         detail: String,
     },
+    /// A salvage found neither a manifest nor a segment that says what it is.
+    #[error(
+        "the manifest is missing or cannot be read, and no segment has an intact header: nothing is left to save; restore a backup"
+    )]
+    NothingLeft,
     /// A file is of a format that this code does not read. Nothing is damaged.
     #[error("{file}: {error}")]
     Format {

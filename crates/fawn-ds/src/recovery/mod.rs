@@ -17,7 +17,7 @@ mod prefetching;
 mod progress;
 mod read;
 mod report;
-mod salvage;
+pub(crate) mod salvage;
 pub(crate) mod sequential;
 pub(crate) mod tail;
 mod validate;

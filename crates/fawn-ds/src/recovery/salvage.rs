@@ -12,7 +12,7 @@ use crate::check::{self, CheckFinding, Severity};
 use crate::engine::{Engine, LostPart};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{
-    self, Identity, ManifestHeader, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, slots_max,
+    Identity, ManifestHeader, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, slots_max,
 };
 use crate::format::record::{RecordKind, Stored};
 use crate::format::run;
@@ -90,9 +90,11 @@ fn is_damage(error: &OpenError) -> bool {
         | OpenError::Corrupt { .. }
         | OpenError::Engine(_) => true,
         OpenError::Device(error) => matches!(error, DeviceError::Io { .. }),
-        OpenError::Option { .. } | OpenError::Format { .. } | OpenError::SecretMissing | OpenError::SecretDiffers => {
-            false
-        }
+        OpenError::Option { .. }
+        | OpenError::Format { .. }
+        | OpenError::NothingLeft
+        | OpenError::SecretMissing
+        | OpenError::SecretDiffers => false,
     }
 }
 
@@ -210,7 +212,7 @@ impl FoundSegment {
 }
 
 /// Headers of all segment files that have an intact one.
-fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Vec<(String, SegmentHeader)> {
+pub(crate) fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Vec<(String, SegmentHeader)> {
     let mut headers = Vec::new();
     for name in names.iter().filter(|name| segment::is_file_name(name)) {
         let Ok(file) = device.open(name) else { continue };
@@ -229,8 +231,7 @@ fn invent_manifest(headers: &[(String, SegmentHeader)]) -> Result<(ManifestHeade
     let mut counts = BTreeMap::<StoreUuid, usize>::new();
     headers.iter().for_each(|(_, header)| *counts.entry(header.store).or_default() += 1);
     let Some((_, header)) = headers.iter().max_by_key(|(_, header)| counts.get(&header.store)) else {
-        let detail = "missing or unreadable, and there is no segment with an intact header".to_owned();
-        return Err(OpenError::Manifest { file: manifest::FILE_NAME.to_owned(), detail });
+        return Err(OpenError::NothingLeft);
     };
     let identity = Identity {
         store: header.store,

@@ -1,5 +1,6 @@
 //! Errors of the embedded store.
 use crate::error::{EngineError, OpenError};
+use crate::format::manifest;
 use fawn_flash::DeviceError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,6 +163,7 @@ impl From<OpenError> for Error {
             OpenError::Manifest { ref file, .. }
             | OpenError::ManifestTailLost { ref file, .. }
             | OpenError::FileMissing { ref file } => Self::corrupt(file.clone(), 0, error),
+            OpenError::NothingLeft => Self::corrupt(manifest::FILE_NAME.to_owned(), 0, error),
             OpenError::Corrupt { ref file, from_bytes, .. } => Self::corrupt(file.clone(), from_bytes, error),
         }
     }

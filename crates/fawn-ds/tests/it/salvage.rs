@@ -520,7 +520,7 @@ fn a_store_without_a_manifest_has_its_segments_in_any_order() {
 #[test]
 fn an_empty_directory_and_one_in_use_are_refused() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    assert!(matches!(open(&disk, Now::at(1)).err(), Some(OpenError::Manifest { .. })));
+    assert!(matches!(open(&disk, Now::at(1)).err(), Some(OpenError::NothingLeft)));
     assert_eq!(disk.names(), Vec::<String>::new());
     let disk = store();
     let node = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();

@@ -153,8 +153,8 @@ fn survey(layout: &Layout) -> Result<Survey, Failure> {
         let (mut engine, found) = match open_store(layout, &dir)? {
             FoundStore::Open(engine, found) => (engine, found),
             FoundStore::Unmade => continue,
-            FoundStore::Missing => {
-                survey.losses.add_missing(&dir);
+            FoundStore::Lost(why) => {
+                survey.losses.add_store(&dir, &why);
                 continue;
             }
         };
@@ -192,7 +192,16 @@ fn confirm(yes: bool, target: &Path) -> Result<(), Failure> {
 /// Verifies the files of a data directory, and prints what was read and found. Returns whether they are sound.
 pub(super) fn verify(dir: &Path) -> Result<bool, Failure> {
     match Layout::existing(dir)? {
-        None => check_store(dir),
+        None => {
+            let report = check_store(dir)?;
+            if report.has_nothing_left {
+                return refuse(
+                    dir,
+                    "corrupt, as listed: neither a manifest nor a segment's header is left; restore a backup",
+                );
+            }
+            Ok(report.is_sound())
+        }
         Some(layout) => check_stores(&layout),
     }
 }
@@ -213,13 +222,13 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
                 is_sound = false;
             }
             // Segments without their manifest are reported by the check.
-            _ => is_sound &= check_store(&dir)?,
+            _ => is_sound &= check_store(&dir)?.is_sound(),
         }
     }
     Ok(is_sound)
 }
 
-fn check_store(dir: &Path) -> Result<bool, Failure> {
+fn check_store(dir: &Path) -> Result<CheckReport, Failure> {
     let fail = |error: DeviceError| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
     let mut device = open_device(dir).map_err(fail)?;
     let report = fawn_ds::internals::check::check(&mut device).map_err(fail)?;
@@ -227,7 +236,7 @@ fn check_store(dir: &Path) -> Result<bool, Failure> {
         return refuse(dir, format_args!("{file}: {error}"));
     }
     print(&report);
-    Ok(report.is_sound())
+    Ok(report)
 }
 
 fn print(report: &CheckReport) {

@@ -77,8 +77,8 @@ pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> R
                 engine
             }
             FoundStore::Unmade => continue,
-            FoundStore::Missing => {
-                summary.losses.add_missing(&dir);
+            FoundStore::Lost(why) => {
+                summary.losses.add_store(&dir, &why);
                 continue;
             }
         };

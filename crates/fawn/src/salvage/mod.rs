@@ -9,8 +9,10 @@ use crate::printing::{counted, print_note};
 use fawn_ds::internals::check::{CheckFinding, Severity};
 use fawn_ds::internals::format::manifest::{self, decode_header};
 use fawn_ds::internals::format::segment;
-use fawn_ds::internals::{DumpReport, Engine, LostPart, Options, SalvageReport, open_for_salvage};
-use fawn_flash::{DeviceKind, DeviceOptions, FileDevice};
+use fawn_ds::internals::{
+    DumpReport, Engine, EngineError, LostPart, OpenError, Options, SalvageReport, open_for_salvage,
+};
+use fawn_flash::{DeviceError, DeviceKind, DeviceOptions, FileDevice};
 use fawn_types::ShardId;
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -25,6 +27,8 @@ pub(crate) struct Losses {
     is_damaged: bool,
     /// Records that are known to be lost.
     records: u64,
+    /// Whole stores. They count as parts, too, and as more than any other.
+    stores: u64,
     /// Parts of files with an unknown number of records.
     unknown_parts: u64,
     /// Keys whose record could not be read any more.
@@ -55,7 +59,7 @@ pub(crate) fn open_layout(dir: &Path) -> Result<Layout, Failure> {
 }
 
 /// Speed is the disk's with reads of this size: the portable device works everywhere.
-pub(crate) fn open_device(dir: &Path) -> Result<FileDevice, fawn_flash::DeviceError> {
+pub(crate) fn open_device(dir: &Path) -> Result<FileDevice, DeviceError> {
     FileDevice::open(dir, &DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() })
 }
 
@@ -65,20 +69,37 @@ pub(crate) enum FoundStore {
     Open(Box<Engine<FileDevice>>, SalvageReport),
     /// Never made, because the directory's first start was interrupted.
     Unmade,
-    /// Made, and not there.
-    Missing,
+    /// One of several that was made, and of which nothing can be read; why, as the end of a sentence.
+    Lost(String),
 }
 
 /// Opens a shard's store for a dump.
 pub(crate) fn open_store(layout: &Layout, dir: &Path) -> Result<FoundStore, Failure> {
     if !dir.is_dir() || !holds_store(dir) {
-        return Ok(if layout.is_unfinished() { FoundStore::Unmade } else { FoundStore::Missing });
+        let why = "which holds no store; is a file system not mounted?".to_owned();
+        return Ok(if layout.is_unfinished() { FoundStore::Unmade } else { FoundStore::Lost(why) });
     }
     let options =
         Options { value_bytes_max: fawn_ds::internals::format::record::VALUE_BYTES_LIMIT as u32, ..Options::default() };
     let opened = open_for_salvage(|| open_device(dir), &options, fawn_flash::clock::now());
-    let fail = |error| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
-    opened.map(|(engine, found)| FoundStore::Open(Box::new(engine), found)).map_err(fail)
+    match opened {
+        Ok((engine, found)) => Ok(FoundStore::Open(Box::new(engine), found)),
+        // The other shards can be saved all the same.
+        Err(error) if layout.shards() > 1 && is_beyond_reading(&error) => {
+            Ok(FoundStore::Lost(format!("which cannot be read: {error}")))
+        }
+        Err(error) => Err(Failure::new(Exit::Data, format!("{}: {error}", dir.display()))),
+    }
+}
+
+/// Whether the disk has lost the store, or fails where it cannot be passed over. The others need only be made accessible.
+fn is_beyond_reading(error: &OpenError) -> bool {
+    matches!(
+        error,
+        OpenError::NothingLeft
+            | OpenError::Device(DeviceError::Io { .. })
+            | OpenError::Engine(EngineError::Device(DeviceError::Io { .. }))
+    )
 }
 
 /// The UUID of a store, by its manifest's header alone. `None`: it cannot be read.
@@ -103,12 +124,12 @@ impl Losses {
         self.prefix = if shards > 1 { format!("shard {}: ", shard.0) } else { String::new() };
     }
 
-    /// Prints and counts a whole store that is missing.
-    pub(crate) fn add_missing(&mut self, dir: &Path) {
+    /// Prints and counts a whole store that is lost.
+    pub(crate) fn add_store(&mut self, dir: &Path, why: &str) {
         self.is_damaged = true;
+        self.stores += 1;
         self.unknown_parts += 1;
-        let line = format!("lost: all of {}, which holds no store; is a file system not mounted?", dir.display());
-        self.print_new(&line);
+        self.print_new(&format!("lost: all of {}, {why}", dir.display()));
     }
 
     /// Prints and counts the damage that the opening found.
@@ -177,7 +198,10 @@ impl Losses {
 
     /// Whether more was lost than an earlier reading of the same stores has found.
     pub(crate) const fn exceed(&self, earlier: &Self) -> bool {
-        self.records > earlier.records || self.unknown_parts > earlier.unknown_parts || self.unread > earlier.unread
+        self.stores > earlier.stores
+            || self.records > earlier.records
+            || self.unknown_parts > earlier.unknown_parts
+            || self.unread > earlier.unread
     }
 
     /// Whether acknowledged data may be lost.
@@ -204,5 +228,20 @@ impl Losses {
             (0, _) => format!("{parts} of unknown content lost, as listed"),
             (_, _) => format!("at least {records} lost, and {parts} of unknown content, as listed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_store_is_more_than_any_parts_of_it() {
+        let part = |offset| LostPart { file: "segment".to_owned(), from_bytes: offset, to_bytes: 9, records: None };
+        let (mut parts, mut store) = (Losses::default(), Losses::default());
+        parts.add_found(&SalvageReport { missing: (0..3).map(part).collect(), ..SalvageReport::default() });
+        store.add_store(Path::new("shard-1"), "which cannot be read");
+        assert!(store.exceed(&parts), "the disk failed between the survey and the copy");
+        assert!(store.is_damaged() && !store.exceed(&store));
     }
 }

@@ -53,8 +53,8 @@ fn copy_store(
             Some(engine)
         }
         FoundStore::Unmade => None,
-        FoundStore::Missing => {
-            losses.add_missing(from);
+        FoundStore::Lost(why) => {
+            losses.add_store(from, &why);
             None
         }
     };

@@ -1,4 +1,4 @@
-//! Repair of directories with several shards: misplaced stores.
+//! Repair of directories with several shards: misplaced stores, and shards that cannot be read.
 use crate::harness::{Server, connect, exchange, run};
 use rustix::process::Signal;
 use std::fs;
@@ -84,4 +84,36 @@ fn a_repair_puts_no_shard_in_the_place_of_another() {
     fs::remove_dir_all(data.join("shard-1")).expect("removed");
     fs::rename(dir.path().join("data.repaired/shard-1"), data.join("shard-1")).expect("moved");
     assert_refused(&data, "it is a shard of another node");
+}
+
+/// As one whose directory is missing, though its files are still there.
+#[test]
+fn a_shard_that_cannot_be_read_at_all_is_lost_and_the_others_are_saved() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = filled(dir.path(), "3");
+    let lost = data.join("shard-1");
+    for file in segments(&lost).into_iter().chain([lost.join("manifest")]) {
+        fs::write(file, "").expect("cut");
+    }
+    let (code, out, error) = run(&["dump", data.to_str().expect("text")]);
+    let left = out.lines().filter(|line| line.starts_with("{\"key\":")).count();
+    let line = format!("shard 1: lost: all of {}, which cannot be read: ", lost.display());
+    assert!(code == 8 && error.contains(&line) && left > 0 && left < KEYS, "{code} {left} {error}");
+    let (code, out, error) = repair(&data);
+    assert!(code == 0 && error.contains(&line), "{code} {out} {error}");
+    assert!(out.contains(&format!("{left} keys copied to")), "{out}");
+
+    // Alone, it has nothing to be saved.
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = filled(dir.path(), "1");
+    for file in segments(&data).into_iter().chain([data.join("manifest")]) {
+        fs::write(file, "").expect("cut");
+    }
+    let (code, out, error) = repair(&data);
+    assert!(code == 3 && error.contains("restore a backup"), "{code} {out} {error}");
+    let (code, out, error_of_check) = run(&["check", data.to_str().expect("text")]);
+    assert!(code == 3 && out.contains("DAMAGE: manifest at byte 0"), "{code} {out} {error_of_check}");
+    for error in [error, error_of_check] {
+        assert!(!error.contains("--repair"), "{error}");
+    }
 }
