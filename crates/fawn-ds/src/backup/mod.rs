@@ -10,7 +10,7 @@
 //! held; if it is dropped before its copy, another attempt follows. A frame proves that
 //! those before it were synced, so it is copied before them. A copied survivor was moved out of a held segment: to be
 //! cleaned, a segment must be sealed, and then the manifest lists its successor. So the attempt counts only if at
-//! most one segment was added to the foreground before the survivors were copied.
+//! most one segment was added to the foreground before the survivors were copied, dropped ones included.
 mod dirs;
 
 pub use dirs::{Sharing, copy_dir};
@@ -203,11 +203,13 @@ fn admits(before: &ManifestState, after: &ManifestState) -> bool {
         && ranges(before) == ranges(after)
 }
 
-/// Foreground segments that `after` lists and `before` does not.
-fn added_foreground(before: &ManifestState, after: &ManifestState) -> usize {
-    let is_added =
-        |entry: &&SegmentEntry| entry.stream == StreamKind::Foreground && entry.sequence > before.last_sequence;
-    after.segments.values().filter(is_added).count()
+/// Segments that were added to the foreground after `before`, at most. The numbers of those that are listed nowhere count too:
+/// a segment that was dropped again may have been the foreground's.
+fn added_foreground(before: &ManifestState, after: &ManifestState) -> u64 {
+    let is_of_survivors =
+        |entry: &&SegmentEntry| entry.stream == StreamKind::Survivors && entry.sequence > before.last_sequence;
+    let of_survivors = after.segments.values().filter(is_of_survivors).count() as u64;
+    after.last_sequence.saturating_sub(before.last_sequence + of_survivors)
 }
 
 impl<S: Device, T: Device> Copier<'_, '_, S, T> {
@@ -250,7 +252,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         unsealed.sort_by_key(|(_, entry)| core::cmp::Reverse(entry.sequence));
         let (survivors, foreground): (Vec<_>, Vec<_>) =
             unsealed.into_iter().partition(|(_, entry)| entry.stream == StreamKind::Survivors);
-        for (at_most, segments) in [(1, survivors), (usize::MAX, foreground)] {
+        for (at_most, segments) in [(1, survivors), (u64::MAX, foreground)] {
             // Before the segments: these then have every frame that is written and missing here.
             self.tail = TailFrames::read(self.source, &state)?;
             for (slot, entry) in &segments {

@@ -3,7 +3,7 @@ use crate::crash::{CrashImageCounts, CrashRun, KEYS, cold_keys_in};
 use crate::sorted_tier::sorted;
 use crate::support::{TestNode, TestWrite, frames, small};
 use fawn_ds::internals::backup::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
-use fawn_ds::internals::format::manifest::{SegmentEntry, decode_all};
+use fawn_ds::internals::format::manifest::{ManifestState, SegmentEntry, decode_all};
 use fawn_ds::internals::format::segment::StreamKind;
 use fawn_ds::internals::{Options, RecordLayout, check};
 use fawn_flash::sim::Image;
@@ -30,6 +30,10 @@ struct BusySource<'r> {
     burst_every: u64,
     /// The access, counted from 0, before which the store fills the stream's active segment and writes the next one's first frames.
     switch_before: Option<(u64, StreamKind)>,
+    /// The access before which the store adds segments until one of them is cleaned and dropped.
+    drop_before: Option<u64>,
+    /// Whether that came about.
+    has_dropped: bool,
     accesses: u64,
     /// One in so many accesses follows a restart of the store; 0: none.
     restart_every: u64,
@@ -53,6 +57,8 @@ impl<'r> BusySource<'r> {
             steps_max: 0,
             burst_every: 0,
             switch_before: None,
+            drop_before: None,
+            has_dropped: false,
             accesses: 0,
             restart_every: 0,
             has_few_descriptors: false,
@@ -75,6 +81,13 @@ impl<'r> BusySource<'r> {
             while active(&self.run.disk, stream).0 == name {
                 self.run.step(&mut self.rng).unwrap();
             }
+        }
+        if self.drop_before == Some(self.accesses) {
+            let before = state(&self.run.disk).last_sequence;
+            self.has_dropped = (0..BURST_STEPS).any(|_| {
+                self.run.step(&mut self.rng).unwrap();
+                has_dropped_successor(&self.run.disk, before)
+            });
         }
         self.accesses += 1;
         if is_due(&mut self.rng, self.restart_every) {
@@ -250,9 +263,21 @@ fn a_copy_of_a_store_that_fills_and_cleans_segments_meanwhile_has_all_that_was_a
     assert!(attempts > 16 * 5, "no attempt met a change");
 }
 
+fn state(disk: &SimDisk) -> ManifestState {
+    decode_all(&disk.contents("manifest").unwrap()).unwrap().state
+}
+
+/// Whether a segment behind sequence `before` was dropped, and the manifest lists at most one of the foreground's there.
+fn has_dropped_successor(disk: &SimDisk, before: u64) -> bool {
+    let state = state(disk);
+    let listed = || state.segments.values().filter(|entry| entry.sequence > before);
+    let foreground = listed().filter(|entry| entry.stream == StreamKind::Foreground).count();
+    foreground <= 1 && (listed().count() as u64) < state.last_sequence - before
+}
+
 /// The stream's segments without a seal that the manifest lists.
 fn unsealed(disk: &SimDisk, stream: StreamKind) -> usize {
-    let state = decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
+    let state = state(disk);
     let is_unsealed = |entry: &&SegmentEntry| entry.stream == stream && entry.seal.is_none();
     state.segments.values().filter(is_unsealed).count()
 }
@@ -297,6 +322,32 @@ fn a_copy_is_sound_at_whichever_access_the_store_switches_to_the_next_segment() 
 fn a_copy_is_sound_at_whichever_access_cleaning_switches_to_the_next_segment() {
     // With this history, cleaning fills a segment before the foreground has two new ones, which would repeat the attempt.
     check_switches(StreamKind::Survivors, 4 * KEYS, |_| 0);
+}
+
+/// A survivor of such a segment would be in a copy that lacks the writes before it: they are in no file that the copy holds.
+#[test]
+fn a_copy_has_no_survivors_of_a_segment_that_was_added_and_dropped_meanwhile() {
+    let mut dropped = 0;
+    for seed in 0..20 {
+        let context = format!("seed {seed}");
+        let (mut rng, mut run) = (Rng::new(seed), CrashRun::new(seed, options(Durability::EverySecond, 0), KEYS));
+        while unsealed(&run.disk, StreamKind::Survivors) < 1 {
+            run.step(&mut rng).unwrap();
+        }
+        let acked = run.acked();
+        let target = SimDisk::new(SimOptions::default());
+        let idle = BusySource::new(&mut run, rng.next());
+        // The manifest was read, and the first of the survivors' frames were not.
+        let mut source = BusySource { drop_before: Some(12), ..idle };
+        let report = copy(&mut source, &target, 0).unwrap_or_else(|error| panic!("{context}: {error}"));
+        if source.has_dropped {
+            dropped += 1;
+            assert_eq!(report.attempts, 2, "{context}");
+            drop(source);
+            check_copy(&run, target, acked, &mut rng, &context);
+        }
+    }
+    assert!(dropped > 2, "{dropped}");
 }
 
 #[test]
