@@ -72,13 +72,7 @@ impl Dirs<'_> {
         let mut target = FileDevice::open(to, &portable())?;
         let mut link = |name: &str| match sharing {
             Sharing::Nothing => Linked::Refused,
-            Sharing::Links => match hard_link(&from.join(name), &to.join(name)) {
-                Ok(()) => Linked::Done,
-                Err(error) if error.kind() == ErrorKind::NotFound => Linked::Gone,
-                // Another file system, one without links, or too many of them. A file that cannot be opened either is
-                // reported then.
-                Err(_) => Linked::Refused,
-            },
+            Sharing::Links => link(from, to, name),
         };
         let mut options = CopyOptions { link: &mut link, progress, piece_bytes: PIECE_BYTES, skip_generations };
         copy_store(&mut source, &mut target, &mut options)
@@ -91,6 +85,36 @@ impl Dirs<'_> {
     }
 }
 
+fn link(from: &Path, to: &Path, name: &str) -> Linked {
+    let is_gone = || from.join(name).symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    match hard_link(&from.join(name), &to.join(name)) {
+        Ok(()) => Linked::Done,
+        // The same error may be of the target's directory.
+        Err(error) if error.kind() == ErrorKind::NotFound && is_gone() => Linked::Gone,
+        // Another file system, one without links, or too many of them. A file that cannot be copied either is reported
+        // then.
+        Err(_) => Linked::Refused,
+    }
+}
+
 fn portable() -> DeviceOptions {
     DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_target_is_no_loss_of_the_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        FileDevice::open(&from, &portable()).unwrap().create("file").unwrap();
+        // Its disk was unmounted, or it was removed.
+        assert_eq!(link(&from, &to, "file"), Linked::Refused);
+        assert_eq!(link(&from, &to, "dropped"), Linked::Gone);
+        drop(FileDevice::open(&to, &portable()).unwrap());
+        assert_eq!(link(&from, &to, "dropped"), Linked::Gone);
+        assert_eq!(link(&from, &to, "file"), Linked::Done);
+    }
 }
