@@ -123,6 +123,9 @@ impl Builder {
             return Err(Error::InvalidOption { name, found, expected });
         };
         refuse_unfinished_copy(path)?;
+        if self.options.read_only {
+            refuse_missing(path)?;
+        }
         let device = FileDevice::open(path, &DeviceOptions::default())?;
         self.open_on(device)
     }
@@ -152,6 +155,16 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("path", &self.path).field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+/// Refuses a path without a directory: a device would create it.
+fn refuse_missing(path: &Path) -> Result<()> {
+    // The device reports one that cannot be looked at.
+    if path.try_exists().unwrap_or(true) {
+        return Ok(());
+    }
+    let expected = "the directory of a store: a read-only opening creates none";
+    Err(Error::InvalidOption { name: "path", found: path.display().to_string(), expected })
 }
 
 /// Refuses to create a store where a copy is being made or was interrupted. After an interruption at the end, the copy is

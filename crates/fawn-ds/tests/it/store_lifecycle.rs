@@ -158,6 +158,15 @@ fn a_read_only_store_reads_and_refuses_writes() {
 }
 
 #[test]
+fn a_read_only_opening_makes_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("missing");
+    let refused = Store::builder(&path).read_only(true).open().unwrap_err();
+    assert!(matches!(&refused, Error::InvalidOption { name: "path", .. }), "{refused:?}");
+    assert!(refused.to_string().contains("missing") && !path.exists(), "{refused}");
+}
+
+#[test]
 fn damage_names_the_file_and_the_place() {
     let disk = SimDisk::new(SimOptions::default());
     let store = open(&disk, Durability::Sync);
