@@ -42,6 +42,8 @@ pub struct WalkReport {
     pub facts: RecordFacts,
     /// Bytes without records, in order.
     pub gaps: Vec<WalkGap>,
+    /// The highest generation of the frames with an intact header.
+    pub generation: u32,
 }
 
 /// A frame whose header is intact.
@@ -191,6 +193,7 @@ impl RecordWalk {
 
     fn begin_frame(&mut self, header: &FrameHeader) {
         self.end_gap(self.at);
+        self.report.generation = self.report.generation.max(header.generation);
         self.frame = Some(WalkFrame {
             records_end: self.at + HEADER_BYTES as u32 + header.record_bytes,
             end: header.end(),

@@ -61,6 +61,8 @@ const READS: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct TailFrames {
     segments: BTreeMap<SegmentUuid, Arc<SegmentTail>>,
+    /// The generation of all of them.
+    pub(super) generation: u32,
     pub(super) has_file: bool,
 }
 
@@ -101,7 +103,7 @@ impl TailFrames {
         device.close(file);
         read?;
         let segments = segments.into_iter().map(|(uuid, frames)| (uuid, Arc::new(frames))).collect();
-        Ok(Self { segments, has_file: true })
+        Ok(Self { segments, generation: newest, has_file: true })
     }
 
     pub(crate) fn of(&self, uuid: SegmentUuid) -> Option<Arc<SegmentTail>> {

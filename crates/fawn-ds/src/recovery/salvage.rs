@@ -128,14 +128,15 @@ impl<D: Device> Engine<D> {
         let adopted = found.iter_mut().filter(|segment| segment.entry.sequence > listed_through);
         adopted.for_each(|segment| segment.is_damaged = true);
         let mut missing = forget_missing(&mut state, &found);
-        // Without a manifest nothing tells which frames of the tail file are cut off. An unreadable one is lost.
-        let tail = match TailFrames::read(&mut device, &state) {
+        let (tail, is_tail_lost) = match TailFrames::read(&mut device, &state) {
+            Ok(tail) => (tail, false),
             Err(error) if !is_damaged(tail::FILE_NAME) => return Err(error.into()),
-            Ok(tail) if has_manifest => tail,
-            Ok(_) | Err(_) => TailFrames::default(),
+            // The check looks at it only with a manifest.
+            Err(_) => (TailFrames::default(), !has_manifest),
         };
-        let lost_files = lost_files(&state, &names, &found, &missing, is_damaged);
-        let numbers = survey(&mut device, &mut found, &tail, identity.segment_bytes)?;
+        let mut lost_files = lost_files(&state, &names, &found, &missing, is_damaged);
+        lost_files.extend(is_tail_lost.then(|| tail::FILE_NAME.to_owned()));
+        let (numbers, tail) = survey_all(&mut device, &mut found, tail, has_manifest, identity.segment_bytes)?;
         adopt_numbers(&mut state, numbers);
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let manifest = ManifestFile::for_reading(header, state);
@@ -186,7 +187,7 @@ impl<D: Device> Engine<D> {
                 }
             }
             let walked = walk.finish(&mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
-            if walked != segment.surveyed {
+            if (&walked.facts, &walked.gaps) != (&segment.surveyed.facts, &segment.surveyed.gaps) {
                 let (file, from_bytes, to_bytes) = (segment.name.clone(), FRAMES_OFFSET, segment.end);
                 unstable.push(LostPart { file, from_bytes, to_bytes, records: None });
             }
@@ -326,10 +327,33 @@ fn lost_files(
     names.iter().filter(is_lost).cloned().collect()
 }
 
-/// Finds the segments' ends and records, and the local numbers of these.
-fn survey<D: Device>(
+/// As [`survey`] of all segments. Returns the tail's frames that count, too.
+fn survey_all<D: Device>(
     device: &mut D,
     found: &mut [FoundSegment],
+    tail: TailFrames,
+    has_manifest: bool,
+    segment_bytes: u32,
+) -> Result<(BTreeSet<RangeNumber>, TailFrames), OpenError> {
+    if has_manifest {
+        return Ok((survey(device, found, &tail, segment_bytes)?, tail));
+    }
+    let none = TailFrames::default();
+    let mut numbers = survey(device, found.iter_mut(), &none, segment_bytes)?;
+    // An opening takes a tail's frames into the log, or cuts them off, and begins a generation. Its frames tell, as the manifest
+    // would.
+    if found.iter().any(|segment| segment.surveyed.generation > tail.generation) {
+        return Ok((numbers, none));
+    }
+    let tailed = found.iter_mut().filter(|segment| tail.of(segment.entry.uuid).is_some());
+    numbers.extend(survey(device, tailed, &tail, segment_bytes)?);
+    Ok((numbers, tail))
+}
+
+/// Finds the segments' ends and records, and the local numbers of these.
+fn survey<'f, D: Device>(
+    device: &mut D,
+    found: impl IntoIterator<Item = &'f mut FoundSegment>,
     tail: &TailFrames,
     segment_bytes: u32,
 ) -> Result<BTreeSet<RangeNumber>, OpenError> {

@@ -261,6 +261,46 @@ fn an_unreadable_tail_file_refuses_the_opening() {
     assert!(!disk.names().contains(&TAIL.to_owned()), "a closed store does not depend on it");
 }
 
+/// The number of records that a salvage without the manifest has, and the files of which it reports a loss.
+fn salvaged_without_manifest(disk: &SimDisk) -> (usize, Vec<String>) {
+    SimDevice::attach(disk).unlink("manifest").unwrap();
+    let (mut engine, found) = open_for_salvage(|| Ok(SimDevice::attach(disk)), &options(), Now::at(4)).unwrap();
+    (dumped(&mut engine), found.missing.into_iter().map(|lost| lost.file).collect())
+}
+
+#[test]
+fn a_salvage_without_a_manifest_has_the_tails_frames() {
+    let disk = disk();
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    put(&mut node, 0..300);
+    rest(&mut node);
+    put(&mut node, 300..340);
+    drop(node);
+    disk.kill(1);
+    let unreadable = disk.image(Loss::Process, 1);
+    assert_eq!(salvaged_without_manifest(&disk), (340, vec![]));
+    unreadable.make_unreadable(TAIL, 0..TAIL_BYTES as u64);
+    let (records, lost) = salvaged_without_manifest(&unreadable);
+    assert!((300..340).contains(&records) && lost == [TAIL], "{records} {lost:?}");
+}
+
+/// As in `frames_of_an_earlier_generation_never_come_back`, and no manifest has the generation.
+#[test]
+fn a_salvage_without_a_manifest_takes_no_frames_of_an_earlier_generation() {
+    let disk = disk();
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    put(&mut node, 0..20);
+    let old_tail = disk.contents(TAIL).unwrap();
+    disk.kill(1);
+    disk.put(TAIL, &vec![0; TAIL_BYTES]);
+    let mut node = TestNode::open(&disk, options(), Now::at(2)).unwrap();
+    put(&mut node, 100..103);
+    rest(&mut node);
+    disk.kill(1);
+    disk.put(TAIL, &old_tail);
+    assert_eq!(salvaged_without_manifest(&disk), (3, vec![]));
+}
+
 #[test]
 fn the_next_opening_may_be_of_another_durability() {
     for durability in [Durability::Sync, Durability::Memory] {
