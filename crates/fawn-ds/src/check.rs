@@ -271,8 +271,17 @@ impl From<DeviceError> for SegmentFault {
 
 impl From<HeaderError> for SegmentFault {
     fn from(error: HeaderError) -> Self {
-        if error.is_of_other_format() { Self::OtherFormat(error) } else { Self::Damage(error.to_string()) }
+        match error {
+            HeaderError::Older { found, .. } => Self::Damage(of_older_format(found)),
+            error if error.is_of_other_format() => Self::OtherFormat(error),
+            error => Self::Damage(error.to_string()),
+        }
     }
+}
+
+/// The fault of a file whose manifest can be read. The records of the other files can be saved.
+fn of_older_format(found: u32) -> String {
+    format!("its header is of format {found}, which is older than all that this fawn reads")
 }
 
 /// Opens a segment's file, decodes its header, calls `then`, and closes the file.
@@ -412,6 +421,10 @@ fn check_runs<D: Device>(device: &mut D, decoded: &DecodedManifest, report: &mut
         let header = RunHeader { uuid: entry.uuid, store: decoded.header.store };
         let (run, file) = match Run::open(device, header, &identity.secret, entry.file_bytes) {
             Ok(opened) => opened,
+            Err(RunError::Header { error: HeaderError::Older { found, .. }, .. }) => {
+                report.add(Severity::Damage, &name, 0, of_older_format(found));
+                continue;
+            }
             Err(RunError::Header { file, error }) if error.is_of_other_format() => {
                 report.other_format = Some((file, error));
                 continue;

@@ -12,7 +12,7 @@ use crate::check::{self, CheckFinding, Severity};
 use crate::engine::{Engine, LostPart};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{
-    Identity, ManifestHeader, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, slots_max,
+    self, Identity, ManifestHeader, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, slots_max,
 };
 use crate::format::record::{RecordKind, Stored};
 use crate::format::run;
@@ -20,7 +20,7 @@ use crate::format::scan::ScanInput;
 use crate::format::segment::{self, SegmentHeader, StreamKind};
 use crate::format::tail;
 use crate::format::walk::{RecordWalk, WalkInput, WalkReport};
-use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, RangeNumber, SegmentUuid, StoreUuid};
+use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, SegmentUuid, StoreUuid};
 use crate::index::PointerWidth;
 use crate::log::segments::Segment;
 use crate::manifest_file::{ManifestFile, ManifestReadError};
@@ -90,6 +90,8 @@ fn is_damage(error: &OpenError) -> bool {
         | OpenError::Corrupt { .. }
         | OpenError::Engine(_) => true,
         OpenError::Device(error) => matches!(error, DeviceError::Io { .. }),
+        // The manifest can be read, and so can the other files. A newer format asks for another fawn, which reads all of them.
+        OpenError::Format { file, error: HeaderError::Older { .. } } => file != manifest::FILE_NAME,
         OpenError::Option { .. }
         | OpenError::Format { .. }
         | OpenError::NothingLeft

@@ -7,6 +7,7 @@ use fawn_ds::internals::format::walk::{RecordWalk, WalkInput, WalkReport};
 use fawn_ds::internals::{DumpReport, LostPart, OpenError, Options, open_for_salvage};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{IoClass, SimDevice, SimDisk, SimOptions};
+use fawn_types::checksum::checksum64;
 use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -515,6 +516,24 @@ fn a_store_without_a_manifest_has_its_segments_in_any_order() {
     fawn_flash::Device::unlink(&mut SimDevice::attach(&disk), "manifest").unwrap();
     let dumped = dump(&disk);
     assert!(expected.len() == 400 && dumped.content == expected, "{} of {}", dumped.content.len(), expected.len());
+}
+
+/// No other fawn reads more of such a store.
+#[test]
+fn a_segment_of_an_older_format_keeps_no_other_from_being_read() {
+    let disk = store();
+    let expected = newest(records(&disk).iter());
+    for file in segments(&disk) {
+        let intact = disk.contents(&file).unwrap();
+        let mut older = intact.clone();
+        older[8] = 1;
+        let checksum = checksum64(&older[..504]);
+        older[504..512].copy_from_slice(&checksum.to_le_bytes());
+        disk.put(&file, &older);
+        let dumped = dump(&disk);
+        assert!(dumped.is_damaged && dumped.content == expected, "its records tell which segment they are of");
+        disk.put(&file, &intact);
+    }
 }
 
 #[test]

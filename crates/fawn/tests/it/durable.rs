@@ -142,7 +142,15 @@ fn a_store_of_another_format_is_not_called_damaged() {
             let checksum = checksum64(&other[..504]);
             other[504..512].copy_from_slice(&checksum.to_le_bytes());
             std::fs::write(&file, other).expect("written");
-            for args in commands {
+            let is_outdated = format == 1 && !file.ends_with("manifest");
+            if is_outdated {
+                // Its manifest can be read, and no other fawn reads all of it: what is left is saved as after damage.
+                let (code, out, error) = run(&["check", text]);
+                assert!(code == 3 && out.contains("DAMAGE: segment-"), "{file:?}: {code} {out} {error}");
+                let (code, out, error) = run(&["dump", text]);
+                assert!(code == 8 && out.contains(r#"{"key":"k","value":"v"}"#), "{file:?}: {code} {out} {error}");
+            }
+            for args in if is_outdated { &commands[3..] } else { &commands[..] } {
                 let (code, out, error) = run(args);
                 let is_told = error.contains(&format!("format {format} was written by")) && error.ends_with(remedy);
                 assert!(code == 3 && is_told, "{file:?} {args:?}: {code} {out} {error}");
