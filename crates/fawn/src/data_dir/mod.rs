@@ -18,6 +18,7 @@ use fawn_node::Placement;
 use fawn_types::{HashSecret, ShardId};
 use file::{LayoutFile, LayoutFileError};
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The layout of a data directory; with several shards it holds the directory's lock.
@@ -49,7 +50,10 @@ pub(crate) fn refuse_file(dir: &Path) -> Result<(), Failure> {
 
 fn named(path: &Path) -> impl Fn(std::io::Error) -> Failure {
     let path = path.display();
-    move |error| Failure::new(Exit::Data, format!("{path}: {error}; give the directory to the user that runs fawn"))
+    move |error| match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Failure::new(Exit::Failed, format!("{path}: {error}")),
+        _ => Failure::new(Exit::Data, format!("{path}: {error}; give the directory to the user that runs fawn")),
+    }
 }
 
 impl Layout {
@@ -302,7 +306,7 @@ fn find(dir: &Path) -> Result<FoundLayout, Failure> {
     let path = dir.join(file::NAME);
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(named(&path)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(named(&path)(error)),
         Err(_) if is_flat => return Ok(FoundLayout::Flat),
         // The layout file is created before the first of them.
         Err(_) if names(dir)?.iter().any(|name| is_of_shard(name)) => {
@@ -349,6 +353,17 @@ mod tests {
         let store = store_dir(dir, shard);
         create_dir(&store).unwrap();
         write(store.join(manifest::FILE_NAME), "opening the store would read this").unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_is_no_fault_of_the_directorys_owner() {
+        let failure = |kind: ErrorKind| format!("{:?}", named(Path::new("layout.toml"))(kind.into()));
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            let found = failure(kind);
+            assert!(found.contains("exit: Failed") && !found.contains("give the directory"), "{found}");
+        }
+        let found = failure(ErrorKind::PermissionDenied);
+        assert!(found.contains("exit: Data") && found.contains("give the directory to the user"), "{found}");
     }
 
     #[test]
