@@ -206,10 +206,10 @@ pub(super) fn verify(dir: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// Checks all stores, also after one that is corrupt or missing.
+/// Checks all stores, also after one that is corrupt, missing or not to be judged. The first of these last is the failure.
 fn check_stores(layout: &Layout) -> Result<bool, Failure> {
     print_result(format_args!("{} shards", layout.shards()));
-    let mut is_sound = true;
+    let (mut is_sound, mut failed) = (true, None);
     for (placement, dir) in layout.shard_dirs() {
         print_result(format_args!("shard {}:", placement.shard().0));
         if layout.is_unfinished() && !dir.join(manifest::FILE_NAME).exists() {
@@ -222,10 +222,16 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
                 is_sound = false;
             }
             // Segments without their manifest are reported by the check.
-            _ => is_sound &= check_store(&dir)?.is_sound(),
+            _ => match check_store(&dir) {
+                Ok(report) => is_sound &= report.is_sound(),
+                Err(failure) => {
+                    print_result(&failure);
+                    failed = failed.or(Some(failure));
+                }
+            },
         }
     }
-    Ok(is_sound)
+    failed.map_or(Ok(is_sound), Err)
 }
 
 fn check_store(dir: &Path) -> Result<CheckReport, Failure> {

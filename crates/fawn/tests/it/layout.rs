@@ -1,6 +1,7 @@
 //! Layout of a directory with several shards: missing, swapped and foreign stores are refused without a change,
 //! interrupted creations are completed.
 use crate::harness::{Server, connect, eventually, exchange, run, run_refused};
+use fawn_types::checksum::checksum64;
 use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
@@ -327,7 +328,16 @@ fn check_looks_at_every_shard() {
         .sum();
     assert!(code == 0 && records == KEYS && out.starts_with("3 shards") && out.ends_with("sound\n"), "{code} {out}");
     let manifest = data.join("shard-1/manifest");
-    let mut bytes = fs::read(&manifest).expect("a manifest");
+    let made = fs::read(&manifest).expect("a manifest");
+    let mut bytes = made.clone();
+    bytes[8] = 3;
+    let checksum = checksum64(&bytes[..504]);
+    bytes[504..512].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(&manifest, bytes).expect("written");
+    let (code, out, error) = run(&["check", text]);
+    let is_told = out.contains("format 3 was written by a newer fawn") && out.contains("shard 2:\n1 segment, ");
+    assert!(code == 3 && is_told && error.ends_with("upgrade fawn\n"), "{code} {out} {error}");
+    let mut bytes = made;
     bytes[520] ^= 1;
     fs::write(&manifest, bytes).expect("written back");
     let (code, out, error) = run(&["check", text]);
