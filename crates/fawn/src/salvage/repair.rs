@@ -3,7 +3,7 @@ use super::{FoundStore, Losses, open_device, open_store};
 use crate::data_dir::{Layout, create_private, refuse};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::record::{RecordRef, VALUE_BYTES_LIMIT};
-use fawn_ds::internals::{Engine, EngineError, Options};
+use fawn_ds::internals::{Engine, EngineError, Options, RecordLayout};
 use fawn_flash::{Device, FileDevice};
 use fawn_node::Placement;
 use fawn_types::{ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, RingKey, Version};
@@ -98,12 +98,15 @@ impl StoreCopy {
     ) -> Result<Self, Failure> {
         let defaults = Options::default();
         let segment_bytes = segment_bytes.unwrap_or(defaults.segment_bytes);
+        // A store that has runs may have more keys than fit in an index.
+        let has_runs = source.is_some_and(|source| source.runs() > 0);
         let options = Options {
             segment_bytes: source.map_or(segment_bytes, |source| source.options().segment_bytes),
             value_bytes_max: VALUE_BYTES_LIMIT as u32,
             durability: Durability::EverySecond,
             secret: Some(secret),
             number_if_new: u32::from(placement.shard().0),
+            layout: if has_runs { RecordLayout::Auto } else { RecordLayout::Log },
             ..defaults
         };
         let fail = Failure::about(Exit::Failed, dir.display());
@@ -223,6 +226,44 @@ mod tests {
             }
         }
         panic!("no segment has a value");
+    }
+
+    /// Fills a store of one shard until it has runs.
+    fn fill_sorted(dir: &Path) {
+        create_private(dir).unwrap();
+        let (layout, sort_bytes, secret) = (RecordLayout::Sorted, 1, Some(SECRET));
+        let options = Options { segment_bytes: 64 << 10, layout, sort_bytes, secret, ..Options::default() };
+        let (mut engine, _) = Engine::open(open_device(dir).unwrap(), options, fawn_flash::clock::now()).unwrap();
+        let (range, keys, epoch) = (RangeId(0), KeyRange::ALL, Epoch::default().next().unwrap());
+        engine.add_range(range, keys).unwrap();
+        engine.begin_sole_epoch(range, epoch, None).unwrap();
+        let mut store = StoreCopy { engine, range, keys, epoch, seq: 0 };
+        for key in 0..20_000_u32 {
+            if store.engine.runs() > 0 {
+                break;
+            }
+            store.append(&RecordRef::put(Version::ZERO, &key.to_be_bytes(), &[7; 500])).unwrap();
+        }
+        store.close().unwrap();
+    }
+
+    /// An index of all keys would need many times the memory of the source's.
+    #[test]
+    fn a_copy_of_a_store_with_runs_may_have_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let [sorted, plain, to] = ["sorted", "plain", "to"].map(|name| dir.path().join(name));
+        fill_sorted(&sorted);
+        fill(&Layout::flat(&plain));
+        for (from, expected) in [(&sorted, RecordLayout::Auto), (&plain, RecordLayout::Log)] {
+            let layout = Layout::flat(from);
+            let FoundStore::Open(source, _) = open_store(&layout, from).unwrap() else { panic!("there is a store") };
+            assert_eq!(source.runs() > 0, expected == RecordLayout::Auto);
+            let (placement, _) = layout.shard_dirs().next().unwrap();
+            let copy = StoreCopy::create(&to, (placement, None), SECRET, Some(&source)).unwrap();
+            assert_eq!(copy.engine.options().layout, expected);
+            copy.close().unwrap();
+            std::fs::remove_dir_all(&to).unwrap();
+        }
     }
 
     #[test]
