@@ -495,10 +495,12 @@ fn put(node: &mut TestNode, range: RangeId, seq: u64, key: &[u8], value: &[u8]) 
 #[test]
 fn a_replay_after_a_checkpoint_begins_where_its_segments_still_are() {
     let disk = SimDisk::new(SimOptions::default());
-    let options = Options { space_amplification_max_percent: 10_000, ..small(Durability::Sync) };
+    // The checkpoint is due after most writes.
+    let due = Options { checkpoint_log_bytes_min: 200 << 10, ..small(Durability::Sync) };
+    let options = Options { space_amplification_max_percent: 10_000, ..due };
     let mut node = TestNode::open_in_chain(&disk, options.clone(), Now::at(5000)).unwrap();
     node.engine.add_range(CHAINED, KeyRange::ALL).unwrap();
-    // Its commit is late, so each checkpoint begins at the first segment.
+    // Its commit is late, so the checkpoint begins at the first segment.
     put(&mut node, CHAINED, 1, b"late", b"value");
     for seq in 1..=150_u64 {
         // A key in 20 keeps its segment.

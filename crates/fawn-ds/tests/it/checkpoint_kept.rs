@@ -5,10 +5,10 @@ use crate::range_harness::ring_at;
 use crate::reclaiming::{put, write};
 use crate::splits::{file, fill, whole};
 use crate::support::{TestNode, scanned, small};
-use fawn_ds::internals::{Options, View};
+use fawn_ds::internals::{Options, RecordRef, View};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
-use fawn_types::{Durability, KeyRange, Now};
+use fawn_types::{Durability, Epoch, KeyRange, Now, Version};
 
 fn options() -> Options {
     small(Durability::Sync)
@@ -145,6 +145,37 @@ fn a_checkpoint_does_not_wait_for_the_first_record_of_a_segment() {
     let mut node = TestNode::open(&disk, options(), Now::at(4_000_000)).unwrap();
     assert_eq!((node.report.checkpoint_entries.is_some(), node.report.checkpoints_refused.len()), (true, 0));
     assert!((0..20).all(|key| node.get(&put(key, 0).key, View::Committed).unwrap().is_some()));
+}
+
+/// Each further checkpoint began where the last one does, and spared an opening nothing.
+#[test]
+fn a_record_that_is_not_committed_has_no_checkpoint_repeated() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options(), Now::at(1_000_000)).unwrap();
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    // A refused checkpoint is not due again before ten seconds have passed.
+    let put_all = |node: &mut TestNode, keys: core::ops::Range<u64>| {
+        for key in keys {
+            write(node, &[put(key, 1_000)]);
+            if key.is_multiple_of(10) {
+                node.now = node.now.plus_ms(2_000);
+            }
+        }
+        (0..20).for_each(|_| _ = node.turn());
+        node.engine.stats().checkpoints
+    };
+    put_all(&mut node, 0..200);
+    let version = Version::new(Epoch::new(node.engine.generation()).unwrap(), 1).unwrap();
+    let record = RecordRef::put(version, b"key", b"value");
+    node.engine.append(OTHER, TestNode::hash(b"key"), &record).unwrap();
+    let listed = put_all(&mut node, 200..500);
+    assert!(listed > 2, "{listed} checkpoints");
+    assert_eq!(put_all(&mut node, 500..1_000), listed, "the position is still the same");
+    // An opening would find the old versions of these keys in the image.
+    let overwritten = put_all(&mut node, 0..100);
+    assert!(overwritten > listed);
+    node.engine.commit(OTHER, version);
+    assert!(put_all(&mut node, 1_000..1_100) > overwritten);
 }
 
 /// Options with which only a close writes a checkpoint of a small store.

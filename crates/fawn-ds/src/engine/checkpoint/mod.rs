@@ -222,6 +222,11 @@ impl<D: Device> Engine<D> {
             self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
             return;
         }
+        if self.is_position_held() && !self.shortens_opening() {
+            // As long as that lasts, each checkpoint would be written for nothing.
+            self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
+            return;
+        }
         if !self.has_checkpoint_space() {
             return self.checkpoint_refused(&only_reserve_left());
         }

@@ -21,17 +21,10 @@ impl<D: Device> Engine<D> {
 
     /// The position at which a checkpoint can begin now.
     pub(super) fn checkpoint_position(&self) -> PerStream<Watermark> {
-        let mut from = PerStream::from_fn(|kind| {
-            let stream = &self.streams[kind];
-            let flushed = self.flushed_end(kind);
-            match kind {
-                StreamKind::Foreground => {
-                    let begun = stream.window.active().map_or(flushed.sequence, |chunk| chunk.sequence);
-                    Watermark { sequence: begun.min(flushed.sequence), offset: 0 }
-                }
-                // Copies that are not flushed have not moved their index entries yet.
-                StreamKind::Survivors => flushed,
-            }
+        let mut from = PerStream::from_fn(|kind| match kind {
+            StreamKind::Foreground => Watermark { sequence: self.begun_sequence(), offset: 0 },
+            // Copies that are not flushed have not moved their index entries yet.
+            StreamKind::Survivors => self.flushed_end(kind),
         });
         // The segment of an unconfirmed delete is dropped once nothing is left that the delete could hide.
         let sequence_of = |pointer| Some(self.segments.get(self.segments.slot_and_offset(pointer).0)?.sequence);
@@ -45,6 +38,17 @@ impl<D: Device> Engine<D> {
             from = lower;
         }
         from
+    }
+
+    /// The foreground's segment at which a checkpoint begins if nothing holds its position.
+    fn begun_sequence(&self) -> u64 {
+        let flushed = self.flushed_end(StreamKind::Foreground).sequence;
+        self.streams[StreamKind::Foreground].window.active().map_or(flushed, |chunk| chunk.sequence.min(flushed))
+    }
+
+    /// Whether a record that is not committed or confirmed, or hides others, holds the position.
+    pub(super) fn is_position_held(&self) -> bool {
+        self.checkpoint_position()[StreamKind::Foreground].sequence < self.begun_sequence()
     }
 
     /// Whether a survivor that an opening deferred still waits for its verification: no position would be before it.
