@@ -322,28 +322,38 @@ impl<D: Device> Engine<D> {
     /// Gives each range of a lineage a place, at an opening: a checkpoint may have its index.
     pub(crate) fn place_ancestors(&mut self) {
         let ancestors: Vec<Ancestor> = self.manifest.state().ancestors().copied().collect();
+        let mut places = self.places_by_number();
         for Ancestor { number, keys, .. } in ancestors {
-            match self.ranges.iter_mut().find(|range| range.number == number) {
-                Some(range) => {
+            match places.get(&number) {
+                Some(&at) => {
+                    let range = &mut self.ranges[at];
                     let ends = [range.keys.end, keys.end];
                     range.keys.start = range.keys.start.min(keys.start);
                     range.keys.end =
                         ends.iter().all(Option::is_some).then(|| ends.into_iter().flatten().max()).flatten();
                 }
                 None => {
-                    self.place_range(RangeState::retired(number, keys, self.options.index));
+                    // No place is vacant at an opening.
+                    places.insert(number, self.ranges.len());
+                    self.ranges.push(RangeState::retired(number, keys, self.options.index));
+                    self.range_ids.push(None);
                 }
             }
         }
     }
 
+    fn places_by_number(&self) -> BTreeMap<RangeNumber, usize> {
+        self.ranges.iter().enumerate().map(|(at, range)| (range.number, at)).collect()
+    }
+
     /// Sets from which places each range inherits, at an opening.
     pub(crate) fn inherit(&mut self) {
+        let places = self.places_by_number();
         for at in 0..self.ranges.len() {
             let entry = self.range_ids[at].and_then(|id| self.manifest.state().ranges.get(&id));
             let numbers = entry.into_iter().flat_map(|entry| entry.lineage.iter().map(|ancestor| ancestor.number));
-            let places = numbers.filter_map(|number| self.ranges.iter().position(|range| range.number == number));
-            let mut inherited: SmallVec<[usize; 2]> = places.collect();
+            let mut inherited: SmallVec<[usize; 2]> =
+                numbers.filter_map(|number| places.get(&number).copied()).collect();
             inherited.sort_unstable();
             inherited.dedup();
             self.ranges[at].inherited = inherited;
@@ -353,8 +363,7 @@ impl<D: Device> Engine<D> {
     /// By place: the retired ranges whose keys this range took over, from each other or at last.
     pub(crate) fn elders(&self) -> Vec<SmallVec<[usize; 2]>> {
         let mut elders = vec![SmallVec::new(); self.ranges.len()];
-        let places: BTreeMap<RangeNumber, usize> =
-            self.ranges.iter().enumerate().map(|(at, range)| (range.number, at)).collect();
+        let places = self.places_by_number();
         let place_of = |number| places.get(&number).copied();
         for entry in self.manifest.state().ranges.values() {
             let own = entry.beginning.map(|beginning| (beginning.number, entry.keys));

@@ -244,10 +244,17 @@ impl SortedTier {
     }
 
     /// Enters a run in its place by age.
-    fn enter(&mut self, RunEntry { file_bytes, age, .. }: RunEntry, run: Run, file: FileId) {
-        self.last_id += 1;
-        let (id, pins, failures) = (self.last_id, 0, ReadFailures::default());
-        self.runs.insert(ListedRun { id, age, file_bytes, run, file, pins, failures });
+    fn enter(&mut self, entry: RunEntry, run: Run, file: FileId) {
+        self.enter_all([(entry, run, file)]);
+    }
+
+    /// As [`SortedTier::enter`], of any number of runs.
+    fn enter_all(&mut self, opened: impl IntoIterator<Item = (RunEntry, Run, FileId)>) {
+        let last_id = &mut self.last_id;
+        self.runs.insert(opened.into_iter().map(|(RunEntry { file_bytes, age, .. }, run, file)| {
+            *last_id += 1;
+            ListedRun { id: *last_id, age, file_bytes, run, file, pins: 0, failures: ReadFailures::default() }
+        }));
         self.run_search.note_change();
     }
 
@@ -323,24 +330,27 @@ impl<D: Device> Engine<D> {
 
     /// As [`Engine::open_runs`], without those that are missing or damaged. Returns these.
     pub(crate) fn open_intact_runs(&mut self) -> Vec<(String, String)> {
-        let mut lost = Vec::new();
+        let (mut opened, mut lost) = (Vec::new(), Vec::new());
         self.sorted.is_active = self.manifest.state().indexes_deletes;
         for entry in self.manifest.state().runs.clone() {
             match open_run(&mut self.device, self.store, &self.secret, entry) {
-                Ok((run, file)) => self.sorted.enter(entry, run, file),
+                Ok((run, file)) => opened.push((entry, run, file)),
                 Err(error) => lost.push((run::file_name(entry.uuid), error.to_string())),
             }
         }
+        self.sorted.enter_all(opened);
         lost
     }
 
     /// Opens the runs that the manifest lists.
     pub(crate) fn open_runs(&mut self) -> Result<(), OpenError> {
+        let mut opened = Vec::new();
         for entry in self.manifest.state().runs.clone() {
             let (run, file) = open_run(&mut self.device, self.store, &self.secret, entry)?;
             self.sorted.rest.credit(entry.file_bytes);
-            self.sorted.enter(entry, run, file);
+            opened.push((entry, run, file));
         }
+        self.sorted.enter_all(opened);
         self.sorted.is_active = self.manifest.state().indexes_deletes;
         // The process before may have ended between a clear and the drop of the runs that it made void.
         self.sorted.note_void();

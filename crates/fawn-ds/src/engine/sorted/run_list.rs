@@ -1,5 +1,6 @@
 //! The list of runs, and apart from them what a lookup compares with its key.
 use super::ListedRun;
+use core::cmp::Reverse;
 use core::ops::{Deref, DerefMut, Range};
 use fawn_types::RingKey;
 
@@ -16,6 +17,9 @@ struct EndsByAge {
     ends: Vec<RunEnds>,
     /// The place after the last run of each age.
     ages: Vec<u32>,
+    /// Runs whose ends were taken, again and again: measures work that grows with the number of runs.
+    #[cfg(test)]
+    taken: usize,
 }
 
 /// The highest 32 bits of ring keys.
@@ -42,14 +46,17 @@ impl DerefMut for RunList {
 }
 
 impl RunList {
-    /// Enters a run in its place by age.
-    pub(super) fn insert(&mut self, run: ListedRun) {
-        let lowest = run.bounds().lowest;
-        let is_before =
-            |other: &ListedRun| other.age > run.age || (other.age == run.age && other.bounds().lowest < lowest);
-        let at = self.runs.partition_point(is_before);
-        self.runs.insert(at, run);
+    /// Enters runs in their places by age. An opening enters all at once: one by one, each would move those before it.
+    pub(super) fn insert(&mut self, runs: impl IntoIterator<Item = ListedRun>) {
+        self.runs.extend(runs);
+        self.runs.sort_by_key(|run| (Reverse(run.age), run.bounds().lowest));
         self.note_ends();
+    }
+
+    /// Runs whose ends were taken.
+    #[cfg(test)]
+    pub(super) fn ends_taken(&self) -> usize {
+        self.ends.taken
     }
 
     /// Takes the runs with these ids out.
@@ -83,6 +90,8 @@ impl EndsByAge {
         self.ages.clear();
         let mut last: Option<(u64, u32)> = None;
         for (age, lowest, highest) in runs {
+            #[cfg(test)]
+            (self.taken += 1);
             let of_age = last.filter(|&(of_last, _)| of_last == age);
             if of_age.is_none() && last.is_some() {
                 self.ages.push(self.ends.len() as u32);

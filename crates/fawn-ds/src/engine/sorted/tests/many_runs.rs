@@ -50,3 +50,19 @@ fn a_dump_reads_runs_that_have_no_key_in_common_one_after_the_other() {
     let begun = reads(&store) - before;
     assert!(runs > 20 && begun <= at_lowest(&store) as u64 + 1, "{begun} reads, {runs} runs");
 }
+
+/// A terabyte has some thousand runs. Entered one by one, each would be compared with all that were entered before.
+#[test]
+fn an_opening_enters_all_runs_at_once() {
+    let store = store_of_many_runs();
+    let (options, disk) = (store.engine.options.clone(), store.engine.device.disk().clone());
+    let order = |engine: &Engine<SimDevice>| {
+        let runs = engine.sorted.runs.iter();
+        runs.map(|run| (run.age, run.bounds().lowest, run.run.header().uuid)).collect::<Vec<_>>()
+    };
+    let entered = order(&store.engine);
+    store.engine.close().unwrap();
+    let (engine, _) = Engine::open(SimDevice::attach(&disk), options, Now::at(2)).unwrap();
+    assert_eq!(order(&engine), entered, "in the same order as runs that were written later");
+    assert!(entered.len() > 20 && engine.sorted.runs.ends_taken() == entered.len(), "{entered:?}");
+}
