@@ -1,5 +1,5 @@
 //! Errors of the store: each reports what was expected, what was found, where, and what to do.
-use crate::format::HeaderError;
+use crate::format::{HeaderError, segment};
 use fawn_flash::DeviceError;
 use fawn_types::{OperationError, RangeId, StoreError};
 
@@ -84,10 +84,11 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether a lookup failed because a record is corrupt. A plain delete of its key needs no lookup. One that cannot be read may be
-    /// another key's, and readable later.
-    pub const fn is_of_lost_record(&self) -> bool {
-        matches!(self, Self::Corrupt { .. })
+    /// Whether a lookup failed because a record of the log is corrupt to which the key's index entry points. A plain delete of its
+    /// key needs no lookup. One that cannot be read may be another key's, and readable later. A corrupt page of a run has records of
+    /// many keys, so the key may be absent.
+    pub fn is_of_lost_record(&self) -> bool {
+        matches!(self, Self::Corrupt { file, .. } if segment::is_file_name(file))
     }
 }
 

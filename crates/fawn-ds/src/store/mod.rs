@@ -120,7 +120,8 @@ impl Store {
     /// The value of `key`; `None` if there is none or it has expired.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] or a failed read; never for an absent key.
+    /// [`Error::Corrupt`] if bytes are corrupt that may be the key's, or a failed read. An absent key gets it too if the page of a
+    /// sorted run that would have the key is corrupt.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         match self.call(Op::Get { key: key.as_ref().to_vec() })? {
             Response::Value(value) => Ok(value),
@@ -185,7 +186,8 @@ impl Store {
     /// Removes `key`; whether it had a value. One that is corrupt counts.
     ///
     /// # Errors
-    /// As [`Store::put`]. On a full device deletes still succeed.
+    /// As [`Store::put`]. On a full device deletes still succeed. As [`Store::get`] where it is not known whether the key has a value,
+    /// and nothing is removed: a put, or a delete in a batch, needs no value.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         let op = Op::Delete { key: key.as_ref().to_vec(), condition: Condition::Always };
         Ok(self.write(op)?.is_some())

@@ -447,3 +447,44 @@ fn a_store_whose_read_hangs_is_ticked_seldom_and_goes_on() {
     println!("{ticks} ticks, {:?}", executor.engine.stats());
     assert!(executor.engine.runs() > 0);
 }
+
+/// The page has records of other keys, too: an absent key was reported as deleted.
+#[test]
+fn a_delete_whose_key_may_be_in_a_corrupt_page_of_a_run_fails() {
+    const KEYS: u64 = 10_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut executor = open_sorted(&disk, RecordLayout::Sorted, Durability::Memory);
+    let key = |id: u64| id.to_be_bytes().to_vec();
+    for id in 0..KEYS {
+        executor.start(id, Op::Put { key: key(id), value: vec![7; 400], options: PutOptions::new() });
+        executor.turn();
+    }
+    executor.take_done(&mut Vec::new());
+    tick_for(&mut executor, 60_000);
+    executor.close(&mut Vec::new()).unwrap();
+    let names = disk.names().into_iter().filter(|name| crate::format::run::is_file_name(name));
+    let name = names.max_by_key(|name| disk.contents(name).map(|bytes| bytes.len())).unwrap();
+    let pages = disk.contents(&name).unwrap().len() as u64 / 4096;
+    (1..pages / 2).for_each(|page| disk.flip_bits(&name, page * 4096 + 99, 1));
+    let mut executor = open_sorted(&disk, RecordLayout::Log, Durability::Memory);
+    let mut one = |op| {
+        executor.start(1, op);
+        run(&mut executor, 1).pop().unwrap().1
+    };
+    let is_corrupt = |response: &Response| matches!(response, Response::Failed(Error::Corrupt { .. }));
+    let deletes = |id| Op::Delete { key: key(id), condition: Condition::Always };
+    let lost: Vec<u64> = (0..2 * KEYS).filter(|&id| is_corrupt(&one(Op::Get { key: key(id) }))).collect();
+    let absent = lost.iter().filter(|&&id| id >= KEYS).count();
+    assert!(absent > 0 && absent < lost.len(), "{absent} of {}", lost.len());
+    for &id in &lost {
+        let deleted = one(deletes(id));
+        assert!(is_corrupt(&deleted), "{id}: {deleted:?}");
+    }
+    // A put needs no lookup.
+    assert!(matches!(
+        one(Op::Put { key: key(lost[0]), value: vec![1], options: PutOptions::new() }),
+        Response::Written(_)
+    ));
+    assert!(matches!(one(deletes(lost[0])), Response::Written(Some(_))));
+    assert!(matches!(one(deletes(lost[0])), Response::Written(None)));
+}
