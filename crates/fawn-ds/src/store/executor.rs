@@ -335,6 +335,7 @@ impl OpExecutor {
         let hash = KeyHash::of(self.engine.secret(), key);
         match self.engine.lookup(RANGE, hash, key, View::Latest, self.now.wall) {
             Ok(Lookup::Absent) => Ok(self.refuse(None)),
+            Err(error) if !error.is_of_lost_record() => Err(error.into()),
             _ => self.write(op),
         }
     }
