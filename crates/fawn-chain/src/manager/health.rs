@@ -1,6 +1,7 @@
 //! Health of shards as the manager knows it: heartbeats, boots, failures, members that caught up, suspicions.
 use super::hold_off::{HoldOffOptions, HoldOffs};
 use super::planner::Health;
+use crate::map::ChainMember;
 use alloc::collections::BTreeMap;
 use fawn_types::{BootId, MemberId, MonoMs, RangeId};
 
@@ -117,6 +118,12 @@ impl HealthTable {
             _ => now,
         };
         self.caught_up.insert((range, id), CaughtUp { boot, since, heard_at: now, is_current: true });
+    }
+
+    /// Whether the syncing member has ever reported, in the current epoch, that it caught up.
+    pub(super) fn has_caught_up(&self, range: RangeId, member: &ChainMember) -> bool {
+        let held = self.caught_up.get(&(range, member.id));
+        held.is_some_and(|held| held.boot == member.boot && held.is_current)
     }
 
     /// The time since which the syncing member has kept up without a gap, if it does in the current epoch.

@@ -20,7 +20,7 @@ mod slow;
 pub use consensus::{Consensus, ConsensusEvent, FileConsensus};
 
 use crate::boots::{BootTable, BootsMessage};
-use crate::map::{ChainState, ClusterMap, RangeEntry, encode_map};
+use crate::map::{ChainMember, ChainState, ClusterMap, RangeEntry, encode_map};
 use crate::message::{Body, Frame, Header, MemberReport};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -33,6 +33,8 @@ use round::{Round, Stage};
 
 /// Maximum number of shards notified of an activation that they requested before; further shards repeat the request.
 const CURIOUS_MAX: usize = 1 << 14;
+/// Interval at which entries are repeated to syncing members that have not reported in the present epoch.
+const REPEAT_ENTRIES_MS: u64 = 1_000;
 /// Suspicion alone never reduces a chain below this number of members.
 pub(super) const SUSPICION_LEAVES: usize = 2;
 
@@ -197,6 +199,8 @@ pub struct Manager<C> {
     /// The last refused boot of each shard, so that a refusal is reported once.
     refused: BTreeMap<MemberId, BootId>,
     started_at: Option<MonoMs>,
+    /// When entries are repeated next.
+    repeat_entries_at: MonoMs,
     outputs: VecDeque<ManagerOutput>,
 }
 
@@ -225,6 +229,7 @@ impl<C: Consensus> Manager<C> {
             curious: BTreeSet::new(),
             refused: BTreeMap::new(),
             started_at: None,
+            repeat_entries_at: MonoMs(0),
             outputs: VecDeque::new(),
         }
     }
@@ -284,6 +289,7 @@ impl<C: Consensus> Manager<C> {
     pub fn handle_timeout(&mut self, now: Now) {
         self.begin(now);
         self.advance(ChangedRanges::All);
+        self.repeat_entries();
     }
 
     /// The bytes of `Persist { revision }` are durable.
@@ -405,8 +411,7 @@ impl<C: Consensus> Manager<C> {
                 self.note_boot(from, boot);
                 self.health.note_caught_up(range, from, boot);
             }
-            // The announcement of the present epoch was lost. A member that lacks nothing of an earlier one sends no
-            // other frame, and would wait for ever.
+            // The announcement of the present epoch was lost.
             Some(Ordering::Greater) => self.handle_entry_wanted(from, range),
             Some(Ordering::Less) | None => {}
         }
@@ -435,6 +440,10 @@ impl<C: Consensus> Manager<C> {
         self.note_boot(from, boot);
         if self.health.note_failed(range, from, boot) {
             self.outputs.push_back(ManagerOutput::Dropping { range, member: from, reason: DropReason::Failed });
+        }
+        if self.map.range(range).is_some_and(|entry| entry.epoch > epoch) {
+            // A failed tail replies to reads until it learns of another epoch, and the planner does not take it back.
+            self.handle_entry_wanted(from, range);
         }
         self.leave_out(from, range, epoch);
     }
@@ -625,6 +634,28 @@ impl<C: Consensus> Manager<C> {
         for id in curious.into_iter().filter(|id| entry.member(*id).is_none()) {
             self.send_entry(id, entry.clone());
         }
+    }
+
+    /// Sends entries again to syncing members that may have missed the announcement. Not all of them ask for it: one
+    /// may request records of a tail that is gone, and another one may still serve in the former epoch. A serving
+    /// member reported that it is equal, and asks until it serves.
+    fn repeat_entries(&mut self) {
+        let now = self.health.now;
+        if now < self.repeat_entries_at {
+            return;
+        }
+        self.repeat_entries_at = now.plus_ms(REPEAT_ENTRIES_MS);
+        let mut missed = Vec::new();
+        for entry in self.map.ranges.iter().filter(|entry| entry.is_active()) {
+            if self.rounds.contains_key(&entry.range) {
+                continue; // Another epoch follows.
+            }
+            let is_live = |member: &&ChainMember| self.health.boot(entry.range, member.id) == Some(member.boot);
+            let has_missed = |member: &&ChainMember| !self.health.has_caught_up(entry.range, member);
+            let members = entry.syncing().filter(is_live).filter(has_missed);
+            missed.extend(members.map(|member| (member.id, entry.clone())));
+        }
+        missed.into_iter().for_each(|(id, entry)| self.send_entry(id, entry));
     }
 
     fn send_entry(&mut self, to: MemberId, entry: RangeEntry) {

@@ -192,6 +192,35 @@ fn a_single_member_waits_for_no_hold_off() {
     assert_eq!((cluster.phase(2), cluster.phase(3)), ("head", "tail"), "{:#?}", cluster.events);
 }
 
+/// The tail receives neither the epoch that drops it nor the revision that takes it back. Nothing reminds it of the
+/// chain: it would answer reads of the old epoch for ever, and the chain would stay short.
+#[test]
+fn a_tail_that_missed_the_epoch_without_it_is_told_later() {
+    let mut cluster = serving();
+    cluster.cut.extend([(MANAGER, 3), (2, 3)]);
+    assert!(cluster.put(1).is_some());
+    cluster.run(5_000);
+    assert_eq!((cluster.phase(1), cluster.phase(2), cluster.phase(3)), ("head", "tail", "tail"));
+    cluster.cut.clear();
+    cluster.run(2_000);
+    assert_eq!((cluster.phase(1), cluster.phase(2), cluster.phase(3)), ("head", "tail", "syncing"));
+    cluster.run(20_000);
+    assert!(cluster.healed(), "{:#?}", cluster.events);
+}
+
+/// As above, with a tail whose disk has failed: it is not taken back before a restart, and must stop.
+#[test]
+fn a_failed_tail_that_missed_the_epoch_without_it_stops() {
+    let mut cluster = serving();
+    cluster.cut.insert((MANAGER, 3));
+    cluster.fail(3);
+    cluster.run(5_000);
+    assert!(cluster.serving(3) && cluster.phase(2) == "tail", "{:#?}", cluster.events);
+    cluster.cut.clear();
+    cluster.run(2_000);
+    assert!(!cluster.serving(3), "{:#?}", cluster.events);
+}
+
 /// Two others remain: the member leaves at the first report, streams, and returns a hold-off after the last one.
 #[test]
 fn a_slow_member_leaves_a_chain_of_three() {

@@ -1,10 +1,12 @@
 //! Disks that hang or are full: what must be durable waits, other members go on, everything serves again afterwards.
 use super::commands::{Answer, set};
+use super::transfers::{self, leave_behind, tail, wait_for_members};
 use super::world::{BACK_ENDS, FRONT_END, TestWorld};
 use fawn_chain::RangeEntry;
 use fawn_flash::SimDisk;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_types::{Durability, RingKey};
+use std::collections::BTreeSet;
 
 /// The bound on healing [replication.md § 2.5], ms.
 const HEAL_MS: usize = 60_000;
@@ -156,4 +158,27 @@ fn a_disk_that_hangs_reads_once_for_a_request_that_is_repeated() {
     }
     world.run(5_000);
     assert_eq!(world.assert_equal_copies(), 301);
+}
+
+/// The announcement of an epoch arrives while the member's disk does not begin its copy, so the member ignores it. Its
+/// sender in the former epoch is gone, and no client sends the member the newer epoch.
+#[test]
+fn a_member_whose_disk_hung_at_an_activation_joins_the_new_epoch() {
+    let mut world = transfers::world(Durability::Sync, 8 << 20);
+    let returning = 5 - tail(&world);
+    leave_behind(&mut world, returning);
+    let tail = tail(&world);
+    assert_eq!(BTreeSet::from([1, returning, tail]).len(), 3, "node 1 has the map");
+    world.start(returning);
+    let is_beginning = |world: &TestWorld| world.status(returning).members.iter().any(|at| at.phase == "copying");
+    while !is_beginning(&world) {
+        world.step();
+    }
+    hang(&world, returning);
+    world.run(100);
+    world.kill(tail, false);
+    wait_for_members(&mut world, 1);
+    world.disks[&returning].release_hung();
+    wait_for_members(&mut world, 2);
+    world.put(b"k", b"v");
 }
