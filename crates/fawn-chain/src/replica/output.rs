@@ -52,7 +52,7 @@ pub enum ReplicaOutput {
         base: Version,
     },
     /// Read the next chunk from `cursor` on, of the records committed at or below `base`. Send it as `Transfer` with
-    /// the header `transfer_header(to)`.
+    /// the header that `handle_transfer_read` returns.
     SendTransfer {
         /// The receiver.
         to: MemberId,

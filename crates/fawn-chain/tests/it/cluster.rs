@@ -88,7 +88,7 @@ pub(crate) struct TestMachine {
     pub(crate) committed: Version,
     promised_aloud: Epoch,
     hello_at: u64,
-    /// The disk is full: the log rejects records from peers.
+    /// The disk is full: the log rejects records and chunks from peers.
     pub(crate) is_full: bool,
     /// Records of the log are corrupt, so it cannot be replayed to peers.
     pub(crate) is_unreadable: bool,
@@ -459,8 +459,12 @@ impl TestCluster {
         if self.bug == Bug::TransferCountedEarly {
             next = TransferCursor::End;
         }
-        let Some(header) = machine.replica.as_ref().and_then(|replica| replica.transfer_header(to)) else { return };
         let (read_version, keys) = (machine.committed, machine.log.records.len() as u64);
+        let now = self.time();
+        let replica = self.machines.get_mut(&id).and_then(|machine| machine.replica.as_mut());
+        let Some(header) = replica.and_then(|replica| replica.handle_transfer_read(now, to, base, cursor)) else {
+            return;
+        };
         let body = Body::Transfer { base, cursor, next, read_version, keys, records: &records };
         self.transmit(id, to.node().0, &Frame { header, body });
     }
@@ -563,6 +567,9 @@ impl TestCluster {
     fn take_transfer(&mut self, id: u32, next: TransferCursor, read_version: Version, records: &[u8]) {
         let now = self.time();
         let machine = self.machines.get_mut(&id).expect("known");
+        if machine.is_full {
+            return self.poll(id);
+        }
         assert!(
             machine.log.last() <= read_version,
             "n{id} accepts a chunk read at {read_version:?}, but its log ends at {:?}",

@@ -2,8 +2,8 @@
 use crate::cluster::{Bug, TestCluster};
 use fawn_types::Durability;
 
-#[test]
-fn one_member_of_a_chain_is_copied_at_a_time() {
+/// A chain of three, and two members whose logs ended before those of the others begin.
+fn left_behind() -> TestCluster {
     let mut cluster = TestCluster::new(5, Durability::Sync, Bug::None);
     cluster.retained_max = 2;
     cluster.run(600);
@@ -17,11 +17,17 @@ fn one_member_of_a_chain_is_copied_at_a_time() {
     let head = cluster.head().expect("three members continue");
     (0..20).for_each(|_| assert!(cluster.put(head).is_some()));
     cluster.run(100);
+    cluster
+}
+
+#[test]
+fn one_member_of_a_chain_is_copied_at_a_time() {
+    let mut cluster = left_behind();
     for member in [4, 5] {
         cluster.restart(member);
     }
     cluster.is_rotten = true;
-    cluster.run(10_000);
+    cluster.run(20_000);
     let copying =
         |cluster: &TestCluster| [4, 5].into_iter().filter(|member| cluster.machines[member].log.copy.is_some()).count();
     assert_eq!(copying(&cluster), 1, "one member has discarded its copy, the other waits with its old one");
@@ -29,4 +35,35 @@ fn one_member_of_a_chain_is_copied_at_a_time() {
     cluster.run(10_000);
     assert_eq!(copying(&cluster), 0);
     assert!(cluster.healed() && cluster.copies == 2, "{} copies were made", cluster.copies);
+}
+
+/// Its requests show that it is alive, and the chunk that it is sent never takes effect: whether the disk fills before
+/// the first chunk, or what the tail sends is lost before the member has a base.
+#[test]
+fn a_member_that_stores_no_chunk_does_not_keep_another_one_from_being_copied() {
+    for loses_base in [false, true] {
+        let mut cluster = left_behind();
+        let tail = (1..=3).find(|id| cluster.phase(*id) == "tail").expect("three members serve");
+        let machine = cluster.machines.get_mut(&4).expect("a machine");
+        machine.is_full = !loses_base;
+        cluster.restart(4);
+        while cluster.phase(4) != "copying" {
+            if cluster.net.is_empty() { cluster.advance(10) } else { cluster.deliver(0) }
+        }
+        if loses_base {
+            cluster.cut.insert((tail, 4));
+        }
+        cluster.run(1_000);
+        assert_eq!(cluster.phase(4), "copying", "{:#?}", cluster.events);
+        assert_eq!(cluster.machines[&4].log.copy.is_some(), !loses_base);
+        cluster.restart(5);
+        cluster.run(5_000);
+        assert_eq!(cluster.phase(5), "copying", "slow chunks are waited for");
+        cluster.run(20_000);
+        assert!(cluster.serving(5), "{:#?}", cluster.events);
+        cluster.machines.get_mut(&4).expect("a machine").is_full = false;
+        cluster.cut.clear();
+        cluster.run(20_000);
+        assert!(cluster.healed() && cluster.copies == 2, "{} copies were made: {:#?}", cluster.copies, cluster.events);
+    }
 }

@@ -219,8 +219,9 @@ impl<D: Device> MemberHost<D> {
     ) {
         // Correct only if nothing was committed since the records were read.
         let read_version = self.engine.progress(range).committed;
-        let header = self.members.find(range).and_then(|at| self.members[at].replica.transfer_header(to));
-        let Some(header) = header.filter(|_| base <= read_version) else { return };
+        let Some(at) = self.members.find(range).filter(|_| base <= read_version) else { return };
+        let replica = &mut self.members[at].replica;
+        let Some(header) = replica.handle_transfer_read(self.now, to, base, cursor) else { return };
         let keys = self.engine.len(range);
         let body = Body::Transfer { base, cursor, next, read_version, keys, records: &self.records };
         links.send(to, &Frame { header, body });
