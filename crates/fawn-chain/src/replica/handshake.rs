@@ -216,6 +216,7 @@ impl Replica {
         self.mark = None; // From now on the chain relies on this boot.
         self.phase = ReplicaPhase::Serving { role };
         self.is_short = !entry.takes_writes();
+        self.log_durability = entry.durability;
         self.entry = Some(entry.clone());
         // Chain time continues from the greatest value that any member had seen.
         self.time.begin_epoch(entry.time, entry.base, self.now.mono);
@@ -243,10 +244,14 @@ impl Replica {
         let cut = entry.common_point(self.last);
         let fresh = cut == Version::ZERO; // The log is older than the remembered history: full resync, never merged.
         let survives = invariants::committed_survives(self.committed, cut);
-        if entry.durability == Durability::Sync && !fresh && !survives {
+        let has_copy = self.transfer.is_none_or(|transfer| !transfer.takes_records());
+        if self.log_durability == Durability::Sync && has_copy && !fresh && !survives {
             let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
             self.outputs.push_back(ReplicaOutput::Alarm(alarm));
             return;
+        }
+        if survives {
+            self.log_durability = entry.durability;
         }
         self.phase = ReplicaPhase::Syncing;
         self.predecessor = entry.tail();

@@ -125,6 +125,9 @@ pub struct Replica {
     assign_max: Version,
     own: LogProgress,
     committed: Version,
+    /// Durability mode of the last epoch that the log agrees with. A newer entry may be of a chain that lost this log's
+    /// commits in that mode, and has another mode by now.
+    log_durability: Durability,
     /// Least watermark of all members above; unused at a head.
     upstream: Version,
     /// Whether the predecessor sent a watermark in this phase. Needed because a watermark of zero is also valid.
@@ -170,6 +173,9 @@ impl Replica {
     #[must_use]
     pub fn new(config: ReplicaConfig, persisted: PersistedState, last: Version, committed: Version) -> Self {
         assert!(committed <= last, "committed {committed:?} beyond the log's end {last:?}");
+        let log_durability = persisted.entry.as_ref().map_or(config.durability, |entry| {
+            entry.last_active.as_ref().map_or(entry.durability, |last| last.durability)
+        });
         Self {
             config,
             phase: ReplicaPhase::Idle,
@@ -181,6 +187,7 @@ impl Replica {
             assign_max: Version::ZERO,
             own: LogProgress { appended: last, flushed: last, synced: last },
             committed,
+            log_durability,
             upstream: Version::ZERO,
             upstream_told: false,
             report_at: MonoMs(0),

@@ -100,6 +100,7 @@ impl Replica {
         self.transfer = Some(TransferIn { base: Some(base), cursor: TransferCursor::START, asked_at: self.now.mono });
         self.last = base;
         self.committed = base;
+        self.log_durability = self.durability();
         self.own = super::LogProgress { appended: base, flushed: base, synced: base };
         self.commit_due = false;
         self.ack_due = false;

@@ -1,5 +1,5 @@
 //! Full resyncs of a range: one member of a chain at a time, so that the others keep their old copies.
-use crate::cluster::{Bug, TestCluster};
+use crate::cluster::{Bug, MANAGER, TestCluster};
 use fawn_types::Durability;
 
 /// A chain of three, and two members whose logs ended before those of the others begin.
@@ -65,5 +65,41 @@ fn a_member_that_stores_no_chunk_does_not_keep_another_one_from_being_copied() {
         cluster.cut.clear();
         cluster.run(20_000);
         assert!(cluster.healed() && cluster.copies == 2, "{} copies were made: {:#?}", cluster.copies, cluster.events);
+    }
+}
+
+/// The tail committed a record that the others lost with power, in a mode that permits that. Later the chain changes to
+/// `sync`. The tail's copy is replaced, whether it learns of the chain at once or first as a process without a role.
+#[test]
+fn a_history_that_was_lost_before_a_change_to_sync_is_replaced() {
+    for restarts in [false, true] {
+        let mut cluster = TestCluster::new(3, Durability::Memory, Bug::None);
+        cluster.run(600);
+        assert!(cluster.put(1).is_some());
+        cluster.run(100);
+        [1, 2].iter().for_each(|id| cluster.machines.get_mut(id).expect("a machine").is_hung = true);
+        let lost = cluster.put(1).expect("n1 is the head");
+        cluster.run(100);
+        assert_eq!(cluster.machines[&3].committed, lost);
+        cluster.cut.extend([1, 2, MANAGER].into_iter().flat_map(|other| [(3, other), (other, 3)]));
+        for id in [1, 2] {
+            cluster.crash(id, 0);
+            cluster.machines.get_mut(&id).expect("a machine").is_hung = false;
+            cluster.restart(id);
+        }
+        assert!(cluster.acked.remove(&lost), "it was acknowledged");
+        cluster.run(4_000);
+        assert!(cluster.put(1).is_some(), "{:#?}", cluster.events);
+        cluster.durability = Durability::Sync;
+        cluster.start_manager();
+        cluster.run(4_000);
+        assert!(cluster.put(1).is_some(), "{:#?}", cluster.events);
+        if restarts {
+            cluster.crash(3, 1);
+            cluster.restart(3);
+        }
+        cluster.cut.clear();
+        cluster.run(20_000);
+        assert!(cluster.healed() && cluster.copies == 1, "{} copies were made: {:#?}", cluster.copies, cluster.events);
     }
 }
