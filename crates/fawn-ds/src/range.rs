@@ -141,6 +141,8 @@ pub(crate) struct UnsyncedCopies {
     /// version.
     pub(crate) before: u64,
     pub(crate) below: Version,
+    /// Segment and place of the last transferred result that is copied.
+    pub(crate) transferred_to: Option<(u64, Pointer)>,
     /// The segments are to be given up, with all that is retained there.
     pub(crate) is_given_up: bool,
     /// End of the copies in the survivors' stream.
@@ -413,9 +415,9 @@ impl RangeState {
         has_dropped_needed
     }
 
-    /// Drops the transferred results in segments before this sequence number: there are copies of them.
-    pub(crate) fn drop_copied_results_before(&mut self, sequence: u64, retained_max: usize) {
-        while self.copied_results.pop_front_if(|result| result.sequence < sequence).is_some() {}
+    /// Drops the transferred results up to this segment and place: there are copies of them.
+    pub(crate) fn drop_copied_results_through(&mut self, last: Option<(u64, Pointer)>, retained_max: usize) {
+        while self.copied_results.pop_front_if(|result| Some((result.sequence, result.pointer)) <= last).is_some() {}
         shrink_queue(&mut self.copied_results, retained_max);
     }
 

@@ -126,7 +126,7 @@ impl<D: Device> Engine<D> {
     fn copyable_results(&self, at: usize) -> Option<DueResults> {
         let range = &self.ranges[at];
         let copies = &range.result_copies;
-        if copies.unsynced.is_some() || self.now.mono < copies.copy_at || range.copy.is_some() {
+        if copies.unsynced.is_some() || self.now.mono < copies.copy_at || range.is_beginning() {
             return None;
         }
         let is_ready = |due: &DueResults| due.is_durable(range) && !self.lacks_space_for(due);
@@ -189,7 +189,8 @@ impl<D: Device> Engine<D> {
         let copies = &mut self.ranges[at].result_copies;
         let replaced = copies.kept.drain(due).collect();
         let below = copies.copied_below;
-        copies.unsynced = Some(UnsyncedCopies { before: 0, below, is_given_up: false, end, replaced });
+        copies.unsynced =
+            Some(UnsyncedCopies { before: 0, transferred_to: None, below, is_given_up: false, end, replaced });
         Ok(())
     }
 
@@ -230,8 +231,11 @@ impl<D: Device> Engine<D> {
         if is_given_up {
             copies.due_before.take_if(|due_before| *due_before <= copied_to);
         }
-        let replaced = VecDeque::new();
-        copies.unsynced = Some(UnsyncedCopies { before: copied_to, below, is_given_up, end, replaced });
+        let (before, replaced) = (copied_to, VecDeque::new());
+        // Results of a transfer in progress may follow in the same segment before the copies are synced.
+        let transferred = range.copied_results.iter().filter(|kept| kept.sequence < before);
+        let transferred_to = transferred.map(|kept| (kept.sequence, kept.pointer)).max();
+        copies.unsynced = Some(UnsyncedCopies { before, transferred_to, below, is_given_up, end, replaced });
         Ok(())
     }
 
@@ -317,7 +321,7 @@ impl<D: Device> Engine<D> {
         }
         let attempts = self.ranges.iter().enumerate().filter_map(|(at, range)| {
             let copies = &range.result_copies;
-            if copies.unsynced.is_some() || range.copy.is_some() {
+            if copies.unsynced.is_some() || range.is_beginning() {
                 return None;
             }
             let attempt_at = |due: DueResults| match due.is_durable(range) {
@@ -358,13 +362,13 @@ impl<D: Device> Engine<D> {
                 self.ranges[at].marks.is_wanted = true;
             }
             let range = &mut self.ranges[at];
-            let Some(UnsyncedCopies { before, below, is_given_up, .. }) =
+            let Some(UnsyncedCopies { before, transferred_to, below, is_given_up, .. }) =
                 range.result_copies.unsynced.take_if(|unsynced| unsynced.end <= synced)
             else {
                 continue;
             };
             range.result_copies.copied_below = below;
-            range.drop_copied_results_before(before, self.retained_share);
+            range.drop_copied_results_through(transferred_to, self.retained_share);
             if is_given_up {
                 range.drop_retained_before(before);
             }
@@ -389,7 +393,9 @@ impl<D: Device> Engine<D> {
 fn durable_before(range: &RangeState, before: u64) -> Option<u64> {
     let durable = range.durably_committed();
     let first = range.retained.get(range.retained.partition_point(|kept| kept.version <= durable))?.sequence;
-    let has_results = range.kept_for_retries().next().is_some_and(|oldest| oldest.sequence < first);
+    // While a range is copied to this store, transferred results lie among the records of its history.
+    let oldest = [range.copied_results.front(), range.retained.front()];
+    let has_results = oldest.into_iter().flatten().any(|oldest| oldest.sequence < first);
     (first < before && has_results).then_some(first)
 }
 

@@ -70,6 +70,7 @@ mod reclaiming;
 mod record_cache;
 mod record_reads;
 mod results;
+mod results_during_copy;
 mod rng;
 mod runs;
 mod runs_counted;

@@ -10,27 +10,27 @@ use std::collections::BTreeMap;
 const SESSION: u64 = 9;
 
 /// A member of a chain, and the operations whose sessions have not acknowledged their results.
-struct Member {
-    node: TestNode,
-    open: BTreeMap<Version, (ClientTag, Vec<u8>)>,
+pub(crate) struct Member {
+    pub(crate) node: TestNode,
+    pub(crate) open: BTreeMap<Version, (ClientTag, Vec<u8>)>,
     /// Copies that were asked for, and the most that were in one call.
-    copies: usize,
+    pub(crate) copies: usize,
     copies_at_once: usize,
 }
 
-fn of_capacity(segments: u64, durability: Durability) -> Options {
+pub(crate) fn of_capacity(segments: u64, durability: Durability) -> Options {
     Options { capacity_bytes: Some(segments * (64 << 10)), ..small(durability) }
 }
 
 impl Member {
-    fn open(disk: &SimDisk, options: Options, now: Now) -> Self {
+    pub(crate) fn open(disk: &SimDisk, options: Options, now: Now) -> Self {
         let mut node = TestNode::open_in_chain(disk, options, now).unwrap();
         node.engine.set_retain_floor(RANGE, Version::ZERO);
         Self { node, open: BTreeMap::new(), copies: 0, copies_at_once: 0 }
     }
 
     /// As after a crash or a close: the host learns from the store which results there are.
-    fn open_again(self, disk: &SimDisk, options: Options) -> Self {
+    pub(crate) fn open_again(self, disk: &SimDisk, options: Options) -> Self {
         let now = self.node.now.plus_ms(1);
         drop(self.node);
         let mut member = Self::open(disk, options, now);
@@ -78,7 +78,7 @@ impl Member {
     }
 
     /// Appends and commits a put, with a result that stays open if it is not empty. A store that stays full fails the test.
-    fn write(&mut self, key: u64, value: &[u8], result: &[u8]) -> Version {
+    pub(crate) fn write(&mut self, key: u64, value: &[u8], result: &[u8]) -> Version {
         let version = self.append(key, value, result, Self::turn);
         self.turn();
         version
@@ -106,21 +106,21 @@ impl Member {
     }
 
     /// Writes and syncs what is appended.
-    fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         self.node.engine.submit(self.node.now);
         self.node.engine.wait(self.node.now, &mut Vec::new());
         self.node.now = self.node.now.plus_ms(5);
     }
 
     /// As an iteration of a node.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.node.engine.set_needed_from(RANGE, self.open.keys().next().copied());
         self.node.turn();
         self.node.now = self.node.now.plus_ms(5);
         self.copy();
     }
 
-    fn copy(&mut self) {
+    pub(crate) fn copy(&mut self) {
         if self.node.engine.must_copy_results(RANGE) {
             let former = self.copies;
             let Self { node, open, copies, .. } = self;
