@@ -53,6 +53,21 @@ fn store_with_waiting_drops() -> (SimDisk, TestNode) {
     (disk, node)
 }
 
+/// It gives up the range's old copy, which may be all that the device is full of.
+#[test]
+fn a_full_device_takes_the_beginning_of_a_transfer() {
+    let (disk, mut node) = store_of(400);
+    disk.set_capacity_bytes(Some(used_bytes(&disk)));
+    while node.engine.put_blob(5, &[1]).is_ok() {
+        node.turn();
+    }
+    let base = node.engine.progress(RANGE).appended;
+    assert_eq!(node.engine.start_transfer(RANGE, base), Ok(()));
+    poll_for_a_minute(&mut node);
+    assert!(node.engine.transfer_begun(RANGE));
+    assert!(disk.names().len() < 10, "{:?}", disk.names());
+}
+
 /// The next attempt of the commits that wait is up to 100 ms away, but a call that blocks for its own commit does not fail.
 #[test]
 fn space_that_comes_back_is_used_at_once() {

@@ -239,10 +239,14 @@ mod tests {
 
     const RANGE: RangeId = RangeId(1);
     const SECRET: HashSecret = HashSecret([7; 16]);
-    /// A blob of no promise.
-    const OTHER_BLOB: u32 = 1 << 20;
+    /// A range that no member has.
+    const OTHER: RangeId = RangeId(2);
 
-    /// A member whose manifest takes no more edits, because its disk is full.
+    fn base() -> Version {
+        Version::new(Epoch::new(9).unwrap(), 9).unwrap()
+    }
+
+    /// A member whose manifest takes no more edits, not even those that free space, because its disk is full.
     fn full_member(disk: &SimDisk, now: Now) -> (MemberHost<SimDevice>, RangeSlot) {
         let options = Options {
             segment_bytes: 64 << 10,
@@ -256,8 +260,9 @@ mod tests {
         let config = HostConfig { id, boot: BootId::new(1, 7), durability, limits };
         let mut host = MemberHost::new(config, engine);
         host.add_member(RANGE, KeyRange::ALL).unwrap();
+        host.engine.add_range(OTHER, KeyRange::ALL).unwrap();
         disk.set_full(true);
-        let is_refused = (0..10_000).any(|_| host.engine.put_blob(OTHER_BLOB, b"").is_err());
+        let is_refused = (0..10_000).any(|_| host.engine.start_transfer(OTHER, base()).is_err());
         assert!(is_refused, "the manifest finds space");
         host.now = now;
         let at = host.members.find(RANGE).unwrap();
@@ -270,7 +275,7 @@ mod tests {
         let disk = SimDisk::new(SimOptions::instant(1));
         let mut now = Now::at(1_000);
         let (mut host, at) = full_member(&disk, now);
-        host.begin_transfer(at, Version::new(Epoch::new(9).unwrap(), 9).unwrap());
+        host.begin_transfer(at, base());
         for attempt in 0..3 {
             let due = now.mono.plus_ms(BEGIN_PAUSE_MS);
             while now.mono < due {
