@@ -103,8 +103,14 @@ impl Replica {
             link.moved_at = self.now.mono;
             return self.send_manager(Body::CannotSend { to });
         }
+        if link.kind == LinkKind::Syncing && link.received > after {
+            // A late request: the peer has acknowledged newer records since, and might not ask for more. A peer that
+            // did begin again there requests a copy.
+            link.rewind(link.received, self.now.mono);
+        } else {
+            self.links.remove(index);
+        }
         self.send(to, Body::Gone { after });
-        self.links.remove(index);
     }
 
     /// The member after this one in the chain.

@@ -1,6 +1,8 @@
 //! Full resyncs of a range: one member of a chain at a time, so that the others keep their old copies.
-use crate::cluster::{Bug, MANAGER, TestCluster};
-use fawn_types::Durability;
+use crate::cluster::{Bug, MANAGER, RANGE, TestCluster, TestMessage, boot_id};
+use crate::member;
+use fawn_chain::message::{Body, Frame, Header, encode_frame};
+use fawn_types::{Durability, Version};
 
 /// A chain of three, and two members whose logs ended before those of the others begin.
 fn left_behind() -> TestCluster {
@@ -102,4 +104,32 @@ fn a_history_that_was_lost_before_a_change_to_sync_is_replaced() {
         cluster.run(20_000);
         assert!(cluster.healed() && cluster.copies == 1, "{} copies were made: {:#?}", cluster.copies, cluster.events);
     }
+}
+
+/// The network repeats a request of a syncing member for records that the log has given up since.
+#[test]
+fn a_late_request_does_not_end_the_stream_of_a_member_that_has_caught_up() {
+    let mut cluster = TestCluster::new(3, Durability::Sync, Bug::None);
+    cluster.run(600);
+    cluster.machines.get_mut(&3).expect("a machine").is_full = true;
+    assert!(cluster.put(1).is_some());
+    cluster.run(3_000);
+    cluster.machines.get_mut(&3).expect("a machine").is_full = false;
+    cluster.run(3_000);
+    (0..5).for_each(|_| assert!(cluster.put(1).is_some()));
+    cluster.run(500);
+    assert_eq!(cluster.phase(3), "syncing", "a member that was suspected waits: {:#?}", cluster.events);
+    assert_eq!(cluster.machines[&3].log.last(), cluster.machines[&2].log.last());
+    cluster.retained_max = 1;
+    let machine = &cluster.machines[&3];
+    let epoch = machine.replica.as_ref().map(fawn_chain::Replica::epoch).expect("it runs");
+    let header = Header { from: member(3), boot: boot_id(machine.boot), range: RANGE, epoch };
+    let mut bytes = Vec::new();
+    encode_frame(&Frame { header, body: Body::ReplayWanted { after: Version::ZERO } }, &mut bytes);
+    cluster.hand_over(&TestMessage { from: 3, to: 2, bytes });
+    cluster.run(100);
+    let last = cluster.put(1).expect("n1 is the head");
+    cluster.run(500);
+    assert_eq!((cluster.phase(3), cluster.machines[&3].log.last()), ("syncing", last));
+    assert_eq!(cluster.copies, 0, "{:#?}", cluster.events);
 }
