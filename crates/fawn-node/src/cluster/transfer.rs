@@ -30,6 +30,9 @@ pub(super) struct TransferJob {
 impl<D: Device> MemberHost<D> {
     /// Discards a member's copy and begins a transfer as of `base`.
     pub(super) fn begin_transfer(&mut self, at: RangeSlot, base: Version) {
+        let range = self.members[at].id;
+        // Chunks that wait for a read have places of the old content: in the new one, they would leave out keys.
+        self.transfers.iter_mut().filter(|(_, job)| job.range == range).for_each(|(_, job)| job.is_cancelled = true);
         let begin = TransferBegin { base, is_started: false, was_refused: false, look_at: self.now.mono };
         self.members[at].transfer = TransferProgress { begin: Some(begin), ..TransferProgress::default() };
         self.advance_begin(at);
@@ -298,5 +301,21 @@ mod tests {
             }
         }
         assert_eq!((host.counters.resyncs, host.members[at].is_receiving()), (1, true));
+    }
+
+    /// A chunk that waits for a read has places of the former content. Completed later, it would lack keys of the new one.
+    #[test]
+    fn a_chunk_in_progress_ends_when_its_range_begins_again() {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let (mut host, at) = full_member(&disk, Now::at(1_000));
+        let cursor = TransferCursor::Keys { pass: 0, place: 0 };
+        for range in [RANGE, OTHER] {
+            let scan = TransferScan::new(range, TransferPlace { pass: 0, position: 0 }, base(), 1 << 10);
+            let to = MemberId::new(NodeId(2), ShardId(0));
+            host.transfers.insert(TransferJob { range, to, base: base(), cursor, scan, is_cancelled: false });
+        }
+        host.begin_transfer(at, base());
+        let cancelled: Vec<bool> = host.transfers.iter().map(|(_, job)| job.is_cancelled).collect();
+        assert_eq!(cancelled, [true, false]);
     }
 }
