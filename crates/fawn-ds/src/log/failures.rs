@@ -77,6 +77,11 @@ impl ReadFailures {
         is_corrupt
     }
 
+    /// All of it was read, and none was wrong.
+    pub(crate) const fn note_whole(&mut self) {
+        self.wrong_at = None;
+    }
+
     /// It is corrupt: bytes that were written long ago do not change before the next opening.
     pub(crate) const fn note_corrupt(&mut self) {
         self.barred_until = Some(MonoMs(u64::MAX));
@@ -119,6 +124,8 @@ mod tests {
             assert!(!failures.note_wrong(offset, now));
             assert_eq!(failures.barred_until, Some(now.plus_ms(delay_ms)));
         }
+        failures.note_whole();
+        assert!(!failures.note_wrong(5, now), "it was read in between");
         assert!(failures.note_wrong(5, now));
         assert!(failures.is_barred(now.plus_ms(1 << 40)));
     }

@@ -1,11 +1,11 @@
 //! Commits for which a full device has no space: they wait, free what they can, and never end the store.
 use crate::support::{RANGE, TestNode, TestWrite, scanned};
-use fawn_ds::internals::Options;
+use fawn_ds::internals::{EngineError, Options};
 use fawn_ds::internals::format::manifest::{ManifestVerdict, decode_all};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, KeyRange, Now, RangeId};
+use fawn_types::{Durability, KeyRange, Now, RangeId, Version};
 
 const OTHER: RangeId = RangeId(8);
 
@@ -65,6 +65,22 @@ fn a_full_device_takes_the_beginning_of_a_transfer() {
     assert_eq!(node.engine.start_transfer(RANGE, base), Ok(()));
     poll_for_a_minute(&mut node);
     assert!(node.engine.transfer_begun(RANGE));
+    assert!(disk.names().len() < 10, "{:?}", disk.names());
+}
+
+/// Each of them is listed. The first may free space, the others have none to free.
+#[test]
+fn beginnings_that_are_repeated_on_a_full_device_leave_space_for_drops() {
+    let (disk, mut node) = store_of(400);
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    disk.set_capacity_bytes(Some(used_bytes(&disk)));
+    let is_refused = |node: &mut TestNode| {
+        node.turn();
+        node.engine.start_transfer(OTHER, Version::ZERO) == Err(EngineError::StoreFull)
+    };
+    assert!((0..10_000).any(|_| is_refused(&mut node)));
+    assert_eq!(node.engine.drop_range(RANGE), Ok(()));
+    poll_for_a_minute(&mut node);
     assert!(disk.names().len() < 10, "{:?}", disk.names());
 }
 

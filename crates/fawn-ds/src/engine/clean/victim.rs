@@ -403,6 +403,9 @@ impl<D: Device> Engine<D> {
             self.cleaner.victim = Some(victim);
             return;
         }
+        if !victim.is_given_up {
+            self.segments.expect_mut(victim.slot).failures.note_whole();
+        }
         if let VictimPurpose::Sort(id) = victim.purpose {
             return self.gathered(victim.slot, id, victim.stays == 0 && !victim.is_given_up);
         }
