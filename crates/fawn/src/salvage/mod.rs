@@ -12,7 +12,7 @@ use fawn_ds::internals::format::segment;
 use fawn_ds::internals::{
     DumpReport, Engine, EngineError, LostPart, OpenError, Options, SalvageReport, open_for_salvage,
 };
-use fawn_flash::{DeviceError, DeviceKind, DeviceOptions, FileDevice};
+use fawn_flash::{DeviceError, DeviceKind, DeviceOptions, FileDevice, IoOperation};
 use fawn_types::ShardId;
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -81,7 +81,9 @@ pub(crate) fn open_store(layout: &Layout, dir: &Path) -> Result<FoundStore, Fail
     }
     let options =
         Options { value_bytes_max: fawn_ds::internals::format::record::VALUE_BYTES_LIMIT as u32, ..Options::default() };
-    let opened = open_for_salvage(|| open_device(dir), &options, fawn_flash::clock::now());
+    let open = || open_for_salvage(|| open_device(dir), &options, fawn_flash::clock::now());
+    // A read that failed may be right the second time.
+    let opened = open().or_else(|error| if is_beyond_reading(&error) { open() } else { Err(error) });
     match opened {
         Ok((engine, found)) => Ok(FoundStore::Open(Box::new(engine), found)),
         // The other shards can be saved all the same.
@@ -92,14 +94,16 @@ pub(crate) fn open_store(layout: &Layout, dir: &Path) -> Result<FoundStore, Fail
     }
 }
 
-/// Whether the disk has lost the store, or fails where it cannot be passed over. The others need only be made accessible.
+/// Whether the disk has lost the store, or fails where it cannot be passed over. Other failures, as of the lock, say
+/// nothing about the records.
 fn is_beyond_reading(error: &OpenError) -> bool {
-    matches!(
-        error,
-        OpenError::NothingLeft
-            | OpenError::Device(DeviceError::Io { .. })
-            | OpenError::Engine(EngineError::Device(DeviceError::Io { .. }))
-    )
+    match error {
+        OpenError::NothingLeft => true,
+        OpenError::Device(error) | OpenError::Engine(EngineError::Device(error)) => {
+            matches!(error, DeviceError::Io { operation: IoOperation::Read | IoOperation::Metadata("list"), .. })
+        }
+        _ => false,
+    }
 }
 
 /// The UUID of a store, by its manifest's header alone. `None`: it cannot be read.

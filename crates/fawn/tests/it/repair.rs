@@ -117,3 +117,16 @@ fn a_shard_that_cannot_be_read_at_all_is_lost_and_the_others_are_saved() {
         assert!(!error.contains("--repair"), "{error}");
     }
 }
+
+/// Its records are intact: the copy, or the dump that replaces the last one, would be without them.
+#[test]
+fn a_shard_that_only_cannot_be_locked_is_not_lost() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = filled(dir.path(), "3");
+    let lock = data.join("shard-1/LOCK");
+    fs::remove_file(&lock).expect("removed");
+    fs::create_dir(&lock).expect("created");
+    assert_refused(&data, "LOCK: could not lock");
+    let (code, _, error) = run(&["dump", data.to_str().expect("text")]);
+    assert!(code == 3 && error.contains("LOCK: could not lock"), "{code} {error}");
+}
