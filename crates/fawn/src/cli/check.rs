@@ -3,7 +3,7 @@ use crate::data_dir::{Layout, NewDir, refuse, refuse_no_directory, with_suffix};
 use crate::failure::{Exit, Failure};
 use crate::printing::{counted, print_note, print_result};
 use crate::salvage::{
-    FoundStore, Losses, RepairedCopy, finding_line, holds_store, open_device, open_layout, open_store, write_repaired,
+    FoundStore, Losses, NOTHING_LEFT, RepairedCopy, finding_line, holds_store, open_device, open_layout, open_store, write_repaired,
 };
 use crate::server::random_bytes;
 use fawn_ds::internals::check::CheckReport;
@@ -168,6 +168,7 @@ fn survey(layout: &Layout) -> Result<Survey, Failure> {
         survey.keys += report.records;
         survey.losses.add(&report);
     }
+    survey.losses.refuse_all_lost(layout)?;
     Ok(survey)
 }
 
@@ -209,7 +210,7 @@ pub(super) fn verify(dir: &Path) -> Result<bool, Failure> {
 /// Checks all stores, also after one that is corrupt, missing or not to be judged. The first of these last is the failure.
 fn check_stores(layout: &Layout) -> Result<bool, Failure> {
     print_result(format_args!("{} shards", layout.shards()));
-    let (mut is_sound, mut failed) = (true, None);
+    let (mut is_sound, mut is_any_left, mut failed) = (true, false, None);
     for (placement, dir) in layout.shard_dirs() {
         print_result(format_args!("shard {}:", placement.shard().0));
         if layout.is_unfinished() && !dir.join(manifest::FILE_NAME).exists() {
@@ -223,7 +224,10 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
             }
             // Segments without their manifest are reported by the check.
             _ => match check_store(&dir) {
-                Ok(report) => is_sound &= report.is_sound(),
+                Ok(report) => {
+                    is_sound &= report.is_sound();
+                    is_any_left |= !report.has_nothing_left;
+                }
                 Err(failure) => {
                     print_result(&failure);
                     failed = failed.or(Some(failure));
@@ -231,7 +235,10 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
             },
         }
     }
-    failed.map_or(Ok(is_sound), Err)
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    if is_sound || is_any_left { Ok(is_sound) } else { refuse(layout.dir(), NOTHING_LEFT) }
 }
 
 fn check_store(dir: &Path) -> Result<CheckReport, Failure> {

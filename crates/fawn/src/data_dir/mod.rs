@@ -167,6 +167,11 @@ impl Layout {
         stores::missing(&self.dir, file, shard.0)
     }
 
+    /// The data directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Number of shards.
     pub(crate) fn shards(&self) -> u16 {
         self.several.as_ref().map_or(1, |(file, _)| file.shards)

@@ -41,6 +41,9 @@ pub(crate) struct DumpSummary {
     pub(crate) losses: Losses,
 }
 
+/// A shard, the directory of its store, and the store.
+type ShardStore = (Placement, PathBuf, FoundStore);
+
 enum DumpEncoder {
     Jsonl(Box<JsonlWriter>),
     Resp(Vec<u8>),
@@ -52,12 +55,10 @@ pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> R
     path.map_or(Ok(()), refuse_impossible)?;
     // Opened one after the other: each has an index in memory.
     let open = |(placement, dir): (Placement, PathBuf)| open_store(layout, &dir).map(|found| (placement, dir, found));
-    let mut stores = layout.shard_dirs().map(open).peekable();
-    // The first store is opened, and the directory locked with it, before the output is touched: a dump of a directory
-    // that is in use leaves every file as it is.
-    if let Some(Err(failure)) = stores.next_if(Result::is_err) {
-        return Err(failure);
-    }
+    let mut stores = layout.shard_dirs().map(open);
+    // A store is opened, and the directory locked with it, before the output is touched: a dump of a directory that is in
+    // use, or of which nothing is left, leaves every file as it is.
+    let first = take_first_open(layout, &mut stores)?;
     let mut out = DumpOutput::open(path)?;
     let mut encoder = match format {
         DumpFormat::Jsonl => {
@@ -68,7 +69,7 @@ pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> R
         DumpFormat::Resp => DumpEncoder::Resp(Vec::new()),
     };
     let mut summary = DumpSummary::default();
-    for store in stores {
+    for store in first.into_iter().map(Ok).chain(stores) {
         let (placement, dir, found) = store?;
         summary.losses.begin(layout.shards(), placement.shard());
         let mut engine = match found {
@@ -110,6 +111,31 @@ pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> R
     out.finish()?;
     summary.print(start.elapsed().as_secs_f64());
     Ok(summary)
+}
+
+/// Opens stores up to the first that is not lost. The ones before it have no index.
+fn take_first_open(
+    layout: &Layout,
+    stores: &mut impl Iterator<Item = Result<ShardStore, Failure>>,
+) -> Result<Vec<ShardStore>, Failure> {
+    let mut taken = Vec::new();
+    for store in stores {
+        let (placement, dir, found) = store?;
+        let is_open = matches!(found, FoundStore::Open(..));
+        taken.push((placement, dir, found));
+        if is_open {
+            return Ok(taken);
+        }
+    }
+    let mut losses = Losses::default();
+    for (placement, dir, found) in &taken {
+        if let FoundStore::Lost(why) = found {
+            losses.begin(layout.shards(), placement.shard());
+            losses.add_store(dir, why);
+        }
+    }
+    losses.refuse_all_lost(layout)?;
+    Ok(taken)
 }
 
 impl DumpEncoder {

@@ -21,6 +21,9 @@ use std::path::Path;
 /// Lost parts that are listed one by one, per shard; the others are counted.
 const LISTED_MAX: usize = 100;
 
+/// Refusal of a directory that has several stores.
+pub(crate) const NOTHING_LEFT: &str = "corrupt, as listed: no shard can be read; restore a backup";
+
 /// Damage of a data directory, and what was lost by it.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
@@ -29,6 +32,8 @@ pub(crate) struct Losses {
     records: u64,
     /// Whole stores. They count as parts, too, and as more than any other.
     stores: u64,
+    /// Stores that could be opened.
+    opened: u64,
     /// Parts of files with an unknown number of records.
     unknown_parts: u64,
     /// Keys whose record could not be read any more.
@@ -138,6 +143,7 @@ impl Losses {
 
     /// Prints and counts the damage that the opening found.
     pub(crate) fn add_found(&mut self, found: &SalvageReport) {
+        self.opened += 1;
         self.is_damaged |= found.is_damaged();
         for finding in found.findings.iter().filter(|finding| finding.severity == Severity::Damage) {
             self.print_new(&finding_line(finding));
@@ -211,6 +217,11 @@ impl Losses {
     /// Whether acknowledged data may be lost.
     pub(crate) const fn is_damaged(&self) -> bool {
         self.is_damaged
+    }
+
+    /// Refuses a directory of which every store is lost: a copy or dump of it would be empty, and could replace a good one.
+    pub(crate) fn refuse_all_lost(&self, layout: &Layout) -> Result<(), Failure> {
+        if self.is_damaged && self.opened == 0 { refuse(layout.dir(), NOTHING_LEFT) } else { Ok(()) }
     }
 
     /// Prints what a loss means.

@@ -130,3 +130,25 @@ fn a_shard_that_only_cannot_be_locked_is_not_lost() {
     let (code, _, error) = run(&["dump", data.to_str().expect("text")]);
     assert!(code == 3 && error.contains("LOCK: could not lock"), "{code} {error}");
 }
+
+/// An empty copy could take the place of the damaged directory, and an empty dump that of the last good one.
+#[test]
+fn a_directory_of_which_no_shard_can_be_read_is_neither_copied_nor_dumped() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = filled(dir.path(), "2");
+    let (text, dump) = (data.to_str().expect("text"), dir.path().join("dump.jsonl"));
+    let run_dump = || run(&["dump", text, "-o", dump.to_str().expect("text")]);
+    let (code, _, error) = run_dump();
+    assert_eq!(code, 0, "{error}");
+    let good = fs::read(&dump).expect("a dump");
+    for file in segments(&data.join("shard-0")).into_iter().chain([data.join("shard-0/manifest")]) {
+        fs::write(file, "").expect("cut");
+    }
+    fs::remove_dir_all(data.join("shard-1")).expect("removed");
+    assert_refused(&data, "no shard can be read");
+    let (code, _, error) = run_dump();
+    assert!(code == 3 && error.contains("shard 1: lost: all of") && error.contains("no shard can be read"), "{error}");
+    assert!(fs::read(&dump).is_ok_and(|kept| kept == good), "the last good dump stays");
+    let (code, _, error) = run(&["check", text]);
+    assert!(code == 3 && error.contains("restore a backup") && !error.contains("--repair"), "{code} {error}");
+}
