@@ -13,7 +13,7 @@ use crate::recovery::checkpoint::verify_pieces;
 use crate::recovery::confirm::frame_at_end;
 use crate::recovery::io::Io;
 use crate::recovery::left_tail::{SegmentTail, TailFrames};
-use crate::recovery::salvage::segment_headers;
+use crate::recovery::salvage::{is_manifest_lost, segment_headers};
 use crate::sorted::{Run, RunCheck, RunError};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
@@ -77,7 +77,7 @@ pub struct CheckReport {
     pub findings: Vec<CheckFinding>,
     /// A file of a format that this code does not read, and the format. The store can be whole, and is not judged.
     pub other_format: Option<(String, HeaderError)>,
-    /// Whether a salvage has nothing to read: no manifest, and no segment with an intact header.
+    /// Whether a salvage has nothing to read: no manifest, and no segment with an intact header. Every file could be read.
     pub has_nothing_left: bool,
 }
 
@@ -114,9 +114,11 @@ pub(crate) fn check_all<D: Device>(
         Err(error) => {
             let runs = names.iter().filter(|name| run::is_file_name(name));
             runs.for_each(|name| report.add(Severity::Damage, name, 0, LOST_RUN));
-            if segment_headers(device, &names).is_empty() {
+            let headers = segment_headers(device, &names);
+            if headers.intact.is_empty() {
                 report.other_format = segment_of_other_format(device, &names);
-                report.has_nothing_left = report.other_format.is_none();
+                let is_all_lost = headers.failed.is_none() && is_manifest_lost(&error);
+                report.has_nothing_left = is_all_lost && report.other_format.is_none();
             }
             return Ok((report, Err(error)));
         }

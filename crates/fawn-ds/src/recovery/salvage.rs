@@ -110,13 +110,17 @@ impl<D: Device> Engine<D> {
         let findings = report.findings;
         abandon_operations(&mut device);
         let names = device.list()?;
-        let headers = segment_headers(&mut device, &names);
+        let FoundHeaders { intact: headers, failed } = segment_headers(&mut device, &names);
         let has_manifest = listed.is_ok();
         let (header, mut state) = match listed {
             Ok(decoded) => (decoded.header, decoded.state),
             // Another read may return a whole one.
             Err(error @ ManifestReadError::Unstable { .. }) => return Err(error.into()),
-            Err(_) => invent_manifest(&headers)?,
+            Err(error) => invent_manifest(&headers).ok_or_else(|| match failed {
+                _ if report.has_nothing_left => OpenError::NothingLeft,
+                Some(failed) if is_manifest_lost(&error) => failed.into(),
+                _ => error.into(),
+            })?,
         };
         let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
         options.segment_bytes = identity.segment_bytes;
@@ -214,28 +218,46 @@ impl FoundSegment {
     }
 }
 
-/// Headers of all segment files that have an intact one.
-pub(crate) fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Vec<(String, SegmentHeader)> {
-    let mut headers = Vec::new();
-    for name in names.iter().filter(|name| segment::is_file_name(name)) {
-        let Ok(file) = device.open(name) else { continue };
-        let bytes = Io::new(device).read(file, 0, segment::HEADER_BYTES, IoClass::Recovery);
-        device.close(file);
-        let header = bytes.ok().and_then(|bytes| segment::decode(&bytes).ok());
-        // A misdirected read returns another segment's.
-        let header = header.filter(|header| segment::file_name(header.slot, header.uuid) == *name);
-        headers.extend(header.map(|header| (name.clone(), header)));
-    }
-    headers
+/// Headers of the segment files.
+pub(crate) struct FoundHeaders {
+    /// The intact ones, with the names of their files.
+    pub(crate) intact: Vec<(String, SegmentHeader)>,
+    /// Why the first file could not be opened or read. It may have an intact header all the same.
+    pub(crate) failed: Option<DeviceError>,
 }
 
-/// A manifest without segments or ranges, for the store that most segments name.
-fn invent_manifest(headers: &[(String, SegmentHeader)]) -> Result<(ManifestHeader, ManifestState), OpenError> {
+pub(crate) fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> FoundHeaders {
+    let (mut intact, mut failed) = (Vec::new(), None);
+    for name in names.iter().filter(|name| segment::is_file_name(name)) {
+        let bytes = device.open(name).and_then(|file| {
+            let bytes = Io::new(device).read(file, 0, segment::HEADER_BYTES, IoClass::Recovery);
+            device.close(file);
+            bytes
+        });
+        match bytes {
+            Ok(bytes) => {
+                let header = segment::decode(&bytes).ok();
+                // A misdirected read returns another segment's.
+                let header = header.filter(|header| segment::file_name(header.slot, header.uuid) == *name);
+                intact.extend(header.map(|header| (name.clone(), header)));
+            }
+            Err(DeviceError::NotFound { .. }) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    FoundHeaders { intact, failed }
+}
+
+/// Whether no reading of the manifest can return one.
+pub(crate) const fn is_manifest_lost(error: &ManifestReadError) -> bool {
+    matches!(error, ManifestReadError::Manifest(_) | ManifestReadError::Device(DeviceError::NotFound { .. }))
+}
+
+/// A manifest without segments or ranges, for the store that most segments name. `None`: none is intact.
+fn invent_manifest(headers: &[(String, SegmentHeader)]) -> Option<(ManifestHeader, ManifestState)> {
     let mut counts = BTreeMap::<StoreUuid, usize>::new();
     headers.iter().for_each(|(_, header)| *counts.entry(header.store).or_default() += 1);
-    let Some((_, header)) = headers.iter().max_by_key(|(_, header)| counts.get(&header.store)) else {
-        return Err(OpenError::NothingLeft);
-    };
+    let (_, header) = headers.iter().max_by_key(|(_, header)| counts.get(&header.store))?;
     let identity = Identity {
         store: header.store,
         format: FORMAT_VERSION,
@@ -246,7 +268,7 @@ fn invent_manifest(headers: &[(String, SegmentHeader)]) -> Result<(ManifestHeade
         pointers: PointerWidth::Bits40,
     };
     let state = ManifestState { identity: Some(identity), ..ManifestState::default() };
-    Ok((ManifestHeader { store: header.store, rewrite: 1 }, state))
+    Some((ManifestHeader { store: header.store, rewrite: 1 }, state))
 }
 
 /// Lists the store's segments that the manifest has lost: they are newer than all that it ever listed.

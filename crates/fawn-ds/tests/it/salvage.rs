@@ -1,5 +1,6 @@
 //! Dumps of sound and damaged stores: every intact record is visited, every loss is reported, nothing is changed.
 use crate::support::{RANGE, TestNode, TestWrite, frames, manifest_commits, small};
+use fawn_ds::internals::check::check;
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::{RecordKind, Stored};
 use fawn_ds::internals::format::segment;
@@ -545,6 +546,41 @@ fn an_empty_directory_and_one_in_use_are_refused() {
     let node = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
     assert!(matches!(open(&disk, Now::at(3)).err(), Some(OpenError::Device(_))));
     drop(node);
+}
+
+/// Files that cannot be opened or read for now may have all records.
+#[test]
+fn a_store_that_cannot_be_read_for_now_is_not_said_to_have_nothing_left() {
+    let disk = store();
+    let expected = newest(records(&disk).iter());
+    let refused = |words: &str| {
+        let report = check(&mut SimDevice::attach(&disk)).unwrap();
+        assert!(!report.is_sound() && !report.has_nothing_left, "{words}: {report:?}");
+        let error = open(&disk, Now::at(1_000)).err();
+        assert!(matches!(error, Some(OpenError::Device(_))), "{words}: {error:?}");
+    };
+    let manifest = disk.contents("manifest").unwrap();
+    disk.put("manifest", b"");
+    segments(&disk).iter().for_each(|file| disk.make_unreadable(file, 0..512));
+    refused("unreadable headers");
+    disk.heal();
+    for fault in [DeviceFault::Fail, DeviceFault::Exhausted] {
+        let words = format!("{fault:?} of every open");
+        disk.fail_every(OpKind::Open, fault);
+        refused(&words);
+        disk.clear_faults();
+    }
+    assert!(dump(&disk).content == expected);
+
+    disk.put("manifest", &manifest);
+    disk.make_unreadable("manifest", 0..512);
+    let files: Vec<_> = segments(&disk).into_iter().map(|file| (disk.contents(&file).unwrap(), file)).collect();
+    files.iter().for_each(|(_, file)| disk.put(file, b""));
+    refused("an unreadable manifest");
+    disk.heal();
+    disk.put("manifest", b"");
+    assert!(matches!(open(&disk, Now::at(1_000)).err(), Some(OpenError::NothingLeft)));
+    assert!(check(&mut SimDevice::attach(&disk)).unwrap().has_nothing_left);
 }
 
 /// A value full of bytes that look like records costs bounded time: each would be hashed to its end.
