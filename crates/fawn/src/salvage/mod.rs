@@ -14,7 +14,7 @@ use fawn_ds::internals::{
 };
 use fawn_flash::{DeviceError, DeviceKind, DeviceOptions, FileDevice, IoOperation};
 use fawn_types::ShardId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 
@@ -28,20 +28,41 @@ pub(crate) const NOTHING_LEFT: &str = "corrupt, as listed: no shard can be read;
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     is_damaged: bool,
-    /// Records that are known to be lost.
-    records: u64,
-    /// Whole stores. They count as parts, too, and as more than any other.
-    stores: u64,
+    /// By number of the shard.
+    shards: BTreeMap<u16, ShardLosses>,
+    /// The shard that the next losses are of.
+    shard: u16,
     /// Stores that could be opened.
     opened: u64,
-    /// Parts of files with an unknown number of records.
-    unknown_parts: u64,
-    /// Keys whose record could not be read any more.
-    unread: u64,
     /// Losses so far, as text with their shards: as many as there are findings and lost parts.
     known: BTreeSet<String>,
     /// Prefix of messages: the shard, if there are several.
     prefix: String,
+}
+
+/// Losses of one shard.
+#[derive(Clone, Copy, Debug, Default)]
+struct ShardLosses {
+    /// The whole store, which counts as a part, too, and as more than any other.
+    is_all: bool,
+    /// Records that are known to be lost.
+    records: u64,
+    /// Parts of files with an unknown number of records.
+    unknown_parts: u64,
+    /// Keys whose record could not be read any more.
+    unread: u64,
+}
+
+impl ShardLosses {
+    /// Whether this reading has lost more than an earlier one.
+    const fn exceed(&self, earlier: &Self) -> bool {
+        // A store that is lost covers all parts of it.
+        let has_more = self.is_all
+            || self.records > earlier.records
+            || self.unknown_parts > earlier.unknown_parts
+            || self.unread > earlier.unread;
+        has_more && !earlier.is_all
+    }
 }
 
 /// Whether the directory contains a store, perhaps a corrupt one. A directory that cannot be listed may.
@@ -130,14 +151,16 @@ pub(crate) fn finding_line(finding: &CheckFinding) -> String {
 impl Losses {
     /// The next losses are of this shard.
     pub(crate) fn begin(&mut self, shards: u16, shard: ShardId) {
+        self.shard = shard.0;
         self.prefix = if shards > 1 { format!("shard {}: ", shard.0) } else { String::new() };
     }
 
     /// Prints and counts a whole store that is lost.
     pub(crate) fn add_store(&mut self, dir: &Path, why: &str) {
         self.is_damaged = true;
-        self.stores += 1;
-        self.unknown_parts += 1;
+        let losses = self.of_shard();
+        losses.is_all = true;
+        losses.unknown_parts += 1;
         self.print_new(&format!("lost: all of {}, {why}", dir.display()));
     }
 
@@ -154,18 +177,23 @@ impl Losses {
     /// Prints and counts the losses that a dump of the store met.
     pub(crate) fn add(&mut self, report: &DumpReport) {
         self.count(&report.lost);
-        self.unread += report.unread;
+        self.of_shard().unread += report.unread;
         self.is_damaged |= report.unread > 0 || !report.lost.is_empty();
         if report.unread > 0 {
             self.print_new(&format!("lost: {} keys whose records could not be read any more", report.unread));
         }
     }
 
+    fn of_shard(&mut self) -> &mut ShardLosses {
+        self.shards.entry(self.shard).or_default()
+    }
+
     fn count(&mut self, lost: &[LostPart]) {
         let mut new_parts = 0;
         for LostPart { file, from_bytes, to_bytes, records } in lost {
-            self.records += records.unwrap_or_default();
-            self.unknown_parts += u64::from(records.is_none());
+            let losses = self.of_shard();
+            losses.records += records.unwrap_or_default();
+            losses.unknown_parts += u64::from(records.is_none());
             let what = match records {
                 Some(1) => "1 record".to_owned(),
                 Some(records) => format!("{records} records"),
@@ -206,12 +234,10 @@ impl Losses {
         print_note(format_args!("{}{line}", self.prefix));
     }
 
-    /// Whether more was lost than an earlier reading of the same stores has found.
-    pub(crate) const fn exceed(&self, earlier: &Self) -> bool {
-        self.stores > earlier.stores
-            || self.records > earlier.records
-            || self.unknown_parts > earlier.unknown_parts
-            || self.unread > earlier.unread
+    /// Whether more was lost of any shard than an earlier reading of the same stores has found.
+    pub(crate) fn exceed(&self, earlier: &Self) -> bool {
+        let before = |shard| earlier.shards.get(shard).copied().unwrap_or_default();
+        self.shards.iter().any(|(shard, losses)| losses.exceed(&before(shard)))
     }
 
     /// Whether acknowledged data may be lost.
@@ -236,8 +262,10 @@ impl Losses {
 
     /// The losses in words.
     pub(crate) fn describe(&self) -> String {
-        let (records, parts) = (counted(self.records, "record"), counted(self.unknown_parts, "part"));
-        match (self.records, self.unknown_parts) {
+        let sum = |of: fn(&ShardLosses) -> u64| self.shards.values().map(of).sum::<u64>();
+        let counts = (sum(|losses| losses.records), sum(|losses| losses.unknown_parts));
+        let (records, parts) = (counted(counts.0, "record"), counted(counts.1, "part"));
+        match counts {
             (0, 0) => "no record is known to be lost".to_owned(),
             (_, 0) => format!("{records} lost, as listed"),
             (0, _) => format!("{parts} of unknown content lost, as listed"),
@@ -258,5 +286,18 @@ mod tests {
         store.add_store(Path::new("shard-1"), "which cannot be read");
         assert!(store.exceed(&parts), "the disk failed between the survey and the copy");
         assert!(store.is_damaged() && !store.exceed(&store));
+        assert!(!parts.exceed(&store), "all of the shard was known to be lost");
+    }
+
+    #[test]
+    fn the_loss_of_one_shard_is_none_of_another() {
+        let lost = |shard: u16| {
+            let mut losses = Losses::default();
+            losses.begin(2, ShardId(shard));
+            losses.add_store(Path::new("shard"), "which cannot be read");
+            losses
+        };
+        assert!(lost(1).exceed(&lost(0)), "the survey had the keys of the other one");
+        assert!(!lost(1).exceed(&lost(1)));
     }
 }
