@@ -36,6 +36,7 @@ pub(crate) fn write_repaired(
         losses.begin(layout.shards(), placement.shard());
         keys += copy_store(layout, (&from, &to), placement, secret, &mut losses)?;
     }
+    losses.refuse_all_lost(layout)?;
     repaired.finish()?;
     Ok(RepairedCopy { keys, has_lost_more: losses.exceed(surveyed) })
 }
@@ -264,6 +265,19 @@ mod tests {
             copy.close().unwrap();
             std::fs::remove_dir_all(&to).unwrap();
         }
+    }
+
+    #[test]
+    fn a_copy_of_what_was_lost_after_the_survey_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::flat(&dir.path().join("data"));
+        fill(&layout);
+        let surveyed = survey(&layout);
+        std::fs::remove_dir_all(dir.path().join("data")).unwrap();
+        let to = dir.path().join("to");
+        create_private(&to).unwrap();
+        let copied = write_repaired(&layout, &to, SECRET, &surveyed);
+        assert!(copied.is_err_and(|failure| failure.to_string().contains("no shard can be read")));
     }
 
     #[test]
