@@ -50,10 +50,11 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
 pub fn decode_state(image: &[u8]) -> Result<PersistedState, DecodeError> {
     let mut reader = open("promise", image, STATE_MAGIC, STATE_VERSION)?;
     let promised = read_epoch(&mut reader, "promised epoch")?;
+    let log_durability = read_durability(&mut reader)?;
     let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader)?) } else { None };
     let closed = if reader.flag("closed boot present")? { Some(read_closed(&mut reader)?) } else { None };
     reader.finish("promise")?;
-    Ok(PersistedState { promised, entry, closed })
+    Ok(PersistedState { promised, entry, log_durability, closed })
 }
 
 fn read_closed(reader: &mut FrameReader<'_>) -> Result<Closed, DecodeError> {

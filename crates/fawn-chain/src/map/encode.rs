@@ -10,7 +10,7 @@ pub(super) const MAP_MAGIC: u32 = u32::from_le_bytes(*b"FWNM");
 /// First bytes of a promise's image.
 pub(super) const STATE_MAGIC: u32 = u32::from_le_bytes(*b"FWNP");
 /// Layout version of a promise's image.
-pub(super) const STATE_VERSION: u16 = 6;
+pub(super) const STATE_VERSION: u16 = 7;
 /// Layout version of a map's image.
 pub(super) const MAP_VERSION: u16 = 4;
 
@@ -45,6 +45,7 @@ pub fn encode_state(state: &PersistedState) -> Vec<u8> {
     out.put_u32(STATE_MAGIC);
     out.put_u16(STATE_VERSION);
     out.put_u32(state.promised.get());
+    out.put_u8(durability_code(state.log_durability));
     out.put_u8(u8::from(state.entry.is_some()));
     if let Some(entry) = &state.entry {
         put_entry(&mut out, entry);

@@ -1,6 +1,6 @@
 //! Handshake on a member [replication.md §2.2]: promise, stop, report, align, prove equality, serve.
 use super::link::{LinkKind, ReplicaLink};
-use super::{Alarm, PersistedState, Replica, ReplicaOutput, ReplicaPhase, Role};
+use super::{Alarm, Replica, ReplicaOutput, ReplicaPhase, Role};
 use crate::invariants;
 use crate::map::{ChainState, MemberRole, RangeEntry};
 use crate::message::{Body, MemberReport};
@@ -78,9 +78,9 @@ impl Replica {
         self.wake_in(self.config.options.retransmit_ms);
     }
 
-    fn persist(&mut self) {
+    pub(super) fn persist(&mut self) {
         self.persist_number += 1;
-        let state = PersistedState { promised: self.promised, entry: self.entry.clone(), closed: None };
+        let state = self.persisted(None);
         self.outputs.push_back(ReplicaOutput::Persist { number: self.persist_number, state });
     }
 

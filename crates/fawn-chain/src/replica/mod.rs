@@ -173,9 +173,12 @@ impl Replica {
     #[must_use]
     pub fn new(config: ReplicaConfig, persisted: PersistedState, last: Version, committed: Version) -> Self {
         assert!(committed <= last, "committed {committed:?} beyond the log's end {last:?}");
-        let log_durability = persisted.entry.as_ref().map_or(config.durability, |entry| {
-            entry.last_active.as_ref().map_or(entry.durability, |last| last.durability)
-        });
+        let log_durability = match &persisted.entry {
+            None => config.durability,
+            // Its records show that the epoch began here. A member begins to serve before that state is durable.
+            Some(entry) if entry.epoch == last.epoch() => entry.durability,
+            Some(_) => persisted.log_durability,
+        };
         Self {
             config,
             phase: ReplicaPhase::Idle,
@@ -220,7 +223,12 @@ impl Replica {
             return None;
         }
         let closed = Closed { boot: self.config.boot, last: self.last, before: self.continues() };
-        Some(PersistedState { promised: self.promised, entry: self.entry.clone(), closed: Some(closed) })
+        Some(self.persisted(Some(closed)))
+    }
+
+    fn persisted(&self, closed: Option<Closed>) -> PersistedState {
+        let Self { promised, log_durability, .. } = *self;
+        PersistedState { promised, entry: self.entry.clone(), log_durability, closed }
     }
 
     /// The boot that this one continues without loss, until this boot takes a role of its own. A mark may certify two

@@ -1,7 +1,7 @@
 //! Effects that a replica requests of its host, in order, and the results of its events.
 use crate::map::RangeEntry;
 use crate::message::{Frame, TransferCursor};
-use fawn_types::{BootId, Epoch, MemberId, Version};
+use fawn_types::{BootId, Durability, Epoch, MemberId, Version};
 
 /// State that a host persists for each of its replicas.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -10,6 +10,8 @@ pub struct PersistedState {
     pub promised: Epoch,
     /// The newest entry that this member knows, for rebuilding a lost map. No command does so yet.
     pub entry: Option<RangeEntry>,
+    /// Durability mode of the last epoch that the log agrees with. The entry may be newer, and of another mode.
+    pub log_durability: Durability,
     /// The mark of a clean shutdown. The next promise removes it.
     pub closed: Option<Closed>,
 }

@@ -128,6 +128,7 @@ impl Replica {
         let ended = |transfer: &TransferIn| transfer.base == Some(base) && transfer.cursor == TransferCursor::End;
         if self.transfer.as_ref().is_some_and(ended) {
             self.transfer = None;
+            self.persist(); // The copy's durability mode, which may not be that of the old copy.
             if self.phase == ReplicaPhase::Syncing {
                 self.wake_at = Some(now.mono); // Notifies the manager, once the stream is at its end too.
             }

@@ -156,7 +156,7 @@ fn an_entry_that_no_manager_makes_is_refused() {
         let of_frame = decode_frame(&bytes).unwrap_err();
         assert!(matches!(of_frame, DecodeError::Value { .. }), "{what}: {of_frame}");
         assert_eq!(decode_map(&encode_map(&map)).unwrap_err(), of_frame, "{what}, in a map");
-        let state = PersistedState { promised: epoch(7), entry: Some(entry), closed: None };
+        let state = PersistedState { promised: epoch(7), entry: Some(entry), ..PersistedState::default() };
         assert_eq!(decode_state(&encode_state(&state)).unwrap_err(), of_frame, "{what}, in a promise");
     }
 }
@@ -268,7 +268,8 @@ fn images_of_map_and_promise_there_and_back() {
     let map = map();
     let image = encode_map(&map);
     assert_eq!(decode_map(&image).unwrap(), map);
-    let state = PersistedState { promised: epoch(8), entry: Some(map.ranges[1].clone()), closed: None };
+    let log_durability = Durability::Memory;
+    let state = PersistedState { promised: epoch(8), entry: Some(map.ranges[1].clone()), log_durability, closed: None };
     assert_eq!(decode_state(&encode_state(&state)).unwrap(), state);
     for before in [None, Some(BootId(6))] {
         let closed = Some(Closed { boot: BootId(7), last: version(3, 4), before });

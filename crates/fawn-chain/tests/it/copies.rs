@@ -71,10 +71,11 @@ fn a_member_that_stores_no_chunk_does_not_keep_another_one_from_being_copied() {
 }
 
 /// The tail committed a record that the others lost with power, in a mode that permits that. Later the chain changes to
-/// `sync`. The tail's copy is replaced, whether it learns of the chain at once or first as a process without a role.
+/// `sync`. The tail's copy is replaced, whether it learns of the chain at once or first as a process without a role, and
+/// also if it restarts before a base arrives.
 #[test]
 fn a_history_that_was_lost_before_a_change_to_sync_is_replaced() {
-    for restarts in [false, true] {
+    for restarts in 0..3 {
         let mut cluster = TestCluster::new(3, Durability::Memory, Bug::None);
         cluster.run(600);
         assert!(cluster.put(1).is_some());
@@ -96,9 +97,15 @@ fn a_history_that_was_lost_before_a_change_to_sync_is_replaced() {
         cluster.start_manager();
         cluster.run(4_000);
         assert!(cluster.put(1).is_some(), "{:#?}", cluster.events);
-        if restarts {
+        for restart in 0..restarts {
             cluster.crash(3, 1);
             cluster.restart(3);
+            cluster.cut.clear();
+            if restart + 1 < restarts {
+                cluster.cut.insert((3, 2));
+                cluster.run(2_000);
+                assert_eq!((cluster.phase(3), cluster.copies), ("copying", 0), "its request for a base is lost");
+            }
         }
         cluster.cut.clear();
         cluster.run(20_000);

@@ -1,7 +1,8 @@
 //! Single members of a chain, frame by frame: requests for missing records, early reports, forged acks, silent peers.
 use crate::member;
-use fawn_chain::map::{ChainMember, ChainState, MemberRole};
+use fawn_chain::map::{Activation, ChainMember, ChainState, MemberRole};
 use fawn_chain::message::{Body, Frame, Header};
+use fawn_chain::replica::Alarm;
 use fawn_chain::{
     FrameVerdict, LogProgress, PersistedState, RangeEntry, Replayed, Replica, ReplicaConfig, ReplicaOptions,
     ReplicaOutput, Role,
@@ -221,5 +222,55 @@ fn every_request_of_a_syncing_member_without_gaps_gets_a_watermark() {
         let _ = receive(&mut tail, 4, member(3), Body::ReplayWanted { after: base() });
         let is_watermark = |output: &ReplicaOutput| matches!(output, ReplicaOutput::Send { to, frame: Frame { body: Body::Watermark { .. }, .. } } if *to == member(3));
         assert!(drain(&mut tail).iter().any(is_watermark));
+    }
+}
+
+/// Its records were acknowledged under `sync` and the others lost them: the copy is kept, however often the process
+/// starts again after the chain has continued in another mode.
+#[test]
+fn a_restart_does_not_discard_a_history_of_sync() {
+    let options = ReplicaOptions::default();
+    let config = ReplicaConfig { id: member(3), boot: BOOT, range: RANGE, durability: Durability::Sync, options };
+    let is_persist = |output| match output {
+        ReplicaOutput::Persist { state, .. } => Some(state),
+        _ => None,
+    };
+    let mut state = serving(2, Role::Tail).close().expect("it persisted its promise");
+    let last = version(4, 2);
+    let mut entry = entry(ChainState::Active);
+    entry.durability = Durability::Memory;
+    entry.history = vec![Activation { epoch: Epoch::new(5).unwrap(), base: base() }];
+    for number in 5..8 {
+        let mut replica = Replica::new(config, state.clone(), last, last);
+        entry.epoch = Epoch::new(number).unwrap();
+        entry.members[2].boot = BootId(1);
+        replica.handle_entry(Now::at(1), &entry);
+        state = drain(&mut replica).into_iter().find_map(is_persist).expect("it steps aside");
+        entry.revision += 1;
+        entry.members[2].boot = BOOT;
+        replica.handle_entry(Now::at(2), &entry);
+        let outputs = drain(&mut replica);
+        assert!(matches!(outputs[..], [ReplicaOutput::Alarm(Alarm::CutBelowCommitted { .. })]), "{outputs:?}");
+        state = replica.close().unwrap_or(state);
+    }
+}
+
+/// The state of a serving member is persisted without waiting. Records of an epoch show that the epoch began.
+#[test]
+fn the_mode_of_a_log_that_is_newer_than_the_persisted_state_is_that_of_its_epoch() {
+    for (durability, replaces) in [(Durability::Sync, false), (Durability::Memory, true)] {
+        let options = ReplicaOptions::default();
+        let config = ReplicaConfig { id: member(3), boot: BOOT, range: RANGE, durability, options };
+        let mut prepared = entry(ChainState::Preparing);
+        prepared.durability = durability;
+        let log_durability = if replaces { Durability::Sync } else { Durability::Memory };
+        let promised = prepared.epoch;
+        let state = PersistedState { promised, entry: Some(prepared), log_durability, closed: None };
+        let mut replica = Replica::new(config, state, version(4, 2), version(4, 2));
+        let mut entry = entry(ChainState::Active);
+        entry.epoch = Epoch::new(5).unwrap();
+        entry.history = vec![Activation { epoch: entry.epoch, base: base() }];
+        replica.handle_entry(Now::at(1), &entry);
+        assert_eq!(replica.is_copying(), replaces);
     }
 }
