@@ -244,7 +244,7 @@ impl Replica {
         let cut = entry.common_point(self.last);
         let fresh = cut == Version::ZERO; // The log is older than the remembered history: full resync, never merged.
         let survives = invariants::committed_survives(self.committed, cut);
-        let has_copy = self.transfer.is_none_or(|transfer| !transfer.takes_records());
+        let has_copy = self.transfer.is_none_or(|transfer| !transfer.has_discarded());
         if self.log_durability == Durability::Sync && has_copy && !fresh && !survives {
             let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
             self.outputs.push_back(ReplicaOutput::Alarm(alarm));

@@ -12,10 +12,12 @@ use fawn_types::{MemberId, MonoMs, Now, Version};
 /// A copy in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TransferIn {
-    /// The copy's base version; `None` while the tail has not chosen one and the old copy still exists.
+    /// The copy's base version; `None` while the tail has not chosen one.
     base: Option<Version>,
     /// Everything before this cursor was received.
     cursor: TransferCursor,
+    /// A base was received, this one or one that was given up: the old copy no longer exists.
+    has_discarded: bool,
     asked_at: MonoMs,
 }
 
@@ -23,6 +25,11 @@ impl TransferIn {
     /// Whether the copy has a base, so that records above it are accepted.
     pub(super) const fn takes_records(&self) -> bool {
         self.base.is_some()
+    }
+
+    /// Whether the member's old copy is discarded.
+    pub(super) const fn has_discarded(&self) -> bool {
+        self.has_discarded
     }
 }
 
@@ -36,7 +43,9 @@ impl Replica {
     /// Requests a full resync. Nothing is discarded before the tail replies.
     pub(super) fn want_transfer(&mut self) {
         assert!(self.phase == ReplicaPhase::Syncing, "only who is not counted on may discard what it has");
-        self.transfer = Some(TransferIn { base: None, cursor: TransferCursor::START, asked_at: self.now.mono });
+        let has_discarded = self.transfer.is_some_and(|transfer| transfer.has_discarded);
+        let (cursor, asked_at) = (TransferCursor::START, self.now.mono);
+        self.transfer = Some(TransferIn { base: None, cursor, has_discarded, asked_at });
         self.upstream = Version::ZERO;
         self.upstream_told = false;
         self.gap_asked = None;
@@ -97,7 +106,8 @@ impl Replica {
 
     /// Discards this member's previous copy.
     fn begin_transfer(&mut self, base: Version) {
-        self.transfer = Some(TransferIn { base: Some(base), cursor: TransferCursor::START, asked_at: self.now.mono });
+        let (cursor, asked_at) = (TransferCursor::START, self.now.mono);
+        self.transfer = Some(TransferIn { base: Some(base), cursor, has_discarded: true, asked_at });
         self.last = base;
         self.committed = base;
         self.log_durability = self.durability();

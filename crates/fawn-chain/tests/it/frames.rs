@@ -1,7 +1,7 @@
 //! Single members of a chain, frame by frame: requests for missing records, early reports, forged acks, silent peers.
 use crate::member;
 use fawn_chain::map::{Activation, ChainMember, ChainState, MemberRole};
-use fawn_chain::message::{Body, Frame, Header};
+use fawn_chain::message::{Body, Frame, Header, TransferCursor};
 use fawn_chain::replica::Alarm;
 use fawn_chain::{
     FrameVerdict, LogProgress, PersistedState, RangeEntry, Replayed, Replica, ReplicaConfig, ReplicaOptions,
@@ -273,4 +273,28 @@ fn the_mode_of_a_log_that_is_newer_than_the_persisted_state_is_that_of_its_epoch
         replica.handle_entry(Now::at(1), &entry);
         assert_eq!(replica.is_copying(), replaces);
     }
+}
+
+/// The tail gives up the records above the base, and the chain then loses the history of that base: what the member had
+/// before is discarded already, so no alarm could save it.
+#[test]
+fn a_member_that_has_discarded_its_copy_is_copied_whatever_the_chain_lost() {
+    let mut syncing = aligning(3, member(3), base());
+    syncing.handle_entry(Now::at(3), &entry(ChainState::Active));
+    let _ = receive(&mut syncing, 4, member(2), Body::Gone { after: base() });
+    let (cursor, next, at) = (TransferCursor::START, TransferCursor::START, version(4, 5));
+    let begin = Body::Transfer { base: at, cursor, next, read_version: at, keys: 0, records: &[] };
+    let _ = receive(&mut syncing, 5, member(2), begin);
+    assert!(drain(&mut syncing).contains(&ReplicaOutput::BeginTransfer { base: at }));
+    let _ = receive(&mut syncing, 6, member(2), Body::Gone { after: at });
+    drain(&mut syncing);
+    let mut entry = entry(ChainState::Active);
+    entry.epoch = Epoch::new(5).unwrap();
+    entry.history = vec![Activation { epoch: entry.epoch, base: base() }];
+    syncing.handle_entry(Now::at(7), &entry);
+    let outputs = drain(&mut syncing);
+    let is_request = |output: &ReplicaOutput| {
+        matches!(output, ReplicaOutput::Send { frame: Frame { body: Body::TransferWanted { base: None, .. }, .. }, .. })
+    };
+    assert!(outputs.iter().any(is_request), "{outputs:?}");
 }
