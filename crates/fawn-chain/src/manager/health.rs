@@ -43,10 +43,9 @@ pub(super) struct HealthTable {
 
 impl Health for HealthTable {
     fn boot(&self, range: RangeId, id: MemberId) -> Option<BootId> {
-        let (boot, at) = self.seen.get(&id)?;
-        let is_live = self.now.ms_since(*at) < self.dead_after_ms && !self.is_hung(id);
-        let has_failed = self.failed.get(&(range, id)) == Some(boot);
-        (is_live && !has_failed).then_some(*boot)
+        let boot = self.live_boot(id)?;
+        let has_failed = self.failed.get(&(range, id)) == Some(&boot);
+        (!self.is_hung(id) && !has_failed).then_some(boot)
     }
 
     fn caught_up(&self, range: RangeId, id: MemberId) -> bool {
@@ -86,6 +85,17 @@ impl HealthTable {
     /// The shard's disk has been slow for so long that it counts as dead.
     pub(super) fn is_hung(&self, id: MemberId) -> bool {
         self.slow.get(&id).is_some_and(|oldest_ms| *oldest_ms >= self.disk_dead_after_ms)
+    }
+
+    /// The shard's current boot, if its heartbeats arrive.
+    fn live_boot(&self, id: MemberId) -> Option<BootId> {
+        let (boot, at) = self.seen.get(&id)?;
+        (self.now.ms_since(*at) < self.dead_after_ms).then_some(*boot)
+    }
+
+    /// Whether the shard's disk counts as dead, while its heartbeats arrive.
+    pub(super) fn is_hung_alive(&self, id: MemberId) -> bool {
+        self.is_hung(id) && self.live_boot(id).is_some()
     }
 
     /// The newest boot of the shard that sent a frame; zero if none did.

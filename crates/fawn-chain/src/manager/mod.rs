@@ -33,7 +33,7 @@ use round::{Round, Stage};
 
 /// Maximum number of shards notified of an activation that they requested before; further shards repeat the request.
 const CURIOUS_MAX: usize = 1 << 14;
-/// Interval at which entries are repeated to syncing members that have not reported in the present epoch.
+/// Interval at which entries are repeated to members that may not know of the present epoch.
 const REPEAT_ENTRIES_MS: u64 = 1_000;
 /// Suspicion alone never reduces a chain below this number of members.
 pub(super) const SUSPICION_LEAVES: usize = 2;
@@ -639,6 +639,8 @@ impl<C: Consensus> Manager<C> {
     /// Sends entries again to syncing members that may have missed the announcement. Not all of them ask for it: one
     /// may request records of a tail that is gone, and another one may still serve in the former epoch. A serving
     /// member reported that it is equal, and asks until it serves.
+    ///
+    /// A shard with a hung disk is not even added as a syncing member, but may still reply to reads as the former tail.
     fn repeat_entries(&mut self) {
         let now = self.health.now;
         if now < self.repeat_entries_at {
@@ -653,7 +655,10 @@ impl<C: Consensus> Manager<C> {
             let is_live = |member: &&ChainMember| self.health.boot(entry.range, member.id) == Some(member.boot);
             let has_missed = |member: &&ChainMember| !self.health.has_caught_up(entry.range, member);
             let members = entry.syncing().filter(is_live).filter(has_missed);
-            missed.extend(members.map(|member| (member.id, entry.clone())));
+            let serves = |id| entry.serving().any(|member| member.id == id);
+            let is_left_out = |id: &MemberId| !serves(*id) && self.health.is_hung_alive(*id);
+            let hung = self.layout.chain(entry).iter().copied().filter(is_left_out);
+            missed.extend(members.map(|member| member.id).chain(hung).map(|id| (id, entry.clone())));
         }
         missed.into_iter().for_each(|(id, entry)| self.send_entry(id, entry));
     }

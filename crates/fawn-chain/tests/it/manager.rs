@@ -239,6 +239,24 @@ fn a_slow_member_leaves_a_chain_of_three() {
     assert!(cluster.healed(), "{:#?}", cluster.events);
 }
 
+/// It counts as dead, so it is no member of the new chain. The announcement is lost while its heartbeats arrive.
+#[test]
+fn a_tail_with_a_hung_disk_stops_once_it_can_receive_the_new_chain() {
+    let mut cluster = serving();
+    cluster.run(20_000);
+    cluster.machines.get_mut(&3).unwrap().slow_since = Some(cluster.now - 20_000);
+    cluster.cut.insert((MANAGER, 3));
+    cluster.run(6_000);
+    assert_eq!((cluster.phase(1), cluster.phase(2), cluster.phase(3)), ("head", "tail", "tail"));
+    assert!(cluster.put(1).is_some(), "{:#?}", cluster.events);
+    cluster.cut.clear();
+    cluster.run(2_000);
+    assert!(!cluster.serving(3), "it would reply to reads with old values: {:#?}", cluster.events);
+    cluster.machines.get_mut(&3).unwrap().slow_since = None;
+    cluster.run(15_000);
+    assert!(cluster.healed(), "{:#?}", cluster.events);
+}
+
 /// One other remains: the member stays until its disk counts as dead.
 #[test]
 fn a_slow_member_stays_in_a_chain_of_two_for_ten_seconds() {
