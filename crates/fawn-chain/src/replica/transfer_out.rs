@@ -1,7 +1,8 @@
 //! Sender of a full resync: the tail chooses the base and sends chunks, to one member at a time.
 //!
 //! A member discards its old copy when it receives a base. If the tail's own store has an unreadable record, a copy
-//! never becomes complete. With one member at a time, the others still have their copies.
+//! never becomes complete. With one member at a time, the others still have their copies. The exception is a member that
+//! does not take a chunk that was read: another one is copied alongside it, or a full disk would keep all others waiting.
 use super::{Replica, ReplicaOutput, Role};
 use crate::map::MemberRole;
 use crate::message::{Body, Header, TransferCursor};
@@ -22,8 +23,9 @@ pub(super) struct TransferOut {
     base: Option<Version>,
     cursor: TransferCursor,
     asked_at: MonoMs,
-    /// When the reply to that request was first sent. A chunk that cannot be read is never sent, and its receiver has
-    /// no copy until it is: the others keep theirs.
+    /// When the reply to that request was first passed to the link, which may have lost it: a member that receives
+    /// nothing for long is stalled too. A chunk that cannot be read is never sent, and its receiver has no copy until it
+    /// is: the others keep theirs.
     sent_at: Option<MonoMs>,
 }
 
