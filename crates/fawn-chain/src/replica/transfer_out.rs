@@ -15,18 +15,32 @@ const SILENCE_MS: u64 = 2_000;
 /// are copied meanwhile.
 const STALL_MS: u64 = 10_000;
 
+/// A member's request for a part, or for a base.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct TransferRequest {
+    to: MemberId,
+    base: Option<Version>,
+    cursor: TransferCursor,
+}
+
 /// The member that receives the copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransferOut {
-    to: MemberId,
     /// Its last request, and the time of that.
-    base: Option<Version>,
-    cursor: TransferCursor,
+    request: TransferRequest,
     asked_at: MonoMs,
     /// When the reply to that request was first passed to the link, which may have lost it: a member that receives
     /// nothing for long is stalled too. A chunk that cannot be read is never sent, and its receiver has no copy until it
     /// is: the others keep theirs.
     sent_at: Option<MonoMs>,
+    /// The last request that stalled before another member was copied.
+    stalled: Option<TransferRequest>,
+}
+
+impl TransferOut {
+    fn is_stalled(&self, now: MonoMs) -> bool {
+        self.sent_at.is_some_and(|at| now.ms_since(at) >= STALL_MS)
+    }
 }
 
 impl Replica {
@@ -35,8 +49,9 @@ impl Replica {
         if !self.sends_transfer_to(from) {
             return; // Another member is the tail; the sender learns that from its entry.
         }
-        if !self.is_copied_by_other(from) {
-            self.note_transfer_wanted(from, base, cursor);
+        let request = TransferRequest { to: from, base, cursor };
+        if self.may_copy(request) {
+            self.note_transfer_wanted(request);
         } else if base.is_none() {
             return; // The sender of the request keeps its old copy and asks again.
         }
@@ -46,7 +61,7 @@ impl Replica {
             // there.
             None => {
                 let (next, read_version) = (cursor, committed);
-                self.note_transfer_sent(from, base, cursor);
+                self.note_transfer_sent(request);
                 self.send(from, Body::Transfer { base: committed, cursor, next, read_version, keys: 0, records: &[] });
             }
             Some(base) if base <= committed => {
@@ -56,28 +71,34 @@ impl Replica {
         }
     }
 
-    fn note_transfer_wanted(&mut self, to: MemberId, base: Option<Version>, cursor: TransferCursor) {
+    fn note_transfer_wanted(&mut self, request: TransferRequest) {
         let now = self.now.mono;
-        let is_repeated = |copy: &TransferOut| {
-            (copy.to, copy.base, copy.cursor) == (to, base, cursor) && now.ms_since(copy.asked_at) < SILENCE_MS
-        };
+        let is_repeated = |copy: &TransferOut| copy.request == request && now.ms_since(copy.asked_at) < SILENCE_MS;
         let sent_at = self.transfer_out.filter(is_repeated).and_then(|copy| copy.sent_at);
-        self.transfer_out = Some(TransferOut { to, base, cursor, asked_at: now, sent_at });
+        let stalled = self.transfer_out.and_then(|copy| {
+            let gives_way = copy.request.to != request.to && copy.is_stalled(now);
+            if gives_way { Some(copy.request) } else { copy.stalled }
+        });
+        self.transfer_out = Some(TransferOut { request, asked_at: now, sent_at, stalled });
     }
 
-    fn note_transfer_sent(&mut self, to: MemberId, base: Option<Version>, cursor: TransferCursor) {
-        let is_wanted = |copy: &&mut TransferOut| (copy.to, copy.base, copy.cursor) == (to, base, cursor);
-        if let Some(copy) = self.transfer_out.as_mut().filter(is_wanted) {
+    fn note_transfer_sent(&mut self, request: TransferRequest) {
+        if let Some(copy) = self.transfer_out.as_mut().filter(|copy| copy.request == request) {
             copy.sent_at.get_or_insert(self.now.mono);
         }
     }
 
-    fn is_copied_by_other(&self, from: MemberId) -> bool {
-        let Some(copy) = self.transfer_out.filter(|copy| copy.to != from) else { return false };
-        let member = self.entry.as_ref().and_then(|entry| entry.member(copy.to));
+    /// Whether the sender of the request is now the member that is copied. Another one receives chunks of the base that it
+    /// has, but no new base.
+    fn may_copy(&self, request: TransferRequest) -> bool {
+        let Some(copy) = self.transfer_out.filter(|copy| copy.request.to != request.to) else { return true };
+        if request.base.is_some() && copy.stalled == Some(request) {
+            return false; // It still does not take that chunk, so it keeps no other member waiting again.
+        }
+        let member = self.entry.as_ref().and_then(|entry| entry.member(copy.request.to));
         let is_syncing = member.is_some_and(|member| member.role == MemberRole::Syncing);
-        let is_stalled = copy.sent_at.is_some_and(|at| self.now.mono.ms_since(at) >= STALL_MS);
-        is_syncing && !is_stalled && self.now.mono.ms_since(copy.asked_at) < SILENCE_MS
+        let is_silent = self.now.mono.ms_since(copy.asked_at) >= SILENCE_MS;
+        !is_syncing || is_silent || copy.is_stalled(self.now.mono)
     }
 
     fn sends_transfer_to(&self, to: MemberId) -> bool {
@@ -98,7 +119,7 @@ impl Replica {
         if !self.sends_transfer_to(to) {
             return None;
         }
-        self.note_transfer_sent(to, Some(base), cursor);
+        self.note_transfer_sent(TransferRequest { to, base: Some(base), cursor });
         Some(self.header())
     }
 }

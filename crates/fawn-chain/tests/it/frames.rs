@@ -298,3 +298,43 @@ fn a_member_that_has_discarded_its_copy_is_copied_whatever_the_chain_lost() {
     };
     assert!(outputs.iter().any(is_request), "{outputs:?}");
 }
+
+/// Members 3 and 4 take no chunk of their bases, or member 4 ends its copy. Member 3 continues to receive replies, but does
+/// not keep member 5 waiting a second time.
+#[test]
+fn a_member_that_took_no_chunk_does_not_block_others_again() {
+    for is_second_done in [false, true] {
+        let mut tail = serving(2, Role::Tail);
+        let mut entry = entry(ChainState::Active);
+        entry.revision += 1;
+        let syncing = |number| ChainMember { id: member(number), boot: BOOT, role: MemberRole::Syncing };
+        entry.members.extend([4, 5].map(syncing));
+        tail.handle_entry(Now::at(3), &entry);
+        drain(&mut tail);
+        let mut is_answered = |at, number, base| {
+            let cursor = TransferCursor::START;
+            let _ = receive(&mut tail, at, member(number), Body::TransferWanted { base, cursor });
+            drain(&mut tail).iter().any(|output| match output {
+                ReplicaOutput::Send { frame: Frame { body: Body::Transfer { .. }, .. }, .. } => true,
+                ReplicaOutput::SendTransfer { to, base, cursor } => {
+                    tail.handle_transfer_read(Now::at(at), *to, *base, *cursor).is_some()
+                }
+                _ => false,
+            })
+        };
+        let held = Some(base());
+        assert!(is_answered(10, 3, None));
+        assert!((1..=100).all(|tenth| is_answered(tenth * 100, 3, held)));
+        assert!(!is_answered(10_050, 4, None), "slow chunks are waited for");
+        assert!(is_answered(10_200, 4, None));
+        assert!(is_answered(10_300, 4, held) && is_answered(10_310, 3, held));
+        assert!(!is_answered(10_320, 5, None), "member 4 is copied");
+        let last = if is_second_done { 110 } else { 210 };
+        assert!((104..=last).all(|tenth| is_answered(tenth * 100, 4, held) && is_answered(tenth * 100, 3, held)));
+        let until = if is_second_done { last + 25 } else { last };
+        assert!((last..=until).all(|tenth| is_answered(tenth * 100, 3, held)));
+        assert!(is_answered(until * 100 + 50, 5, None), "it is its turn");
+        assert!(is_answered(until * 100 + 60, 5, held) && is_answered(until * 100 + 70, 3, held));
+        assert!(!is_answered(until * 100 + 80, 4, None), "the others keep what they have");
+    }
+}
