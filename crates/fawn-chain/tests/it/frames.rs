@@ -275,6 +275,37 @@ fn the_mode_of_a_log_that_is_newer_than_the_persisted_state_is_that_of_its_epoch
     }
 }
 
+/// The mode of the old copy does not apply to the new one, also after a restart.
+#[test]
+fn the_mode_of_a_finished_copy_is_persisted() {
+    let (options, durability) = (ReplicaOptions::default(), Durability::Sync);
+    let config = ReplicaConfig { id: member(3), boot: BOOT, range: RANGE, durability, options };
+    let log_durability = Durability::Memory;
+    let mut entry = entry(ChainState::Active);
+    entry.history = vec![Activation { epoch: entry.epoch, base: version(3, 4) }];
+    let state = PersistedState { entry: Some(entry.clone()), log_durability, ..PersistedState::default() };
+    let mut syncing = Replica::new(config, state, base(), base());
+    syncing.handle_entry(Now::at(1), &entry);
+    let (cursor, at) = (TransferCursor::START, version(4, 5));
+    for next in [TransferCursor::START, TransferCursor::End] {
+        let part = Body::Transfer { base: at, cursor, next, read_version: at, keys: 0, records: &[] };
+        if let FrameVerdict::Transfer { next } = receive(&mut syncing, 2, member(2), part) {
+            syncing.handle_transferred(Now::at(3), next);
+        }
+    }
+    let persisted = |syncing: &mut Replica| {
+        let states = drain(syncing).into_iter().filter_map(|output| match output {
+            ReplicaOutput::Persist { state, .. } => Some(state.log_durability),
+            _ => None,
+        });
+        states.collect::<Vec<_>>()
+    };
+    assert_eq!(persisted(&mut syncing), [Durability::Memory]);
+    syncing.handle_transfer_finished(Now::at(4), at);
+    assert!(!syncing.is_copying());
+    assert_eq!(persisted(&mut syncing), [Durability::Sync]);
+}
+
 /// The tail gives up the records above the base, and the chain then loses the history of that base: what the member had
 /// before is discarded already, so no alarm could save it.
 #[test]
