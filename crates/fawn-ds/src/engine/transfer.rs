@@ -75,7 +75,11 @@ impl<D: Device> Engine<D> {
         // It gives up the old copy, which a full disk may be full of. But beginnings that are repeated and give up nothing must leave
         // space for the edits that do.
         let frees_space = self.ranges[at].copy.is_none() || self.ranges[at].segments.len() > 1;
-        if frees_space { self.reserve_manifest_to_free(0)? } else { self.reserve_manifest(0)? }
+        if frees_space {
+            self.reserve_manifest_to_free(0)?
+        } else {
+            self.reserve_manifest(0)?
+        }
         let (number, begin) = self.beginning_of(range, base);
         let listed = self.manifest.commit(&[begin]);
         // A finish of an earlier transfer that is not listed yet must not be taken for this one's. Before the beginning

@@ -1,7 +1,7 @@
 //! Commits for which a full device has no space: they wait, free what they can, and never end the store.
 use crate::support::{RANGE, TestNode, TestWrite, scanned};
-use fawn_ds::internals::{EngineError, Options};
 use fawn_ds::internals::format::manifest::{ManifestVerdict, decode_all};
+use fawn_ds::internals::{EngineError, Options};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};

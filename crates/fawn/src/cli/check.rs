@@ -3,7 +3,8 @@ use crate::data_dir::{Layout, NewDir, refuse, refuse_no_directory, with_suffix};
 use crate::failure::{Exit, Failure};
 use crate::printing::{counted, print_note, print_result};
 use crate::salvage::{
-    FoundStore, Losses, NOTHING_LEFT, RepairedCopy, finding_line, holds_store, open_device, open_layout, open_store, write_repaired,
+    FoundStore, Losses, NOTHING_LEFT, RepairedCopy, finding_line, holds_store, open_device, open_layout, open_store,
+    write_repaired,
 };
 use crate::server::random_bytes;
 use fawn_ds::internals::check::CheckReport;
