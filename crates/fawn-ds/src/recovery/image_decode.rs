@@ -254,11 +254,14 @@ pub(super) mod tests {
         ImageDecoder::new(UUID, pointers, PartsInImage { layout, ends })
     }
 
+    /// First hash, whether all entries are current, and the entries.
+    type DecodedCell = (u64, bool, Vec<(u16, Pointer)>);
+
     /// The items of a file that is read in parts of so many bytes: cells with their entries, counts by slot, the state.
     #[derive(PartialEq, Debug, Default)]
     struct Decoded {
         ranges: Vec<(RangeNumber, u32)>,
-        cells: Vec<(u64, bool, Vec<(u16, Pointer)>)>,
+        cells: Vec<DecodedCell>,
         entries: Vec<Vec<u32>>,
         state: Vec<u8>,
     }
