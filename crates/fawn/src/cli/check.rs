@@ -4,7 +4,7 @@ use crate::failure::{Exit, Failure};
 use crate::printing::{counted, print_note, print_result};
 use crate::salvage::{
     FoundStore, Losses, NOTHING_LEFT, RepairedCopy, finding_line, holds_store, open_device, open_layout, open_store,
-    write_repaired,
+    refuse_misplaced_key, write_repaired,
 };
 use crate::server::random_bytes;
 use fawn_ds::internals::check::CheckReport;
@@ -165,7 +165,7 @@ fn survey(layout: &Layout) -> Result<Survey, Failure> {
             return refuse(&dir, words);
         }
         survey.losses.add_found(&found);
-        let Ok(report) = engine.dump(|_, _| Ok::<_, std::convert::Infallible>(()));
+        let report = engine.dump(|_, record| refuse_misplaced_key(layout, placement, &dir, record.key))?;
         survey.keys += report.records;
         survey.losses.add(&report);
     }

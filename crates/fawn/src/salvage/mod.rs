@@ -13,7 +13,8 @@ use fawn_ds::internals::{
     DumpReport, Engine, EngineError, LostPart, OpenError, Options, SalvageReport, open_for_salvage,
 };
 use fawn_flash::{DeviceError, DeviceKind, DeviceOptions, FileDevice, IoOperation};
-use fawn_types::ShardId;
+use fawn_node::Placement;
+use fawn_types::{RingKey, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
@@ -130,6 +131,22 @@ fn is_beyond_reading(error: &OpenError) -> bool {
         }
         _ => false,
     }
+}
+
+/// Refuses a key that no server looks for in this shard's store: the manifest, which would show whose it is, cannot be read.
+pub(crate) fn refuse_misplaced_key(
+    layout: &Layout,
+    placement: Placement,
+    store: &Path,
+    key: &[u8],
+) -> Result<(), Failure> {
+    let (_, keys) = placement.range();
+    if layout.secret().is_none_or(|secret| keys.contains(&RingKey::of(&secret, key))) {
+        return Ok(());
+    }
+    let words = "holds keys of another shard, or of another node; put the right store back, or `fawn dump` the directory and \
+                 load the dump; nothing was copied";
+    refuse(store, words)
 }
 
 /// The UUID of a store, by its manifest's header alone. `None`: it cannot be read.

@@ -1,12 +1,12 @@
 //! Repair: writes what a damaged data directory still has into a new one, and leaves the damaged one as it is.
-use super::{FoundStore, Losses, open_device, open_store};
-use crate::data_dir::{Layout, create_private, refuse};
+use super::{FoundStore, Losses, open_device, open_store, refuse_misplaced_key};
+use crate::data_dir::{Layout, create_private};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::record::{RecordRef, VALUE_BYTES_LIMIT};
 use fawn_ds::internals::{Engine, EngineError, Options, RecordLayout};
 use fawn_flash::{Device, FileDevice};
 use fawn_node::Placement;
-use fawn_types::{ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, RingKey, Version};
+use fawn_types::{ClientTag, Durability, Epoch, HashSecret, KeyHash, RangeId, Version};
 use std::path::Path;
 
 /// Records between two rounds of writing.
@@ -64,12 +64,7 @@ fn copy_store(
     let mut copy = StoreCopy::create(to, (placement, segment_bytes), secret, source.as_deref())?;
     if let Some(mut engine) = source {
         let report = engine.dump(|_, record| {
-            if !copy.takes(record.key) {
-                // Its manifest, which would have told before, cannot be read.
-                let words =
-                    "holds keys of another shard, or of another node; put the right store back, nothing was copied";
-                return refuse(from, words);
-            }
+            refuse_misplaced_key(layout, placement, from, record.key)?;
             copy.append(record).map_err(|error| failed(to, &error))
         })?;
         losses.add(&report);
@@ -85,7 +80,6 @@ fn failed(to: &Path, error: &EngineError) -> Failure {
 struct StoreCopy {
     engine: Engine<FileDevice>,
     range: RangeId,
-    keys: KeyRange,
     epoch: Epoch,
     seq: u64,
 }
@@ -125,12 +119,7 @@ impl StoreCopy {
         let used_up = || Failure::new(Exit::Failed, "the store's versions are used up; dump it, and load the dump");
         let epoch = newest.max(opens).next().ok_or_else(used_up)?;
         engine.begin_sole_epoch(range, epoch, None).map_err(fail)?;
-        Ok(Self { engine, range, keys, epoch, seq: 0 })
-    }
-
-    /// Whether a server looks for the key in this store.
-    fn takes(&self, key: &[u8]) -> bool {
-        self.keys.contains(&RingKey::of(self.engine.secret(), key))
+        Ok(Self { engine, range, epoch, seq: 0 })
     }
 
     fn append(&mut self, record: &RecordRef<'_>) -> Result<(), EngineError> {
@@ -182,6 +171,7 @@ impl StoreCopy {
 mod tests {
     use super::*;
     use fawn_ds::internals::format::segment::is_file_name;
+    use fawn_types::KeyRange;
     use std::convert::Infallible;
     use std::fs::File;
     use std::os::unix::fs::FileExt;
@@ -238,7 +228,7 @@ mod tests {
         let (range, keys, epoch) = (RangeId(0), KeyRange::ALL, Epoch::default().next().unwrap());
         engine.add_range(range, keys).unwrap();
         engine.begin_sole_epoch(range, epoch, None).unwrap();
-        let mut store = StoreCopy { engine, range, keys, epoch, seq: 0 };
+        let mut store = StoreCopy { engine, range, epoch, seq: 0 };
         for key in 0..20_000_u32 {
             if store.engine.runs() > 0 {
                 break;

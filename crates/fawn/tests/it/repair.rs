@@ -72,6 +72,8 @@ fn a_repair_puts_no_shard_in_the_place_of_another() {
         fs::remove_file(store.join("manifest")).expect("removed");
     }
     assert_refused(&data, "holds keys of another shard");
+    let (code, _, error) = run(&["check", data.to_str().expect("text"), "--repair"]);
+    assert!(code == 3 && error.contains("`fawn dump`"), "refused before the question: {code} {error}");
     fs::create_dir(stores[0].join("manifest")).expect("created");
     assert_refused(&data, "holds keys of another shard");
     swap(&data, &stores[0], &stores[1]);
