@@ -3,15 +3,15 @@ use crate::data_dir::{Layout, NewDir, refuse, refuse_no_directory, with_suffix};
 use crate::failure::{Exit, Failure};
 use crate::printing::{counted, print_note, print_result};
 use crate::salvage::{
-    FoundStore, Losses, NOTHING_LEFT, RepairedCopy, finding_line, holds_store, open_device, open_layout, open_store,
-    refuse_misplaced_key, write_repaired,
+    FoundStore, Losses, NOTHING_LEFT, RepairedCopy, finding_line, holds_store, newest_epoch, open_device, open_layout,
+    open_store, refuse_misplaced_key, write_repaired,
 };
 use crate::server::random_bytes;
 use fawn_ds::internals::check::CheckReport;
 use fawn_ds::internals::format::manifest;
 use fawn_flash::DeviceError;
 use fawn_node::is_cluster_store;
-use fawn_types::HashSecret;
+use fawn_types::{Epoch, HashSecret};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -71,15 +71,16 @@ impl Check {
             }
         };
         let target = NewDir::choose(&self.dir, target)?;
-        let Survey { keys, losses } = survey(&layout)?;
+        let survey = survey(&layout)?;
+        let Survey { keys, losses, .. } = &survey;
         if !losses.is_damaged() {
             print_result("sound; there is nothing to repair");
             return Ok(());
         }
-        print_note(format_args!("{}: {}; {} left", self.dir.display(), losses.describe(), counted(keys, "key")));
+        print_note(format_args!("{}: {}; {} left", self.dir.display(), losses.describe(), counted(*keys, "key")));
         losses.explain();
         confirm(self.yes, target.path())?;
-        let copied = repair_into(layout, &target, &losses)?;
+        let copied = repair_into(layout, &target, &survey)?;
         self.report(target.path(), &copied)
     }
 
@@ -101,13 +102,14 @@ impl Check {
 
 /// Copies what is left, and verifies the copy before it gets its name. After a failure nothing of it is left, unless the
 /// verified copy could not be moved up to its directory: then it is kept.
-fn repair_into(layout: Layout, target: &NewDir, losses: &Losses) -> Result<RepairedCopy, Failure> {
-    write_verified(layout, target, losses).inspect_err(|_| target.discard())
+fn repair_into(layout: Layout, target: &NewDir, survey: &Survey) -> Result<RepairedCopy, Failure> {
+    write_verified(layout, target, survey).inspect_err(|_| target.discard())
 }
 
-fn write_verified(layout: Layout, target: &NewDir, losses: &Losses) -> Result<RepairedCopy, Failure> {
+fn write_verified(layout: Layout, target: &NewDir, survey: &Survey) -> Result<RepairedCopy, Failure> {
     let partial = target.begin()?;
-    let copied = write_repaired(&layout, partial, HashSecret(random_bytes()?), losses)?;
+    let secret = HashSecret(random_bytes()?);
+    let copied = write_repaired(&layout, partial, secret, survey.newest, &survey.losses)?;
     drop(layout);
     if !verify(partial)? {
         return refuse(target.path(), "the copy is corrupt, as listed; look at the kernel's log and at the disk");
@@ -141,14 +143,17 @@ fn shell_word(path: &Path) -> String {
 }
 
 /// The content that a repair would copy.
+#[derive(Default)]
 struct Survey {
     keys: u64,
     losses: Losses,
+    /// Epoch of the newest store.
+    newest: Epoch,
 }
 
 /// Reads all stores as a repair does, and prints what is lost.
 fn survey(layout: &Layout) -> Result<Survey, Failure> {
-    let mut survey = Survey { keys: 0, losses: Losses::default() };
+    let mut survey = Survey::default();
     for (placement, dir) in layout.shard_dirs() {
         survey.losses.begin(layout.shards(), placement.shard());
         let (mut engine, found) = match open_store(layout, &dir)? {
@@ -164,6 +169,7 @@ fn survey(layout: &Layout) -> Result<Survey, Failure> {
                          lost too, `fawn dump` it and load the dump";
             return refuse(&dir, words);
         }
+        survey.newest = survey.newest.max(newest_epoch(&engine));
         survey.losses.add_found(&found);
         let report = engine.dump(|_, record| refuse_misplaced_key(layout, placement, &dir, record.key))?;
         survey.keys += report.records;
@@ -308,7 +314,7 @@ mod tests {
         server.lock().unwrap();
         let repair = || {
             let target = NewDir::choose(&data, dir.path().join("copy")).unwrap();
-            repair_into(Layout::flat(&data), &target, &Losses::default()).map(drop).unwrap_err().to_string()
+            repair_into(Layout::flat(&data), &target, &Survey::default()).map(drop).unwrap_err().to_string()
         };
         let error = repair();
         assert!(error.contains("in use"), "{error}");

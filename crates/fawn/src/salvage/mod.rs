@@ -1,7 +1,7 @@
 //! Reading of data directories without a server, damaged ones too: opening their stores, and counting what is lost.
 mod repair;
 
-pub(crate) use repair::{RepairedCopy, write_repaired};
+pub(crate) use repair::{RepairedCopy, newest_epoch, write_repaired};
 
 use crate::data_dir::{Layout, refuse, refuse_no_directory};
 use crate::failure::{Exit, Failure};

@@ -20,11 +20,13 @@ pub(crate) struct RepairedCopy {
     pub(crate) has_lost_more: bool,
 }
 
-/// Writes all that is left of the stores of `layout` into the empty directory `to`.
+/// Writes all that is left of the stores of `layout` into the empty directory `to`. `newest` is the newest epoch of all of
+/// them: a store that is lost may have had it.
 pub(crate) fn write_repaired(
     layout: &Layout,
     to: &Path,
     secret: HashSecret,
+    newest: Epoch,
     surveyed: &Losses,
 ) -> Result<RepairedCopy, Failure> {
     let mut repaired = layout.create_like(to)?;
@@ -34,7 +36,7 @@ pub(crate) fn write_repaired(
     for ((placement, from), (_, to)) in layout.shard_dirs().zip(dirs) {
         create_private(&to)?;
         losses.begin(layout.shards(), placement.shard());
-        keys += copy_store(layout, (&from, &to), placement, secret, &mut losses)?;
+        keys += copy_store(layout, (&from, &to), placement, secret, newest, &mut losses)?;
     }
     losses.refuse_all_lost(layout)?;
     repaired.finish()?;
@@ -46,6 +48,7 @@ fn copy_store(
     (from, to): (&Path, &Path),
     placement: Placement,
     secret: HashSecret,
+    newest: Epoch,
     losses: &mut Losses,
 ) -> Result<u64, Failure> {
     let source = match open_store(layout, from)? {
@@ -61,7 +64,7 @@ fn copy_store(
     };
     // A store that is lost gets segments as the others have: they are one size in a directory.
     let segment_bytes = layout.segment().and_then(|segment| u32::try_from(segment.0).ok());
-    let mut copy = StoreCopy::create(to, (placement, segment_bytes), secret, source.as_deref())?;
+    let mut copy = StoreCopy::create(to, (placement, segment_bytes), secret, newest, source.as_deref())?;
     if let Some(mut engine) = source {
         let report = engine.dump(|_, record| {
             refuse_misplaced_key(layout, placement, from, record.key)?;
@@ -70,6 +73,13 @@ fn copy_store(
         losses.add(&report);
     }
     copy.close().map_err(|error| failed(to, &error))
+}
+
+/// The newest epoch that a version of the store may have.
+pub(crate) fn newest_epoch(store: &Engine<FileDevice>) -> Epoch {
+    let versions = store.ranges().map(|(id, _)| store.progress(id).appended);
+    let opens = Epoch::new(store.generation()).unwrap_or_default();
+    versions.map(Version::epoch).max().unwrap_or_default().max(opens)
 }
 
 fn failed(to: &Path, error: &EngineError) -> Failure {
@@ -89,6 +99,7 @@ impl StoreCopy {
         dir: &Path,
         (placement, segment_bytes): (Placement, Option<u32>),
         secret: HashSecret,
+        newest: Epoch,
         source: Option<&Engine<FileDevice>>,
     ) -> Result<Self, Failure> {
         let defaults = Options::default();
@@ -111,13 +122,10 @@ impl StoreCopy {
         let (range, keys) = placement.range();
         let fail = |error| failed(dir, &error);
         engine.add_range(range, keys).map_err(fail)?;
-        // Above all versions of the damaged store: a client's `cas` with one of them must not succeed on another value.
-        let versions =
-            source.into_iter().flat_map(|source| source.ranges().map(|(id, _)| source.progress(id).appended));
-        let newest = versions.map(Version::epoch).max().unwrap_or_default();
-        let opens = source.and_then(|source| Epoch::new(source.generation())).unwrap_or_default();
+        // Above all versions of the damaged stores: a client's `cas` with one of them must not succeed on another value.
+        let newest = newest.max(source.map(newest_epoch).unwrap_or_default());
         let used_up = || Failure::new(Exit::Failed, "the store's versions are used up; dump it, and load the dump");
-        let epoch = newest.max(opens).next().ok_or_else(used_up)?;
+        let epoch = newest.next().ok_or_else(used_up)?;
         engine.begin_sole_epoch(range, epoch, None).map_err(fail)?;
         Ok(Self { engine, range, epoch, seq: 0 })
     }
@@ -182,7 +190,7 @@ mod tests {
     fn fill(layout: &Layout) {
         for (placement, dir) in layout.shard_dirs() {
             create_private(&dir).unwrap();
-            let mut store = StoreCopy::create(&dir, (placement, None), SECRET, None).unwrap();
+            let mut store = StoreCopy::create(&dir, (placement, None), SECRET, Epoch::default(), None).unwrap();
             for key in 0..KEYS {
                 store.append(&RecordRef::put(Version::ZERO, &key.to_be_bytes(), &[7; 1000])).unwrap();
             }
@@ -250,7 +258,7 @@ mod tests {
             let FoundStore::Open(source, _) = open_store(&layout, from).unwrap() else { panic!("there is a store") };
             assert_eq!(source.runs() > 0, expected == RecordLayout::Auto);
             let (placement, _) = layout.shard_dirs().next().unwrap();
-            let copy = StoreCopy::create(&to, (placement, None), SECRET, Some(&source)).unwrap();
+            let copy = StoreCopy::create(&to, (placement, None), SECRET, Epoch::default(), Some(&source)).unwrap();
             assert_eq!(copy.engine.options().layout, expected);
             copy.close().unwrap();
             std::fs::remove_dir_all(&to).unwrap();
@@ -266,7 +274,7 @@ mod tests {
         std::fs::remove_dir_all(dir.path().join("data")).unwrap();
         let to = dir.path().join("to");
         create_private(&to).unwrap();
-        let copied = write_repaired(&layout, &to, SECRET, &surveyed);
+        let copied = write_repaired(&layout, &to, SECRET, Epoch::default(), &surveyed);
         assert!(copied.is_err_and(|failure| failure.to_string().contains("no shard can be read")));
     }
 
@@ -282,7 +290,8 @@ mod tests {
         let repair = |layout: &Layout, name: &str, surveyed: &Losses| {
             let to = dir.path().join(name);
             create_private(&to).unwrap();
-            let RepairedCopy { keys, has_lost_more } = write_repaired(layout, &to, SECRET, surveyed).unwrap();
+            let RepairedCopy { keys, has_lost_more } =
+                write_repaired(layout, &to, SECRET, Epoch::default(), surveyed).unwrap();
             assert!(!survey(&Layout::flat(&to)).is_damaged(), "the copy is complete and sound");
             (keys, has_lost_more)
         };

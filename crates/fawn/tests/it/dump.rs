@@ -43,7 +43,7 @@ fn fill(server: &Server) {
 }
 
 /// memcached's version of a key.
-fn version(server: &Server, key: &str) -> u64 {
+pub(crate) fn version(server: &Server, key: &str) -> u64 {
     let mut stream = connect(server.memcached);
     stream.write_all(format!("gets {key}\r\nquit\r\n").as_bytes()).expect("it reads");
     let reply = String::from_utf8(read_to_end(&mut stream)).expect("text");

@@ -1,4 +1,5 @@
 //! Repair of directories with several shards: misplaced stores, and shards that cannot be read.
+use crate::dump::version;
 use crate::harness::{Server, connect, exchange, run};
 use rustix::process::Signal;
 use std::fs;
@@ -153,4 +154,35 @@ fn a_directory_of_which_no_shard_can_be_read_is_neither_copied_nor_dumped() {
     assert!(fs::read(&dump).is_ok_and(|kept| kept == good), "the last good dump stays");
     let (code, _, error) = run(&["check", text]);
     assert!(code == 3 && error.contains("restore a backup") && !error.contains("--repair"), "{code} {error}");
+}
+
+/// A client that has read a lost value would overwrite another one.
+#[test]
+fn no_token_of_a_lost_shard_is_given_out_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // A start each, with the keys' tokens for memcached's `cas`.
+    let written = || {
+        let mut server = Server::start_in(dir.path(), &["--shards", "2"]);
+        let mut client = connect(server.resp);
+        let keys = (0..8).map(|key| format!("key{key}"));
+        let tokens = keys.map(|key| {
+            exchange(&mut client, format!("SET {key} of-{key}\r\n").as_bytes(), b"+OK\r\n");
+            version(&server, &key)
+        });
+        let tokens: Vec<u64> = tokens.collect();
+        server.signal(Signal::TERM);
+        assert_eq!(server.wait(), Some(0));
+        tokens
+    };
+    written();
+    let before = written();
+    let data = dir.path().join("data");
+    // The first to be copied.
+    fs::remove_dir_all(data.join("shard-0")).expect("removed");
+    let (code, _, error) = repair(&data);
+    assert_eq!(code, 0, "{error}");
+    fs::remove_dir_all(&data).expect("removed");
+    fs::rename(data.with_extension("repaired"), &data).expect("moved");
+    let after = written();
+    assert!(before.iter().zip(&after).all(|(before, after)| before < after), "{before:?} {after:?}");
 }
