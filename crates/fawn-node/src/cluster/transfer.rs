@@ -249,7 +249,8 @@ mod tests {
         Version::new(Epoch::new(9).unwrap(), 9).unwrap()
     }
 
-    /// A member whose manifest takes no more edits, not even those that free space, because its disk is full.
+    /// A member whose manifest takes no more edits that free nothing, because its disk is full. Its range was begun again, and
+    /// has nothing to free.
     fn full_member(disk: &SimDisk, now: Now) -> (MemberHost<SimDevice>, RangeSlot) {
         let options = Options {
             segment_bytes: 64 << 10,
@@ -263,9 +264,8 @@ mod tests {
         let config = HostConfig { id, boot: BootId::new(1, 7), durability, limits };
         let mut host = MemberHost::new(config, engine);
         host.add_member(RANGE, KeyRange::ALL).unwrap();
-        host.engine.add_range(OTHER, KeyRange::ALL).unwrap();
         disk.set_full(true);
-        let is_refused = (0..10_000).any(|_| host.engine.start_transfer(OTHER, base()).is_err());
+        let is_refused = (0..10_000).any(|_| host.engine.start_transfer(RANGE, base()).is_err());
         assert!(is_refused, "the manifest finds space");
         host.now = now;
         let at = host.members.find(RANGE).unwrap();
