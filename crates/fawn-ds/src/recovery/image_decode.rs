@@ -52,24 +52,19 @@ impl PartsInImage {
     }
 }
 
-/// A piece of a checkpoint's content that can be used on its own.
+/// A unit of a checkpoint's content that is loaded at once.
 #[derive(Debug)]
 pub(super) enum ImageItem {
+    /// The number of ranges.
     Ranges(u32),
-    /// The cells of an index with so many pages follow.
+    /// The range's local number. The cells of its index with so many pages follow.
     Range(RangeNumber, u32),
     /// A cell, at this place of the content.
-    Cell {
-        at: u32,
-        first_hash: u64,
-        are_all_current: bool,
-    },
+    Cell { at: u32, first_hash: u64, are_all_current: bool },
     /// How many entries of the range point to each slot, of those that still count.
     EndOfCells(Vec<u32>),
     /// The content from this place on is the state of ranges and segments.
-    State {
-        at: u32,
-    },
+    State { at: u32 },
 }
 
 /// The content of a part of a checkpoint's file, divided into items.
