@@ -33,6 +33,8 @@ pub(super) struct Conflict {
     pub(super) rank: CopyRank,
     /// The index has nothing newer: it may be deferred.
     pub(super) is_newest: bool,
+    /// A survivors' removal, which has an index entry only until the foreground is read.
+    pub(super) is_kept_removal: bool,
 }
 
 impl Conflict {
@@ -41,8 +43,17 @@ impl Conflict {
         Written { version, pointer, len_bytes, is_put }
     }
 
+    /// Whether the index can have nothing newer of the key in this segment.
+    fn is_newer_than_all<D: Device>(&self, engine: &Engine<D>, slot: u32) -> bool {
+        let inherited = engine.ranges[self.range].inherited();
+        let shares = &engine.segments.expect(slot).shares;
+        let mut of_family = shares.iter().filter(|share| share.range == self.range || inherited.contains(&share.range));
+        self.is_newest || of_family.all(|share| share.newest < self.version)
+    }
+
     const fn to_deferred(self) -> DeferredRecord {
-        DeferredRecord::new(self.range, self.name, self.written(), self.rank)
+        let written = Written { is_put: self.is_put && !self.is_kept_removal, ..self.written() };
+        DeferredRecord::new(self.range, self.name, written, self.rank)
     }
 }
 
@@ -87,12 +98,9 @@ impl Conflicts {
             if deferred.replace(engine, (conflict.range, conflict.name), || conflict.to_deferred()) {
                 continue;
             }
-            match self.settle(engine, &conflict) {
+            if self.settle(engine, &conflict)? == Settled::Unreadable {
                 // The engine keeps what it cannot compare, until it can.
-                Err(_) if conflict.is_newest && !engine.options.read_only => {
-                    deferred.insert(engine, conflict.to_deferred());
-                }
-                settled => settled?,
+                deferred.insert(engine, conflict.to_deferred());
             }
         }
         self.known.clear();
@@ -145,7 +153,7 @@ impl Conflicts {
         pointer: Pointer,
         run: &RecordRun,
         buf: &[u8],
-    ) -> Result<(), EngineError> {
+    ) -> Result<IndexedRecord, EngineError> {
         let (slot, offset) = engine.segments.slot_and_offset(pointer);
         let bytes = &buf[(offset - run.from) as usize..];
         let segment_id = engine.segments.expect(slot).id;
@@ -157,7 +165,7 @@ impl Conflicts {
                 let rank = if stored.record.kind == RecordKind::Put { CopyRank::Put } else { CopyRank::Removal };
                 let known = IndexedRecord { name, version, rank, len_bytes };
                 self.known.insert(pointer, known);
-                Ok(())
+                Ok(known)
             }
             Err(error) if error.is_truncated() => {
                 let len = record::peek_len(bytes).unwrap_or(PEEK_BYTES) as u32;
@@ -172,25 +180,32 @@ impl Conflicts {
         }
     }
 
-    fn settle<D: Device>(&mut self, engine: &mut Engine<D>, conflict: &Conflict) -> Result<(), EngineError> {
+    fn settle<D: Device>(&mut self, engine: &mut Engine<D>, conflict: &Conflict) -> Result<Settled, EngineError> {
         let &Conflict { range, name, version, pointer, len_bytes, is_put, rank, .. } = conflict;
         let mut base = OverlayBase::Absent;
+        let mut is_readable = true;
         let candidates: SmallVec<[Pointer; 4]> = engine.candidates(range, KeyHash(name.hash)).collect();
         for candidate in candidates {
-            if !self.known.contains_key(&candidate) {
-                // An earlier conflict of this batch inserted it after the reads, or it could not be read with others.
-                let (slot, offset) = engine.segments.slot_and_offset(candidate);
-                let run = RecordRun::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
-                let buf = run.read(engine)?;
-                self.learn(engine, candidate, &run, &buf)?;
-            }
-            let Some(known) = self.known.get(&candidate) else { continue };
+            let known = match self.known_record(engine, candidate) {
+                Ok(known) => known,
+                Err(error) => {
+                    let (slot, _) = engine.segments.slot_and_offset(candidate);
+                    if engine.options.read_only || !conflict.is_newer_than_all(engine, slot) {
+                        return Err(error);
+                    }
+                    is_readable = false;
+                    continue;
+                }
+            };
             if known.name == name {
                 if (known.version, known.rank) > (version, rank) {
-                    return Ok(());
+                    return Ok(Settled::Compared);
                 }
                 base = OverlayBase::At(ReplacedRecord { pointer: candidate, len_bytes: known.len_bytes });
             }
+        }
+        if !is_readable && base == OverlayBase::Absent {
+            return Ok(Settled::Unreadable);
         }
         if is_put {
             let (slot, _) = engine.segments.slot_and_offset(pointer);
@@ -198,8 +213,32 @@ impl Conflicts {
             self.known.insert(pointer, IndexedRecord { name, version, rank, len_bytes });
         }
         engine.move_index(range, name, base, conflict.written());
-        Ok(())
+        Ok(Settled::Compared)
     }
+
+    /// The record that a candidate points to.
+    fn known_record<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        candidate: Pointer,
+    ) -> Result<IndexedRecord, EngineError> {
+        if let Some(&known) = self.known.get(&candidate) {
+            return Ok(known);
+        }
+        // An earlier conflict of this batch inserted it after the reads, or it could not be read with others.
+        let (slot, offset) = engine.segments.slot_and_offset(candidate);
+        let run = RecordRun::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
+        let buf = run.read(engine)?;
+        self.learn(engine, candidate, &run, &buf)
+    }
+}
+
+/// What came of a conflict.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Settled {
+    Compared,
+    /// A candidate that may be the key's own cannot be read, and is older.
+    Unreadable,
 }
 
 /// Pages of one segment that hold the candidates `first..last` of the sorted list.

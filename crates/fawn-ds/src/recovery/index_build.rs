@@ -30,28 +30,19 @@ struct ScannedEntry {
     name: KeyName,
     /// Place of the range that it belongs to.
     owner: usize,
-    /// It was sorted: it only hides older records, and may have a copy of its version.
-    is_trace: bool,
-    /// A delete that has an index entry.
-    is_delete: bool,
+    rank: CopyRank,
+    /// A survivors' removal that has one only until the foreground is read.
+    is_kept_removal: bool,
     /// It came with a transfer of its own range, in any order of versions.
     is_copied: bool,
 }
 
 impl ScannedEntry {
-    const fn rank(&self) -> CopyRank {
-        match self.kind {
-            _ if self.is_trace => CopyRank::Trace,
-            RecordKind::Put if !self.is_delete => CopyRank::Put,
-            _ => CopyRank::Removal,
-        }
-    }
-
     /// The record, for the range at this place.
     fn to_deferred(self, at: usize) -> DeferredRecord {
-        let Self { version, pointer, len_bytes, kind, name, .. } = self;
+        let Self { version, pointer, len_bytes, kind, name, rank, .. } = self;
         let written = Written { version, pointer, len_bytes, is_put: kind == RecordKind::Put };
-        DeferredRecord::new(at, name, written, self.rank())
+        DeferredRecord::new(at, name, written, rank)
     }
 }
 
@@ -282,9 +273,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         };
         self.engine.enter_segment(owner, slot, version, kind);
         let is_trace = is_sorted && kind == RecordKind::Tombstone;
-        let is_delete = kind == RecordKind::Put && record.kind == RecordKind::Tombstone;
-        let is_copied = self.tentative[at].is_copied(version);
-        let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner, is_trace, is_delete, is_copied };
+        // A delete may have an index entry.
+        let rank = match record.kind {
+            _ if is_trace => CopyRank::Trace,
+            RecordKind::Put => CopyRank::Put,
+            _ => CopyRank::Removal,
+        };
+        let (is_kept_removal, is_copied) = (false, self.tentative[at].is_copied(version));
+        let entry = ScannedEntry { version, pointer, len_bytes, kind, name, owner, rank, is_kept_removal, is_copied };
         if is_in_image && stream == StreamKind::Foreground {
             return self.hide(at, number, &entry);
         }
@@ -404,13 +400,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             // The checkpoint has nothing newer: a survivor behind it was current when that began, or has been since. But an
             // older survivor may follow a newer one: its index entry stays until the newer one is confirmed.
             // A delete is copied for what it hides, whether it is current or not.
-            let is_compared = may_be_older || entry.is_delete || self.has_replaced_survivors();
+            let is_compared = may_be_older || entry.rank != CopyRank::Put || self.has_replaced_survivors();
             return if is_compared { self.index_compared(at, entry, false) } else { self.index_newest(at, entry) };
         }
         // A tombstone is indexed until the foreground is read, so that it keeps out the older puts that it hides. It may be
         // copied later than a newer put.
         self.tombstones.push(KeptTombstone { range: at, hash: KeyHash(name.hash), pointer, len_bytes });
-        self.index_compared(at, &ScannedEntry { kind: RecordKind::Put, is_delete: true, ..*entry }, false);
+        let kept = ScannedEntry { kind: RecordKind::Put, is_kept_removal: true, ..*entry };
+        self.index_compared(at, &kept, false);
     }
 
     /// Whether survivors behind the checkpoint may have been replaced before it: a position at the start of a segment was
@@ -510,7 +507,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let may_be_older = entry.is_copied
             || version <= self.tentative[at].survivors_highest
             || self.deferred.may_have_newer_survivor(name.hash, version);
-        let is_compared = may_be_older || entry.is_trace;
+        let is_compared = may_be_older || entry.rank == CopyRank::Trace;
         if is_compared { self.index_compared(at, entry, false) } else { self.index_newest(at, entry) }
     }
 
@@ -524,11 +521,20 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     /// Enters a record once its version is compared with that of its key's indexed record.
     fn index_compared(&mut self, at: usize, entry: &ScannedEntry, is_newest: bool) {
-        let &ScannedEntry { version, pointer, len_bytes, kind, name, .. } = entry;
+        let &ScannedEntry { version, pointer, len_bytes, kind, name, rank, is_kept_removal, .. } = entry;
         let is_put = kind == RecordKind::Put;
         if self.engine.has_candidates(at, KeyHash(name.hash)) {
-            let rank = entry.rank();
-            self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put, rank, is_newest });
+            self.conflicts.push(Conflict {
+                range: at,
+                name,
+                version,
+                pointer,
+                len_bytes,
+                is_put,
+                rank,
+                is_newest,
+                is_kept_removal,
+            });
         } else if is_put {
             self.insert(at, name, pointer, len_bytes);
         }

@@ -162,8 +162,28 @@ fn the_segment_of_a_delete_whose_old_version_is_unreadable_is_cleaned_without_a_
         overwrite_and_add(&mut node, round);
         assert_eq!(value(&mut node), None);
     }
-    disk.heal();
+    assert!(node.engine.stats().checkpoints > 1 && node.engine.stats().moved_records > 0);
     disk.kill(2);
+    // The checkpoint has survivors that are newer than the delete.
+    let mut node = open(&disk, now, 16 << 10);
+    assert_eq!(value(&mut node), None, "{:?}", node.report);
+    disk.heal();
+    disk.kill(3);
+    let mut node = open(&disk, now, 16 << 10);
+    assert_eq!(value(&mut node), None, "{:?}", node.report);
+}
+
+#[test]
+fn a_store_opens_with_a_survivors_tombstone_whose_old_version_is_unreadable() {
+    let (disk, now) = (SimDisk::new(SimOptions::default()), Now::at(1_000_000));
+    let first = killed_store(&disk, now);
+    disk.make_unreadable(&first, 4096..64 << 10);
+    let mut node = open(&disk, now, 16 << 10);
+    assert!(node.report.checkpoint_entries.is_some(), "{:?}", node.report);
+    assert_eq!(value(&mut node), None);
+    turn(&mut node, &[put("another key", 4)]);
+    disk.heal();
+    disk.kill(3);
     let mut node = open(&disk, now, 16 << 10);
     assert_eq!(value(&mut node), None, "{:?}", node.report);
 }
