@@ -147,8 +147,8 @@ pub(crate) struct Overlay {
     apart: BTreeSet<OverlayKey>,
     /// The same, without an entry: an opening found them, and nothing has asked for them since.
     deferred: DeferredList,
-    /// Lowest sequence number of a segment with deferred records.
-    deferred_since: u64,
+    /// Lowest and highest sequence number of a segment with deferred records.
+    deferred_in: (u64, u64),
     /// Deletes in `unconfirmed` and `deferred`, by range.
     deletes: Vec<u64>,
     /// Records that were deferred until their key was asked for.
@@ -196,18 +196,19 @@ impl Overlay {
 
     /// Whether a segment with this sequence number may have deferred records.
     pub(crate) fn may_defer(&self, sequence: u64) -> bool {
-        self.deferred.len() > 0 && sequence >= self.deferred_since
+        let (from, to) = self.deferred_in;
+        self.deferred.len() > 0 && (from..=to).contains(&sequence)
     }
 
-    /// Takes the records that an opening defers, one per key and in the order of their places. They lie in segments from the
-    /// sequence number `since` on.
-    pub(crate) fn defer(&mut self, records: Vec<DeferredRecord>, since: u64) {
+    /// Takes the records that an opening defers, one per key and in the order of their places. They lie in segments with
+    /// sequence numbers between these two.
+    pub(crate) fn defer(&mut self, records: Vec<DeferredRecord>, segments: (u64, u64)) {
         assert!(self.is_empty(), "an opening defers before it enters anything else");
         for record in &records {
             count_delete(&mut self.deletes, record.range(), &record.written, true);
         }
         self.deferred = DeferredList::new(records);
-        self.deferred_since = since;
+        self.deferred_in = segments;
     }
 
     /// Gives the last deferred record an entry.
@@ -442,7 +443,7 @@ mod tests {
         let name = |ident| KeyName { hash: 9, ident };
         let mut overlay = Overlay::default();
         let record = |ident| DeferredRecord::new(0, name(ident), written(ident), CopyRank::Put);
-        overlay.defer([1, 2, 4].into_iter().map(record).collect(), 1);
+        overlay.defer([1, 2, 4].into_iter().map(record).collect(), (1, 4));
         assert!(overlay.find_mut(0, name(4)).is_some(), "it is taken");
         assert_eq!((overlay.deferred(), overlay.unconfirmed(0, 9, Some(10)).count()), (2, 3));
         for ident in [1, 2] {
@@ -456,6 +457,17 @@ mod tests {
         assert_eq!((overlay.unconfirmed(0, 9, None).count(), overlay.all_unconfirmed().count()), (3, 3));
     }
 
+    /// Otherwise a store whose deferred records cannot be confirmed would clean nothing any more.
+    #[test]
+    fn segments_behind_the_deferred_records_may_have_none() {
+        let written = Written { version: Version::from_u64(1), pointer: Pointer::new(1), len_bytes: 32, is_put: true };
+        let mut overlay = Overlay::default();
+        overlay.defer(vec![DeferredRecord::new(0, KeyName { hash: 9, ident: 1 }, written, CopyRank::Put)], (3, 5));
+        assert_eq!([2, 3, 5, 6].map(|sequence| overlay.may_defer(sequence)), [false, true, true, false]);
+        assert!(overlay.wake_next().is_some());
+        assert!(!overlay.may_defer(4));
+    }
+
     /// Every segment that cleaning looks at asks whether a range has any.
     #[test]
     fn a_search_passes_over_no_records_of_a_range_that_are_all_taken() {
@@ -464,7 +476,7 @@ mod tests {
         let name = |hash| KeyName { hash, ident: hash };
         let record = |range, hash| DeferredRecord::new(range, name(hash), written, CopyRank::Put);
         let mut overlay = Overlay::default();
-        overlay.defer((0..TAKEN).map(|hash| record(0, hash)).chain([record(1, 5)]).collect(), 1);
+        overlay.defer((0..TAKEN).map(|hash| record(0, hash)).chain([record(1, 5)]).collect(), (1, 4));
         for hash in 0..TAKEN {
             assert!(overlay.find_mut(0, name(hash)).is_some());
             assert!(overlay.confirm(0, name(hash), OverlayBase::Absent).is_some());

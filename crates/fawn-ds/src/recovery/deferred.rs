@@ -27,8 +27,8 @@ pub(super) struct DeferredRecords {
     /// Their places, by key.
     table: PlaceTable,
     keys_max: usize,
-    /// Lowest sequence number of their segments.
-    since: u64,
+    /// Lowest and highest sequence number of their segments.
+    segments: (u64, u64),
     /// A bit for the hashes of all survivors that were read, and the highest version of these.
     survivors: Vec<u64>,
     survivors_highest: Version,
@@ -49,7 +49,7 @@ impl DeferredRecords {
         let filter_words = filter_words.clamp(FILTER_WORDS_MIN, FILTER_WORDS_MAX);
         let (survivors, survivors_highest) = (Vec::new(), Version::ZERO);
         let (records, table) = (Vec::new(), PlaceTable::default());
-        Self { records, table, keys_max, since: u64::MAX, survivors, survivors_highest, filter_words }
+        Self { records, table, keys_max, segments: (u64::MAX, 0), survivors, survivors_highest, filter_words }
     }
 
     /// Leaves memory for indexes of so many bytes.
@@ -153,7 +153,8 @@ impl DeferredRecords {
     fn count<D: Device>(&mut self, engine: &mut Engine<D>, range: usize, written: &Written) {
         let (slot, _) = engine.segments.slot_and_offset(written.pointer);
         let segment = engine.segments.expect_mut(slot);
-        self.since = self.since.min(segment.sequence);
+        let (lowest, highest) = self.segments;
+        self.segments = (lowest.min(segment.sequence), highest.max(segment.sequence));
         if written.is_put {
             segment.add_live(range, written.len_bytes);
         }
@@ -175,6 +176,6 @@ impl DeferredRecords {
         self.table = PlaceTable::default();
         // In place: there may be no memory for a second list.
         sort_by_key(&mut self.records, DeferredRecord::place);
-        engine.overlay.defer(core::mem::take(&mut self.records), self.since);
+        engine.overlay.defer(core::mem::take(&mut self.records), self.segments);
     }
 }
