@@ -359,9 +359,14 @@ impl Overlay {
         self.unconfirmed.range((range, from, 0)..=last).map(|(_, written)| written).chain(deferred)
     }
 
+    /// As [`Overlay::all_unconfirmed`], without the deferred ones, which may be millions.
+    pub(crate) fn entered_unconfirmed(&self) -> impl Iterator<Item = &Written> {
+        self.unconfirmed.values()
+    }
+
     /// Committed records of all ranges that the index does not have yet.
     pub(crate) fn all_unconfirmed(&self) -> impl Iterator<Item = &Written> {
-        self.unconfirmed.values().chain(self.deferred.iter().map(|record| &record.written))
+        self.entered_unconfirmed().chain(self.deferred.iter().map(|record| &record.written))
     }
 
     /// Removes and returns the key's entry if it has a single pending record over a known base: after that record's

@@ -10,7 +10,7 @@ use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRec
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyHash, Version};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
@@ -20,6 +20,8 @@ const BATCH: usize = 1 << 16;
 const GAP_BYTES_MAX: u32 = 64 << 10;
 const READ_BYTES_MAX: u32 = 1 << 20;
 const READS_IN_FLIGHT: usize = 16;
+/// Unreadable pages of a segment after which no other one of it is tried for a record that can do without.
+const FAILED_READS_MAX: u32 = 16;
 
 /// A record that may replace one of its candidates.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +73,29 @@ struct IndexedRecord {
 pub(super) struct Conflicts {
     list: Vec<Conflict>,
     known: HashMap<Pointer, IndexedRecord, FxBuildHasher>,
+    failed: FailedReads,
+}
+
+/// Pages that an opening could not read. Each attempt may take a device seconds.
+#[derive(Debug, Default)]
+struct FailedReads {
+    pages: HashSet<(u32, u32), FxBuildHasher>,
+    /// By slot.
+    counts: HashMap<u32, u32, FxBuildHasher>,
+}
+
+impl FailedReads {
+    /// Whether a record there is taken for unreadable, without another attempt.
+    fn has(&self, (slot, offset): (u32, u32)) -> bool {
+        let is_many = self.counts.get(&slot).is_some_and(|&count| count >= FAILED_READS_MAX);
+        is_many || self.pages.contains(&(slot, offset / PAGE_BYTES as u32))
+    }
+
+    fn note(&mut self, (slot, offset): (u32, u32)) {
+        if self.pages.insert((slot, offset / PAGE_BYTES as u32)) {
+            *self.counts.entry(slot).or_default() += 1;
+        }
+    }
 }
 
 impl Conflicts {
@@ -186,16 +211,19 @@ impl Conflicts {
         let mut is_readable = true;
         let candidates: SmallVec<[Pointer; 4]> = engine.candidates(range, KeyHash(name.hash)).collect();
         for candidate in candidates {
+            let place = engine.segments.slot_and_offset(candidate);
+            let may_be_unreadable = !engine.options.read_only && conflict.is_newer_than_all(engine, place.0);
+            if may_be_unreadable && !self.known.contains_key(&candidate) && self.failed.has(place) {
+                is_readable = false;
+                continue;
+            }
             let known = match self.known_record(engine, candidate) {
-                Ok(known) => known,
-                Err(error) => {
-                    let (slot, _) = engine.segments.slot_and_offset(candidate);
-                    if engine.options.read_only || !conflict.is_newer_than_all(engine, slot) {
-                        return Err(error);
-                    }
+                Err(_) if may_be_unreadable => {
+                    self.failed.note(place);
                     is_readable = false;
                     continue;
                 }
+                known => known?,
             };
             if known.name == name {
                 if (known.version, known.rank) > (version, rank) {
@@ -297,4 +325,22 @@ fn runs_of<D: Device>(engine: &Engine<D>, wanted: &[Pointer]) -> Vec<RecordRun> 
         }
     }
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A broken region has as many old versions as a segment has records: reads of all would take days.
+    #[test]
+    fn a_page_is_tried_once_and_a_segment_a_few_times() {
+        let page = PAGE_BYTES as u32;
+        let mut failed = FailedReads::default();
+        failed.note((1, page + 5));
+        assert!(failed.has((1, page + 9)) && !failed.has((1, 2 * page)) && !failed.has((2, page)));
+        (0..FAILED_READS_MAX).for_each(|_| failed.note((1, page)));
+        assert!(!failed.has((1, 2 * page)), "one page counts once");
+        (2..=FAILED_READS_MAX).for_each(|at| failed.note((1, at * page)));
+        assert!(failed.has((1, 100 * page)) && !failed.has((2, page)));
+    }
 }

@@ -60,9 +60,9 @@ fn clean_until(disk: &SimDisk, node: &mut TestNode, round: &mut usize, kind: u8)
     panic!("no survivor: {:?} {:?}", node.engine.log_report(), node.engine.stats());
 }
 
-/// A killed store whose checkpoint has an old version of the key. Behind it, a newer one and then a delete were copied to
-/// the survivors' stream. Returns the segment with the old version.
-fn killed_store(disk: &SimDisk, now: Now) -> String {
+/// A killed store whose checkpoint has an old version of the key. Behind it, a newer one if it `was_put`, and then a delete were
+/// copied to the survivors' stream. Returns the segment with the old version.
+fn killed_store(disk: &SimDisk, now: Now, was_put: bool) -> String {
     let mut node = open(disk, now, 16 << 10);
     let first = fill(disk, &mut node);
     assert!(node.engine.stats().checkpoints > 1);
@@ -71,8 +71,10 @@ fn killed_store(disk: &SimDisk, now: Now) -> String {
     let mut node = open(disk, now, u64::MAX);
     assert!(node.report.checkpoint_entries.is_some(), "{:?}", node.report);
     let mut round = 0;
-    turn(&mut node, &[put(KEY, 2)]);
-    clean_until(disk, &mut node, &mut round, PUT);
+    if was_put {
+        turn(&mut node, &[put(KEY, 2)]);
+        clean_until(disk, &mut node, &mut round, PUT);
+    }
     turn(&mut node, &[TestWrite { value: None, ..put(KEY, 0) }]);
     clean_until(disk, &mut node, &mut round, TOMBSTONE);
     node.settle();
@@ -108,7 +110,7 @@ fn overwrite_and_add(node: &mut TestNode, round: usize) {
 #[test]
 fn a_checkpoint_beside_an_unreadable_old_version_does_not_bring_a_deleted_key_back() {
     let (disk, now) = (SimDisk::new(SimOptions::default()), Now::at(1_000_000));
-    let first = killed_store(&disk, now);
+    let first = killed_store(&disk, now, true);
     let mut node = open(&disk, now, 16 << 10);
     disk.make_unreadable(&first, 4096..64 << 10);
     while node.engine.log_report().verifications_queued > 0 {
@@ -130,7 +132,7 @@ fn a_checkpoint_beside_an_unreadable_old_version_does_not_bring_a_deleted_key_ba
 #[test]
 fn a_close_during_a_slow_read_does_not_bring_a_deleted_key_back() {
     let (disk, now) = (SimDisk::new(SimOptions::default()), Now::at(1_000_000));
-    killed_store(&disk, now);
+    killed_store(&disk, now, true);
     let mut node = open(&disk, now, 16 << 10);
     while node.engine.verifications_deferred() > 4 {
         node.turn();
@@ -164,7 +166,6 @@ fn the_segment_of_a_delete_whose_old_version_is_unreadable_is_cleaned_without_a_
     }
     assert!(node.engine.stats().checkpoints > 1 && node.engine.stats().moved_records > 0);
     disk.kill(2);
-    // The checkpoint has survivors that are newer than the delete.
     let mut node = open(&disk, now, 16 << 10);
     assert_eq!(value(&mut node), None, "{:?}", node.report);
     disk.heal();
@@ -176,7 +177,7 @@ fn the_segment_of_a_delete_whose_old_version_is_unreadable_is_cleaned_without_a_
 #[test]
 fn a_store_opens_with_a_survivors_tombstone_whose_old_version_is_unreadable() {
     let (disk, now) = (SimDisk::new(SimOptions::default()), Now::at(1_000_000));
-    let first = killed_store(&disk, now);
+    let first = killed_store(&disk, now, false);
     disk.make_unreadable(&first, 4096..64 << 10);
     let mut node = open(&disk, now, 16 << 10);
     assert!(node.report.checkpoint_entries.is_some(), "{:?}", node.report);

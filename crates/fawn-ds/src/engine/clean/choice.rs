@@ -237,9 +237,9 @@ impl<D: Device> Engine<D> {
         keep_reason(&facts, ranges).is_none() && !(segment.had_unconfirmed && self.has_unconfirmed(segment.slot))
     }
 
-    /// Whether a committed record of the segment waits for its verification to enter the index.
+    /// Whether a committed record of the segment, which may have no deferred ones, waits for its verification to enter the index.
     fn has_unconfirmed(&self, slot: u32) -> bool {
-        let mut unconfirmed = self.overlay.all_unconfirmed();
+        let mut unconfirmed = self.overlay.entered_unconfirmed();
         unconfirmed.any(|written| self.segments.slot_and_offset(written.pointer).0 == slot)
     }
 }
