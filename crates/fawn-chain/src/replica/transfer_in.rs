@@ -64,17 +64,24 @@ impl Replica {
         }
     }
 
-    /// Handles that the predecessor's log no longer holds the records after the end of this log.
+    /// Handles that the predecessor's log no longer holds the records after `after`.
     pub(super) fn handle_gone(&mut self, from: MemberId, after: Version) {
-        if self.predecessor != Some(from) || after != self.last {
-            return; // A reply to an earlier request.
+        if self.predecessor != Some(from) {
+            return;
         }
+        let is_late = after != self.last; // A reply to an earlier request.
         match self.phase {
+            ReplicaPhase::Syncing if is_late => {
+                // If it missed this member's newer acks, the predecessor has removed its link and sends nothing more. The
+                // timer repeats the request until it does.
+                self.upstream_told = false;
+                self.ask_replay();
+            }
             ReplicaPhase::Syncing if self.transfer.is_none_or(|transfer| transfer.takes_records()) => {
                 self.want_transfer()
             }
             // The others continue without this member, which is then copied.
-            ReplicaPhase::Aligning { .. } => self.send_manager(Body::CannotAlign),
+            ReplicaPhase::Aligning { .. } if !is_late => self.send_manager(Body::CannotAlign),
             _ => {}
         }
     }

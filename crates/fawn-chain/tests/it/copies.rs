@@ -140,3 +140,35 @@ fn a_late_request_does_not_end_the_stream_of_a_member_that_has_caught_up() {
     assert_eq!((cluster.phase(3), cluster.machines[&3].log.last()), ("syncing", last));
     assert_eq!(cluster.copies, 0, "{:#?}", cluster.events);
 }
+
+/// The network repeats a request whose records the log has given up since, and the tail misses the member's newer
+/// acknowledgements: it removes the link. Nothing else in the range shows the member that its stream has ended.
+#[test]
+fn a_late_request_does_not_end_the_stream_of_a_member_whose_acks_are_lost() {
+    let mut cluster = TestCluster::new(3, Durability::Sync, Bug::None);
+    cluster.run(600);
+    cluster.machines.get_mut(&3).expect("a machine").is_full = true;
+    assert!(cluster.put(1).is_some());
+    cluster.run(3_000);
+    cluster.machines.get_mut(&3).expect("a machine").is_full = false;
+    cluster.run(3_000);
+    assert_eq!(cluster.phase(3), "syncing", "a member that was suspected waits: {:#?}", cluster.events);
+    let after = cluster.machines[&3].log.last();
+    cluster.cut.insert((3, 2));
+    (0..5).for_each(|_| assert!(cluster.put(1).is_some()));
+    cluster.run(100);
+    assert_eq!(cluster.machines[&3].log.last(), cluster.machines[&2].log.last());
+    cluster.retained_max = 1;
+    let machine = &cluster.machines[&3];
+    let epoch = machine.replica.as_ref().map(fawn_chain::Replica::epoch).expect("it runs");
+    let header = Header { from: member(3), boot: boot_id(machine.boot), range: RANGE, epoch };
+    let mut bytes = Vec::new();
+    encode_frame(&Frame { header, body: Body::ReplayWanted { after } }, &mut bytes);
+    cluster.hand_over(&TestMessage { from: 3, to: 2, bytes });
+    cluster.run(50);
+    cluster.cut.clear();
+    let last = cluster.put(1).expect("n1 is the head");
+    cluster.run(500);
+    assert_eq!((cluster.phase(3), cluster.machines[&3].log.last()), ("syncing", last));
+    assert_eq!(cluster.copies, 0, "{:#?}", cluster.events);
+}

@@ -330,6 +330,36 @@ fn a_member_that_has_discarded_its_copy_is_copied_whatever_the_chain_lost() {
     assert!(outputs.iter().any(is_request), "{outputs:?}");
 }
 
+/// The refusal may have ended its stream. The network repeats the refusal, and the first request is lost.
+#[test]
+fn a_refusal_of_another_position_asks_again_at_the_pace_of_the_timer() {
+    for after in [version(3, 8), version(3, 10)] {
+        let mut syncing = aligning(3, member(3), base());
+        syncing.handle_entry(Now::at(3), &entry(ChainState::Active));
+        let watermark = Body::Watermark { sent: base(), upstream: base(), time: TimeMs(3), assigned: base() };
+        let _ = receive(&mut syncing, 4, member(2), watermark.clone());
+        drain(&mut syncing);
+        let pause_ms = ReplicaOptions::default().retransmit_ms;
+        let at = 4 + 2 * pause_ms;
+        let mut requests = 0;
+        for _ in 0..1_000 {
+            let _ = receive(&mut syncing, at, member(2), Body::Gone { after });
+            requests += usize::from(wants_replay(&mut syncing));
+        }
+        assert_eq!(requests, 1);
+        let mut requests_at = |at| {
+            syncing.handle_timeout(Now::at(at));
+            wants_replay(&mut syncing)
+        };
+        assert!(!requests_at(at + pause_ms - 1));
+        assert!((1..=3).any(|pauses| requests_at(at + pauses * pause_ms)), "the predecessor has not replied");
+        let _ = receive(&mut syncing, at + 4 * pause_ms, member(2), watermark);
+        drain(&mut syncing);
+        syncing.handle_timeout(Now::at(at + 6 * pause_ms));
+        assert!(!wants_replay(&mut syncing), "its stream goes on");
+    }
+}
+
 /// Members 3 and 4 take no chunk of their bases, or member 4 ends its copy. Member 3 continues to receive replies, but does
 /// not keep member 5 waiting a second time.
 #[test]
