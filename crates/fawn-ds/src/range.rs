@@ -432,7 +432,7 @@ impl RangeState {
         let needed_from = self.needed_from()?;
         // Every poll asks, and seldom are so many needed that they have to be counted.
         retained.len().checked_sub(bound + 1).filter(|&last| retained[last].version >= needed_from)?;
-        let first = retained.partition_point(|kept| kept.version < needed_from);
+        let first = self.first_needed();
         let middle = retained[first + (retained.len() - first) / 2];
         Some((middle, middle.version))
     }
@@ -445,6 +445,22 @@ impl RangeState {
     /// The foreground's records that are kept for retries, in the log's order.
     pub(crate) fn kept_for_retries(&self) -> impl Iterator<Item = Retained> + '_ {
         self.copied_results.iter().chain(&self.retained).copied()
+    }
+
+    /// Records of [`RangeState::kept_for_retries`] whose results the log alone has.
+    pub(crate) fn needed_for_retries(&self) -> impl Iterator<Item = Retained> + '_ {
+        self.copied_results.iter().chain(self.retained.range(self.first_needed()..)).copied()
+    }
+
+    /// Place of the first needed record.
+    fn first_needed(&self) -> usize {
+        let is_older = |needed_from| self.retained.partition_point(|kept| kept.version < needed_from);
+        self.needed_from().map_or(self.retained.len(), is_older)
+    }
+
+    /// Whether the range loses no needed record or result by this bound.
+    pub(crate) fn fits_needed_max(&self, needed_max: usize) -> bool {
+        self.copied_results.len() <= needed_max && self.retained.len() - self.first_needed() <= needed_max
     }
 
     /// Keeps a transferred result, and as many as of needed records. Returns whether another one was dropped.

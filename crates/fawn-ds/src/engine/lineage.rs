@@ -36,8 +36,9 @@ impl<D: Device> Engine<D> {
     ///
     /// # Errors
     /// [`EngineError::Overloaded`] while records of the range are not committed, a transfer into it or the verification
-    /// of an overwritten key is in flight, a clear is not listed yet, or lineages have too many ancestors, which cleaning
-    /// makes fewer: poll, then retry. [`EngineError::NotSplit`] if the boundary is not within the range.
+    /// of an overwritten key is in flight, a clear is not listed yet, results wait for copies as in [`Engine::add_range`],
+    /// or lineages have too many ancestors, which cleaning makes fewer: poll, then retry. [`EngineError::NotSplit`] if the
+    /// boundary is not within the range.
     /// [`EngineError::RangeExists`], [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned.
     pub fn split_range(
         &mut self,
@@ -119,6 +120,7 @@ impl<D: Device> Engine<D> {
 
     /// Retires ranges and puts their heirs in place, with one commit.
     fn replace_ranges(&mut self, parents: &[usize], edit: ManifestEdit, heirs: &[RangeId]) -> Result<(), EngineError> {
+        let kept = self.kept_for_heirs(parents, heirs.len())?;
         let edits = self.edits_of_heirs(parents, edit, heirs.len())?;
         let listed = self.manifest.commit(&edits);
         self.retire_dropped_checkpoints(&edits, listed);
@@ -128,9 +130,6 @@ impl<D: Device> Engine<D> {
             inherited.extend(self.ranges[at].inherited().iter().copied().filter(|f| !parents.contains(f)));
         }
         let chain_time = parents.iter().filter_map(|&at| self.ranges[at].chain_time).min();
-        let mut kept: VecDeque<Retained> = parents.iter().flat_map(|&at| self.ranges[at].kept_for_retries()).collect();
-        // The drop rule compares with the first and the last segment of these.
-        kept.make_contiguous().sort_by_key(|kept| kept.sequence);
         let copies = self.result_copies_of(parents);
         parents.iter().for_each(|&at| self.retire_range(at));
         for &id in heirs {
@@ -149,6 +148,19 @@ impl<D: Device> Engine<D> {
         }
         self.bound_retained();
         self.wait_for_manifest(listed)
+    }
+
+    /// The records that each heir keeps for retries, unless it could not keep all that are needed.
+    fn kept_for_heirs(&self, parents: &[usize], heirs: usize) -> Result<VecDeque<Retained>, EngineError> {
+        let ranges = self.serving_ranges() - parents.len() + heirs;
+        self.check_results_fit(ranges)?;
+        let parents = || parents.iter().map(|&at| &self.ranges[at]);
+        let needed_max = self.options.needed_max(ranges);
+        let mut kept = in_log_order(parents().flat_map(RangeState::kept_for_retries).collect());
+        if kept.len() > needed_max {
+            kept = in_log_order(parents().flat_map(RangeState::needed_for_retries).collect());
+        }
+        if kept.len() > needed_max { Err(EngineError::Overloaded) } else { Ok(kept.into()) }
     }
 
     /// The edits of a split or merge, unless lineages would get too long.
@@ -182,9 +194,7 @@ impl<D: Device> Engine<D> {
         for heir in heirs {
             let mut kept: Vec<Retained> = self.ranges[at].kept_for_retries().collect();
             kept.extend(self.ranges[heir].copied_results.drain(..));
-            kept.sort_by_key(|kept| (kept.sequence, kept.pointer));
-            kept.dedup_by_key(|kept| (kept.sequence, kept.pointer));
-            self.ranges[heir].copied_results = kept.into();
+            self.ranges[heir].copied_results = in_log_order(kept).into();
             if self.ranges[heir].bound_copied_results(self.needed_max) {
                 self.warn_of_dropped_results(heir);
             }
@@ -602,6 +612,14 @@ impl<D: Device> Engine<D> {
             self.vacate_place(at);
         }
     }
+}
+
+/// Records that are kept for retries, without those that several ranges keep. The drop rule compares with the first and the last
+/// segment of these.
+fn in_log_order(mut kept: Vec<Retained>) -> Vec<Retained> {
+    kept.sort_by_key(|kept| (kept.sequence, kept.pointer));
+    kept.dedup_by_key(|kept| (kept.sequence, kept.pointer));
+    kept
 }
 
 /// Width of the part that two ranges share, in units of the ring keys' highest 64 bits.

@@ -19,13 +19,15 @@ impl<D: Device> Engine<D> {
     /// Adds a range, durable before its first record. Adding it again with the same boundaries changes nothing.
     ///
     /// # Errors
-    /// [`EngineError::RangeExists`], [`EngineError::Poisoned`], or the device's refusal.
+    /// [`EngineError::Overloaded`] while another range keeps more results than its share of the memory would be then: copy them
+    /// ([`Engine::copy_results`]), then retry. [`EngineError::RangeExists`], [`EngineError::Poisoned`], or the device's refusal.
     pub fn add_range(&mut self, id: RangeId, keys: KeyRange) -> Result<(), EngineError> {
         if let Ok(at) = self.range_at(id) {
             let same = self.ranges[at].keys == keys;
             return if same { Ok(()) } else { Err(EngineError::RangeExists { range: id }) };
         }
         self.check_writable()?;
+        self.check_results_fit(self.serving_ranges() + 1)?;
         let number = self.list_range(id, keys)?;
         self.place_range(RangeState::new(Some(id), number, keys, self.options.index));
         self.bound_retained();

@@ -333,6 +333,13 @@ impl<D: Device> Engine<D> {
         attempts.min().map(|at| at.max(self.now.mono))
     }
 
+    /// Refuses if any range would lose results by the share of one of so many. Results that exceed it are due to be copied already.
+    pub(super) fn check_results_fit(&self, ranges: usize) -> Result<(), EngineError> {
+        let needed_max = self.options.needed_max(ranges);
+        let fits = self.ranges.iter().all(|range| range.fits_needed_max(needed_max));
+        if fits { Ok(()) } else { Err(EngineError::Overloaded) }
+    }
+
     /// Warns that records which the range keeps for retries were dropped before their results were copied: too many for memory.
     #[cold]
     pub(crate) fn warn_of_dropped_results(&mut self, at: usize) {

@@ -4,7 +4,7 @@ use crate::support::{RANGE, TestNode, small};
 use fawn_ds::internals::{EngineError, KeepReason, OpenResult, Options, RecordRef, Replay, TransferredResults};
 use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
-use fawn_types::{ClientTag, Durability, Epoch, Now, Version};
+use fawn_types::{ClientTag, Durability, Epoch, KeyRange, Now, RangeId, Version};
 use std::collections::BTreeMap;
 
 const SESSION: u64 = 9;
@@ -195,6 +195,39 @@ fn a_commit_of_many_records_gives_up_no_open_result() {
         let member = member.open_again(&disk, options());
         assert_eq!(member.open.len(), 1, "crash before the copies: {crashes_before_copies}");
     }
+}
+
+/// Each range that is added takes memory of those that keep results until they are copied.
+#[test]
+fn ranges_that_are_added_give_up_no_open_result() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = || Options { retained_records_max: 50, ..of_capacity(40, Durability::Sync) };
+    let mut member = Member::open(&disk, options(), Now::at(1));
+    member.append(0, &[7; 100], b"the first result", Member::sync);
+    for i in 0..200 {
+        member.append(i % 5, &[7; 100], b"", Member::sync);
+    }
+    (0..5).for_each(|_| member.sync());
+    member.node.engine.set_needed_from(RANGE, member.open.keys().next().copied());
+    member.node.commit();
+    let mut refusals = 0;
+    // Each of sixteen may keep 128.
+    for id in 100..115 {
+        while let Err(error) = member.node.engine.add_range(RangeId(id), KeyRange::ALL) {
+            assert_eq!(error, EngineError::Overloaded);
+            refusals += 1;
+            assert!(refusals < 100, "{:?}", member.node.engine);
+            member.turn();
+        }
+    }
+    // Until the records are known to be committed, an opening keeps all of them.
+    for i in 0..100 {
+        member.write(i % 5, &[7; 100], b"");
+    }
+    disk.crash(1);
+    let copies = member.copies;
+    assert_eq!(member.open_again(&disk, options()).open.len(), 1);
+    assert!(refusals > 0 && copies > 0, "{copies} copies while {refusals} ranges were refused");
 }
 
 /// Results that were acknowledged are not copied again, and their copies keep no segment.

@@ -194,6 +194,47 @@ fn open_results_from_before_a_split_are_copied_before_too_many_records_are_retai
     check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
 }
 
+/// Each part has half of the memory that the range had.
+#[test]
+fn a_split_gives_up_no_open_result() {
+    let mut harness = begun(19, Options { memory_bytes: 1 << 20, retained_records_max: 100, ..options() });
+    harness.engine.set_needed_from(RangeId(1), Some(Version::from_u64(1)));
+    let open = write_open(&mut harness, 0..TAGGED);
+    (0..900).for_each(|i| harness.write(&key(1_000 + i), Some(&[7; 20])));
+    harness.settle();
+    if !harness.try_split(1, ring_at(0x80), 2, 3) {
+        copy_all_open(&mut harness, 1, &open);
+        harness.split(1, ring_at(0x80), 2, 3);
+    }
+    check(&mut harness, &[2, 3], 0..TAGGED, "split");
+    retain(&mut harness);
+    [2, 3].into_iter().for_each(|id| copy_all_open(&mut harness, id, &open));
+    check(&mut harness, &[2, 3], 0..TAGGED, "copied");
+    harness.reopen(19, true);
+    check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
+}
+
+/// Both parts of a split keep the same results, which count once for the range that is merged of them.
+#[test]
+fn a_merge_of_the_parts_of_a_range_gives_up_no_open_result() {
+    let mut harness = begun(20, Options { memory_bytes: 1 << 20, retained_records_max: 100, ..options() });
+    harness.engine.set_needed_from(RangeId(1), Some(Version::from_u64(1)));
+    let open = write_open(&mut harness, 0..TAGGED);
+    // Of several segments.
+    (0..700).for_each(|i| harness.write(&key(1_000 + i), Some(&[7; 300])));
+    harness.settle();
+    harness.split(1, ring_at(0x80), 2, 3);
+    retain(&mut harness);
+    check(&mut harness, &[2, 3], 0..TAGGED, "split");
+    harness.merge(2, 3, 4);
+    retain(&mut harness);
+    check(&mut harness, &[4], 0..TAGGED, "merged");
+    copy_all_open(&mut harness, 4, &open);
+    check(&mut harness, &[4], 0..TAGGED, "copied");
+    harness.reopen(20, true);
+    check(&mut harness, &[4], 0..TAGGED, "opened again");
+}
+
 /// An opening does not know which records are needed. Records of the range's own history do not take the places of older results.
 #[test]
 fn an_opening_keeps_results_from_before_a_split_until_they_are_copied() {

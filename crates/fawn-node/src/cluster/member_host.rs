@@ -179,7 +179,7 @@ impl<D: Device> MemberHost<D> {
         if entry.member(self.config.id).is_none() || self.members.find(entry.range).is_some() {
             return;
         }
-        if let Err(error) = self.add_member(entry.range, entry.keys) {
+        if let Err(error) = self.try_add_member(entry.range, entry.keys) {
             tracing::error!(range = ?entry.range, %error, "a range could not be added to the store");
         }
     }

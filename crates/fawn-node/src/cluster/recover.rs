@@ -96,21 +96,36 @@ impl<D: Device> MemberHost<D> {
 
     /// Adds a member for every range in the store, and for every range that the initial map assigns to this shard.
     pub(crate) fn recover(&mut self, map: &ClusterMap) -> Result<(), NodeError> {
-        let mut ranges: Vec<(RangeId, KeyRange)> = self.engine.ranges().collect();
-        for &(range, _) in &ranges {
+        let stored: Vec<(RangeId, KeyRange)> = self.engine.ranges().collect();
+        for &(range, _) in &stored {
             // The reads below let cleaning go on, and without a chain's time it would judge expiry by the store's own clock.
             self.engine.set_chain_time(range, TimeMs(0));
         }
-        let id = self.config.id;
-        let mapped = map.ranges.iter().filter(|entry| entry.member(id).is_some());
-        ranges.extend(mapped.map(|entry| (entry.range, entry.keys)));
-        for (range, keys) in ranges {
+        for (range, keys) in stored {
             if self.members.find(range).is_none() {
                 self.add_member(range, keys)?;
             }
         }
+        let id = self.config.id;
+        for entry in map.ranges.iter().filter(|entry| entry.member(id).is_some()) {
+            if self.members.find(entry.range).is_none() {
+                self.try_add_member(entry.range, entry.keys)?;
+            }
+        }
         self.engine.set_retained_max(self.config.limits.retained_records_max);
         Ok(())
+    }
+
+    /// Adds a member for a range that may be new in the store, unless results of other ranges have to be copied first. The manager
+    /// repeats the range's entry until the member takes part, and each one tries again.
+    pub(super) fn try_add_member(&mut self, range: RangeId, keys: KeyRange) -> Result<(), NodeError> {
+        match self.add_member(range, keys) {
+            Err(NodeError::Engine(EngineError::Overloaded)) => {
+                tracing::warn!(?range, "a new range waits until results of other ranges are copied");
+                Ok(())
+            }
+            added => added,
+        }
     }
 
     /// Adds a member with the state of its log and its promise.
@@ -187,5 +202,73 @@ impl<D: Device> MemberHost<D> {
                 return plan;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::{HostConfig, NodeLimits};
+    use super::*;
+    use fawn_chain::RingOptions;
+    use fawn_chain::map::{NodeEntry, RangeEntry};
+    use fawn_ds::internals::{Engine, Options, RecordRef};
+    use fawn_flash::{SimDevice, SimDisk, SimOptions};
+    use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyHash, NodeId, Now, ShardId};
+
+    const RANGE: RangeId = RangeId(1);
+    const NEW: RangeId = RangeId(2);
+    const SECRET: HashSecret = HashSecret([7; 16]);
+
+    /// A member that keeps more records for retries than one of two ranges may.
+    fn member_with_needed_records() -> MemberHost<SimDevice> {
+        let options = Options {
+            segment_bytes: 64 << 10,
+            memory_bytes: 1 << 20,
+            durability: Durability::Sync,
+            secret: Some(SECRET),
+            retained_records_max: 50,
+            ..Options::default()
+        };
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let (engine, _) = Engine::open(SimDevice::attach(&disk), options, Now::at(1)).unwrap();
+        let (id, limits) = (MemberId::new(NodeId(1), ShardId(0)), NodeLimits::default());
+        let config = HostConfig { id, boot: BootId::new(1, 7), durability: Durability::Sync, limits };
+        let mut host = MemberHost::new(config, engine);
+        host.add_member(RANGE, KeyRange::ALL).unwrap();
+        let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+        host.engine.set_needed_from(RANGE, Some(version(1)));
+        for seq in 1..=700_u64 {
+            let key = seq.to_be_bytes();
+            let record = RecordRef::put(version(seq), &key, b"value");
+            host.engine.append(RANGE, KeyHash::of(&SECRET, &key), &record).unwrap();
+            turn(&mut host);
+        }
+        host
+    }
+
+    fn turn(host: &mut MemberHost<SimDevice>) {
+        host.now = host.now.plus_ms(200);
+        host.engine.submit(host.now);
+        host.engine.wait(host.now, &mut Vec::new());
+        let synced = host.engine.progress(RANGE).synced;
+        host.engine.commit(RANGE, synced);
+    }
+
+    /// The store starts all the same, and takes the range once the results are copied.
+    #[test]
+    fn a_new_range_is_added_once_it_gives_up_no_result() {
+        let mut host = member_with_needed_records();
+        let node = NodeEntry { node: NodeId(1), shards: 1, weight: 1, domain: 0, address: "node".to_owned() };
+        let ring = RingOptions { replication: 1, virtual_ids: 1 };
+        let mut map = ClusterMap::new(SECRET, Durability::Sync, ring, vec![node]);
+        map.ranges = vec![RangeEntry::new(NEW, KeyRange::ALL, &[host.config.id])];
+        host.recover(&map).unwrap();
+        assert!(host.members.find(NEW).is_none());
+        for _ in 0..50 {
+            turn(&mut host);
+            host.engine.copy_results(RANGE, &[], |_, _| unreachable!("no result is open"));
+        }
+        host.recover(&map).unwrap();
+        assert!(host.members.find(NEW).is_some());
     }
 }
