@@ -24,6 +24,9 @@ use fawn_types::{KeyHash, KeyRange, RangeId, RingKey, Version};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+#[cfg(test)]
+mod tests;
+
 /// Ancestors in all lineages from which on cleaning gives the records of the oldest ones present numbers.
 const ANCESTORS_KEPT: usize = 512;
 /// Ancestors in all lineages at most: one commit may list all of them. Openings compare each with the others of its range.
@@ -368,6 +371,21 @@ impl<D: Device> Engine<D> {
             inherited.dedup();
             self.ranges[at].inherited = inherited;
         }
+    }
+
+    /// By place of a retired range: the ranges that took its keys over, and which of these. An opening asks for each record.
+    pub(crate) fn heirs_by_place(&self) -> Vec<SmallVec<[(KeyRange, usize); 1]>> {
+        let mut heirs = vec![SmallVec::new(); self.ranges.len()];
+        let places = self.places_by_number();
+        for (heir, id) in self.range_ids.iter().enumerate() {
+            let entry = id.and_then(|id| self.manifest.state().ranges.get(&id));
+            for &Ancestor { number, keys, .. } in entry.into_iter().flat_map(|entry| &entry.lineage) {
+                if let Some(&at) = places.get(&number) {
+                    heirs[at].push((keys, heir));
+                }
+            }
+        }
+        heirs
     }
 
     /// By place: the retired ranges whose keys this range took over, from each other or at last.

@@ -14,7 +14,7 @@ use crate::log::segments::RangeShare;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, ResultCopy, Retained};
 use fawn_flash::{AlignedBuf, Device};
-use fawn_types::{KeyHash, Version};
+use fawn_types::{KeyHash, KeyRange, RingKey, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
@@ -118,6 +118,8 @@ pub(super) struct IndexBuilder<'e, D: Device> {
     strays: BTreeMap<RangeNumber, Stray>,
     /// By place: the retired ranges whose histories end before the next record of this one.
     elders: Vec<SmallVec<[usize; 2]>>,
+    /// By place of a retired range: the ranges that took these keys over.
+    heirs: Vec<SmallVec<[(KeyRange, usize); 1]>>,
     /// The checkpoint that was loaded has the records before these positions.
     pub(super) from: PerStream<Watermark>,
     /// For reads of the log.
@@ -128,12 +130,15 @@ pub(super) struct IndexBuilder<'e, D: Device> {
 impl<'e, D: Device> IndexBuilder<'e, D> {
     pub(super) fn new(engine: &'e mut Engine<D>) -> Self {
         let mut tentative = Vec::new();
+        let mut ancestors = BTreeMap::new();
+        for &ancestor in engine.manifest.state().ancestors() {
+            ancestors.entry(ancestor.number).or_insert(ancestor);
+        }
         for at in 0..engine.ranges.len() {
             let listed = engine.range_ids[at].and_then(|id| engine.manifest.state().ranges.get(&id));
-            let number = engine.ranges[at].number;
-            let ancestor = engine.manifest.state().ancestors().find(|ancestor| ancestor.number == number).copied();
+            let ancestor = ancestors.get(&engine.ranges[at].number);
             if let Some(ancestor) = ancestor.filter(|_| listed.is_none()) {
-                let range = Tentative::of_ancestor(&ancestor);
+                let range = Tentative::of_ancestor(ancestor);
                 engine.recover_clears(at, range.cleared, range.cleared);
                 engine.ranges[at].retain_floor = Some(Version::ZERO);
                 tentative.push(range);
@@ -154,10 +159,11 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         engine.inherit();
         let numbers = engine.ranges.iter().enumerate().map(|(at, range)| (range.number, at)).collect();
         let deferred = DeferredRecords::new(&engine.options);
-        let elders = engine.elders();
+        let (elders, heirs) = (engine.elders(), engine.heirs_by_place());
         Self {
             engine,
             elders,
+            heirs,
             tentative,
             numbers,
             deferred,
@@ -263,7 +269,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             RecordKind::Rollback => return self.roll_back(at, version, (slot, offset)),
             // Before a split or merge it was listed.
             RecordKind::Clear if is_retired => return,
-            _ if is_retired => self.engine.heir_of(number, key).map(|(heir, _)| heir),
+            _ if is_retired => self.heir_of(at, key),
             _ => Some(at),
         };
         let Some(owner) = owner else {
@@ -300,6 +306,12 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             return self.copied(owner, &entry, sequence);
         }
         self.historic(at, entry);
+    }
+
+    /// The range that took a retired range's key over.
+    fn heir_of(&self, at: usize, key: &[u8]) -> Option<usize> {
+        let ring_key = RingKey::of(&self.engine.secret, key);
+        self.heirs[at].iter().find(|(keys, _)| keys.contains(&ring_key)).map(|&(_, heir)| heir)
     }
 
     /// Applies a record of the range's history, now or once it proves to be committed.

@@ -19,6 +19,8 @@ mod state;
 pub use decode::{DecodedManifest, ManifestError, ManifestVerdict, decode_all, decode_header};
 pub use edit::ManifestEdit;
 pub use encode::{certifying_edits, encode_commit, encode_header, encode_snapshot};
+#[cfg(test)]
+pub(crate) use lineage::ANCESTORS_VISITED;
 pub use lineage::Ancestor;
 pub use run::RunEntry;
 pub use seal::SegmentSeal;
