@@ -18,6 +18,7 @@ mod clears_undone;
 mod clocks;
 mod copy;
 mod copy_cleaned;
+mod copy_source_cleaned;
 mod counted;
 mod crash;
 mod damage;
