@@ -11,6 +11,7 @@ mod checkpoint;
 mod checkpoint_compared;
 mod checkpoint_in_progress;
 mod checkpoint_kept;
+mod checkpoint_merged;
 mod checkpoint_sorted;
 mod cleaning;
 mod cleaning_idle;
