@@ -261,7 +261,7 @@ impl Conflicts {
     }
 }
 
-/// What came of a conflict.
+/// Result of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Settled {
     Compared,
