@@ -127,6 +127,8 @@ pub(crate) struct ResultCopies {
     pub(crate) due_before: Option<u64>,
     /// Time of the next attempt to copy them.
     pub(crate) copy_at: MonoMs,
+    /// Time when some were last copied, or became due.
+    pub(crate) progressed_at: MonoMs,
     pub(crate) unsynced: Option<UnsyncedCopies>,
     /// Time of the last warning that needed records were dropped before they were copied.
     pub(crate) warned_at: Option<MonoMs>,

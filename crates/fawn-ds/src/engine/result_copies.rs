@@ -4,6 +4,7 @@
 //! log that a range retains, the open results in it are copied to the survivors' stream first, results of a transfer included.
 //! Copies are copied again where they keep a segment with much more than them to free.
 use super::Engine;
+use super::clean::PROGRESS_MS_MAX;
 use super::segments::RETRY_MS;
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
@@ -112,6 +113,9 @@ impl<D: Device> Engine<D> {
             Some(copies) => self.copy_again(at, copies, &mut open),
             None => self.copy_originals(at, due, &mut open),
         };
+        if copied.is_ok() || open.left_bytes < COPY_BYTES {
+            self.ranges[at].result_copies.progressed_at = self.now.mono;
+        }
         // The copies so far count at the next attempt, which follows at once if there are too many for one.
         if copied.is_err() && open.left_bytes > 0 {
             self.ranges[at].result_copies.copy_at = self.now.mono.plus_ms(RETRY_MS);
@@ -293,7 +297,7 @@ impl<D: Device> Engine<D> {
         let has_originals = is_before(range.copied_results.front()) || is_before(range.retained.front());
         // Other copies may be of results that are not open any more.
         if !has_originals && !is_before(range.result_copies.kept.front().map(|copy| &copy.record)) {
-            return false;
+            return range.result_copies.unsynced.is_some();
         }
         let former = range.result_copies.due_before;
         let is_new = former.is_none_or(|former| former < before);
@@ -302,7 +306,11 @@ impl<D: Device> Engine<D> {
             return true;
         }
         let has_gain = has_originals || self.due_copies(at, before).is_some();
-        has_gain && (is_new || self.are_committed_soon(at))
+        if has_gain && (is_new || self.are_committed_soon(at)) {
+            self.ranges[at].result_copies.progressed_at = self.now.mono;
+            return true;
+        }
+        has_gain && self.are_copied_soon(at)
     }
 
     /// Whether results that keep log are durably committed soon: the host copies them then.
@@ -312,6 +320,15 @@ impl<D: Device> Engine<D> {
             let is_marked_soon = !due.is_unmarked(range) || self.marks_retry_at.is_none();
             due.is_given_up && !due.is_durable(range) && is_marked_soon
         })
+    }
+
+    /// Whether the host copies results that keep log in this iteration, or at its next attempt. Attempts may fail for long, as with
+    /// a device that hangs.
+    fn are_copied_soon(&self, at: usize) -> bool {
+        let range = &self.ranges[at];
+        let is_ready = |due: DueResults| due.is_given_up && due.is_durable(range) && !self.lacks_space_for(&due);
+        let has_progress = self.now.mono.ms_since(range.result_copies.progressed_at) < PROGRESS_MS_MAX;
+        has_progress && !range.is_beginning() && self.due_results(at).any(is_ready)
     }
 
     /// Time by which a poll is due that copies results, or logs the mark that copies wait for. `None`: an event brings it about.
@@ -374,7 +391,7 @@ impl<D: Device> Engine<D> {
             else {
                 continue;
             };
-            range.result_copies.copied_below = below;
+            (range.result_copies.copied_below, range.result_copies.progressed_at) = (below, self.now.mono);
             range.drop_copied_results_through(transferred_to, self.retained_share);
             if is_given_up {
                 range.drop_retained_before(before);

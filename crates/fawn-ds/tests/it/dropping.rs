@@ -408,11 +408,12 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
                 true => RecordRef::put(version(seq + 1), &key, &value),
                 false => RecordRef::bare(RecordKind::Tombstone, version(seq + 1), &key),
             };
-            for _ in 0..100 {
+            // A write waits for a second, at most, for copies of results that this host never makes.
+            for _ in 0..300 {
                 match node.engine.append(RANGE, TestNode::hash(&key), &record) {
                     Err(EngineError::Overloaded) => {
                         node.turn();
-                        node.now = node.now.plus_ms(1);
+                        node.now = node.now.plus_ms(5);
                     }
                     Ok(()) => {
                         seq += 1;

@@ -35,8 +35,8 @@ use victim::{Victim, VictimPurpose};
 
 /// Survivors in the open frame that start a write, bytes.
 const WRITE_BYTES: u32 = 256 << 10;
-/// Time without progress for which writes of a full store wait for a victim, ms.
-const PROGRESS_MS_MAX: u64 = 1_000;
+/// Time without progress for which writes of a full store wait for a victim, or for copies of results, ms.
+pub(super) const PROGRESS_MS_MAX: u64 = 1_000;
 
 /// A copied record whose index entry moves once the copy is flushed.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,6 @@
 //! Unit tests of copies of open results: writes of a full store that wait for them.
 use super::*;
+use crate::engine::KeepReason;
 use crate::options::Options;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now};
@@ -13,15 +14,16 @@ struct Member {
     engine: Engine<SimDevice>,
     now: Now,
     open: Option<Version>,
+    result_bytes: usize,
     copies: usize,
 }
 
 impl Member {
-    fn open(disk: &SimDisk) -> Self {
+    fn open(disk: &SimDisk, segments: u64, result_bytes: usize) -> Self {
         let options = Options {
             segment_bytes: 64 << 10,
             memory_bytes: 1 << 20,
-            capacity_bytes: Some(8 * (64 << 10)),
+            capacity_bytes: Some(segments * (64 << 10)),
             durability: Durability::Memory,
             secret: Some(SECRET),
             scrub_period_ms: 0,
@@ -30,45 +32,60 @@ impl Member {
         let (mut engine, _) = Engine::open(SimDevice::attach(disk), options, Now::at(1)).unwrap();
         engine.add_range(RANGE, KeyRange::ALL).unwrap();
         engine.set_retain_floor(RANGE, Version::ZERO);
-        Self { engine, now: Now::at(1), open: None, copies: 0 }
+        Self { engine, now: Now::at(1), open: None, result_bytes, copies: 0 }
     }
 
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         self.engine.set_needed_from(RANGE, self.open);
         self.engine.submit(self.now);
         self.engine.wait(self.now, &mut Vec::new());
         let appended = self.engine.progress(RANGE).appended;
         self.engine.commit(RANGE, appended);
         self.now = self.now.plus_ms(5);
+    }
+
+    fn copy(&mut self) {
         if self.engine.must_copy_results(RANGE) {
             let open: Vec<OpenResult> = self.open.iter().map(|&version| OpenResult::new(version, TAG)).collect();
-            let copies = &mut self.copies;
+            let (copies, result_bytes) = (&mut self.copies, self.result_bytes);
             self.engine.copy_results(RANGE, &open, |_, result| {
                 *copies += 1;
-                result.push(7);
+                result.resize(result_bytes, 7);
             });
         }
     }
 
-    /// Writes until the store takes it.
+    /// Whether only results that will be copied keep a segment.
+    fn is_copied_soon(&self) -> bool {
+        let copies = &self.engine.ranges[self.engine.range_at(RANGE).unwrap()].result_copies;
+        let has_next = self.engine.streams[StreamKind::Survivors].next.slot().is_some();
+        let is_kept = self.engine.segments_kept().contains_key(&KeepReason::Retained);
+        is_kept && (self.engine.must_copy_results(RANGE) || copies.unsynced.is_some() || has_next)
+    }
+
+    /// Writes until the store takes it. An iteration has writes before its copies, and after them.
     fn write(&mut self, key: u64, has_result: bool) {
         let seq = self.engine.progress(RANGE).appended.seq() + 1;
         let version = Version::new(Epoch::new(self.engine.generation()).unwrap(), seq).unwrap();
-        let key = key.to_be_bytes();
+        let (key, result) = (key.to_be_bytes(), vec![7; self.result_bytes]);
         let mut record = RecordRef::put(version, &key, &[7; 1_500]);
         if has_result {
             self.open = Some(version);
-            (record.tag, record.result) = (TAG, &[7]);
+            (record.tag, record.result) = (TAG, &result);
         }
-        for _ in 0..1_000 {
+        for attempt in 0..2_000 {
             match self.engine.append(RANGE, KeyHash::of(&SECRET, &key), &record) {
-                Ok(()) => return self.turn(),
+                Ok(()) => {
+                    self.poll();
+                    return self.copy();
+                }
                 Err(EngineError::StoreFull) => {
                     assert!(!self.engine.results_wait_for_mark(), "the mark is synced soon, and then there is space");
+                    assert!(!self.is_copied_soon(), "attempt {attempt} of {version:?}: {:?}", self.engine);
                 }
                 Err(error) => assert_eq!(error, EngineError::Overloaded),
             }
-            self.turn();
+            if attempt % 2 == 0 { self.poll() } else { self.copy() }
         }
         panic!("the store stays full: {:?}", self.engine);
     }
@@ -78,10 +95,24 @@ impl Member {
 #[test]
 fn a_write_waits_for_the_sync_that_copies_wait_for() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut member = Member::open(&disk);
+    let mut member = Member::open(&disk, 8, 1);
     (0..180).for_each(|i| member.write(100 + i, false));
     member.write(0, true);
     (0..40).for_each(|i| member.write(i % 5, false));
     (0..20).for_each(|i| member.write(10_000 + i, false));
     assert_eq!(member.copies, 1);
+}
+
+/// A put between a sync and the copies of the same iteration found the store full, and so did one while the survivors' next segment
+/// was prepared for them.
+#[test]
+fn a_write_waits_for_copies_of_results_that_are_due() {
+    for (segments, result_bytes) in (5..=8).flat_map(|segments| [(segments, 10), (segments, 9_000)]) {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut member = Member::open(&disk, segments, result_bytes);
+        (0..40 * (segments - 4)).for_each(|i| member.write(100 + i, false));
+        member.write(0, true);
+        (0..200).for_each(|i| member.write(i % 5, false));
+        assert!(member.copies >= 1, "{segments} segments: {} copies", member.copies);
+    }
 }
