@@ -7,7 +7,7 @@ use super::Engine;
 use super::clean::PROGRESS_MS_MAX;
 use super::segments::RETRY_MS;
 use crate::error::EngineError;
-use crate::format::record::{RecordKind, RecordRef};
+use crate::format::record::{self, RecordKind, RecordRef};
 use crate::format::segment::StreamKind;
 use crate::range::{RangeState, ResultCopy, Retained, UnsyncedCopies};
 use core::ops::Range;
@@ -49,6 +49,8 @@ struct OpenResults<'a, F> {
     open: &'a [OpenResult],
     put_result: F,
     left_bytes: usize,
+    /// Their copies may take a further segment.
+    may_take_segment: bool,
 }
 
 impl<'a, F> OpenResults<'a, F> {
@@ -107,11 +109,14 @@ impl<D: Device> Engine<D> {
         debug_assert!(open.is_sorted(), "open results are searched by version");
         let Ok(at) = self.range_at(range) else { return };
         let Some(due) = self.copyable_results(at) else { return };
-        let mut open = OpenResults { open, put_result, left_bytes: COPY_BYTES };
+        let mut open = OpenResults { open, put_result, left_bytes: COPY_BYTES, may_take_segment: true };
         self.forget_closed(at, &open);
         let copied = match self.due_copies(at, due.before) {
             Some(copies) => self.copy_again(at, copies, &mut open),
-            None => self.copy_originals(at, due, &mut open),
+            None => {
+                open.may_take_segment = self.may_take_segment(at, &due);
+                self.copy_originals(at, due, &mut open)
+            }
         };
         if copied.is_ok() || open.left_bytes < COPY_BYTES {
             self.ranges[at].result_copies.progressed_at = self.now.mono;
@@ -119,7 +124,9 @@ impl<D: Device> Engine<D> {
         // The copies so far count at the next attempt, which follows at once if there are too many for one.
         if copied.is_err() && open.left_bytes > 0 {
             self.ranges[at].result_copies.copy_at = self.now.mono.plus_ms(RETRY_MS);
-            self.prepare_for_copies();
+            if open.may_take_segment {
+                self.prepare_for_copies();
+            }
         }
         self.sync_for_waiting();
         self.tend_result_copies();
@@ -140,6 +147,20 @@ impl<D: Device> Engine<D> {
     /// The copies of a victim have a full store's space first, then those of one range at a time: cleaning has reckoned with it.
     fn lacks_space_for(&self, due: &DueResults) -> bool {
         due.is_given_up && self.full && (self.cleaner.is_cleaning() || self.result_copies_wait_for_sync())
+    }
+
+    /// Whether copies of these results may take a further segment. The last one is left to cleaning, unless the log that is given up
+    /// has about as many dead bytes: the results of live records free nothing.
+    fn may_take_segment(&self, at: usize, due: &DueResults) -> bool {
+        if self.survivors_room().segments > 1 {
+            return true;
+        }
+        let Some(oldest) = self.ranges[at].kept_for_retries().next().filter(|_| due.is_given_up) else { return false };
+        let given_up = self.segments.iter().filter(|segment| {
+            segment.stream == StreamKind::Foreground && (oldest.sequence..due.before).contains(&segment.sequence)
+        });
+        let dead_bytes: u64 = given_up.map(|segment| segment.dead_bytes(self.kept_tombstone_bytes(segment))).sum();
+        dead_bytes >= u64::from(self.options.segment_bytes) / 4 * 3
     }
 
     /// The results of the range that a bound is about to give up: of log, and of a number of records.
@@ -255,6 +276,9 @@ impl<D: Device> Engine<D> {
         let (version, tag, mut bytes) = (result.version, result.tag(), Vec::new());
         (open.put_result)(tag, &mut bytes);
         let record = RecordRef { tag, result: &bytes, ..RecordRef::bare(RecordKind::Result, version, &[]) };
+        if !open.may_take_segment && self.needs_segment_for_copy(record::encoded_len(&record)) {
+            return Err(EngineError::StoreFull);
+        }
         let number = self.ranges[at].number;
         let (pointer, len_bytes) = self.append_survivor(at, number, &record, RecordKind::Result)?;
         open.left_bytes = open.left_bytes.saturating_sub(len_bytes as usize);

@@ -1,7 +1,9 @@
 //! Open results: they are kept for retries, and not the log behind them.
 
 use crate::support::{RANGE, TestNode, small};
-use fawn_ds::internals::{EngineError, KeepReason, OpenResult, Options, RecordRef, Replay, TransferredResults};
+use fawn_ds::internals::{
+    EngineError, KeepReason, OpenResult, Options, RecordKind, RecordRef, Replay, TransferredResults,
+};
 use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{ClientTag, Durability, Epoch, KeyRange, Now, RangeId, Version};
@@ -521,4 +523,52 @@ fn a_rollback_that_finds_no_space_gets_it_by_copies_of_results() {
     member.node.engine.sync_all().unwrap();
     disk.crash(10);
     assert_eq!(member.open_again(&disk, small(Durability::Sync)).open.len(), 1);
+}
+
+/// Appends and commits a record, unless the store stays full.
+fn try_write(member: &mut Member, record: &RecordRef<'_>) -> bool {
+    for _ in 0..400 {
+        let appended = member.node.engine.append(RANGE, TestNode::hash(record.key), record);
+        if appended.is_ok() && record.tag.is_some() {
+            member.open.insert(record.version, (record.tag, record.result.to_vec()));
+        }
+        member.turn();
+        if appended.is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
+/// The results of live records free no space when they are copied. A store that was full of such copies had no segment left into
+/// which it could be cleaned, and refused deletes for ever.
+#[test]
+fn copies_of_results_leave_a_full_store_space_to_clean() {
+    for (segments, result_len) in (6..=10).flat_map(|segments| [(segments, 1_000), (segments, 3_000)]) {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut member = Member::open(&disk, of_capacity(segments, Durability::Sync), Now::at(1));
+        let plain = 24 * (segments - 3);
+        (0..plain).for_each(|i| _ = member.write(i, &[7; 1_500], b""));
+        let (mut tagged, result) = (0, vec![5; result_len]);
+        loop {
+            let (version, key) = (member.next_version(), (plain + tagged).to_be_bytes());
+            let tag = ClientTag { session: SESSION, seq: version.as_u64() };
+            if !try_write(&mut member, &RecordRef { tag, result: &result, ..RecordRef::put(version, &key, b"value") }) {
+                break;
+            }
+            tagged += 1;
+        }
+        assert!(tagged > 30 && member.copies > 10, "{segments} segments: {tagged} results, {} copies", member.copies);
+        for i in 0..plain {
+            let (version, key) = (member.next_version(), (i * 37 % plain).to_be_bytes());
+            let is_deleted = try_write(&mut member, &RecordRef::bare(RecordKind::Tombstone, version, &key));
+            assert!(is_deleted, "{segments} segments, {result_len} B: {i} of {plain}, {:?}", member.node.engine);
+        }
+        let open = member.open.len();
+        disk.crash(1);
+        let mut member = member.open_again(&disk, of_capacity(segments, Durability::Sync));
+        assert_eq!(member.open.len(), open, "{segments} segments, {result_len} B");
+        member.open.clear();
+        (0..20).for_each(|i| _ = member.write(1_000 + i, &[7; 1_500], b""));
+    }
 }

@@ -17,9 +17,9 @@ const SEGMENTS_OF_COPIES_MAX: u64 = 3;
 
 /// Space for copies: the rest of the active segment, and whole segments.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SurvivorsRoom {
-    pub(super) active_bytes: u64,
-    pub(super) segments: u64,
+pub(in crate::engine) struct SurvivorsRoom {
+    pub(in crate::engine) active_bytes: u64,
+    pub(in crate::engine) segments: u64,
 }
 
 impl SurvivorsRoom {
@@ -59,7 +59,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Space that the survivors' stream may take.
-    pub(super) fn survivors_room(&self) -> SurvivorsRoom {
+    pub(in crate::engine) fn survivors_room(&self) -> SurvivorsRoom {
         let segment_bytes = self.options.segment_bytes;
         let stream = &self.streams[StreamKind::Survivors];
         let active = stream.window.active().map_or(0, |chunk| segment_bytes - chunk.end());
@@ -76,9 +76,14 @@ impl<D: Device> Engine<D> {
     /// Whether the survivors' space is too small for a copy of this length. A copy may also fail without memory in the write
     /// buffer, which passes.
     pub(super) fn has_no_room_for_copy(&self, len: usize) -> bool {
+        self.has_no_room_for_copies() && self.needs_segment_for_copy(len)
+    }
+
+    /// Whether a copy of this length goes to the survivors' next segment.
+    pub(in crate::engine) fn needs_segment_for_copy(&self, len: usize) -> bool {
         let has_frame = self.streams[StreamKind::Survivors].flush.open.is_some();
         let need = len + if has_frame { 0 } else { HEADER_BYTES };
-        self.has_no_room_for_copies() && self.survivors_room().active_bytes < need as u64
+        self.survivors_room().active_bytes < need as u64
     }
 
     pub(super) fn with_frames(&self, record_bytes: u64) -> u64 {
