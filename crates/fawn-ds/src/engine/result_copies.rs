@@ -321,13 +321,13 @@ impl<D: Device> Engine<D> {
         let has_originals = is_before(range.copied_results.front()) || is_before(range.retained.front());
         // Other copies may be of results that are not open any more.
         if !has_originals && !is_before(range.result_copies.kept.front().map(|copy| &copy.record)) {
-            return range.result_copies.unsynced.is_some();
+            return self.are_synced_soon(at);
         }
         let former = range.result_copies.due_before;
         let is_new = former.is_none_or(|former| former < before);
         range.result_copies.due_before = former.max(Some(before));
         if range.result_copies.unsynced.is_some() {
-            return true;
+            return self.are_synced_soon(at);
         }
         let has_gain = has_originals || self.due_copies(at, before).is_some();
         if has_gain && (is_new || self.are_committed_soon(at)) {
@@ -346,13 +346,21 @@ impl<D: Device> Engine<D> {
         })
     }
 
-    /// Whether the host copies results that keep log in this iteration, or at its next attempt. Attempts may fail for long, as with
-    /// a device that hangs.
+    /// Whether copies are made that free space, and are not synced yet.
+    fn are_synced_soon(&self, at: usize) -> bool {
+        self.ranges[at].result_copies.unsynced.is_some() && self.has_copy_progress(at)
+    }
+
+    /// Whether the host copies results that keep log in this iteration, or at its next attempt.
     fn are_copied_soon(&self, at: usize) -> bool {
         let range = &self.ranges[at];
         let is_ready = |due: DueResults| due.is_given_up && due.is_durable(range) && !self.lacks_space_for(&due);
-        let has_progress = self.now.mono.ms_since(range.result_copies.progressed_at) < PROGRESS_MS_MAX;
-        has_progress && !range.is_beginning() && self.due_results(at).any(is_ready)
+        self.has_copy_progress(at) && !range.is_beginning() && self.due_results(at).any(is_ready)
+    }
+
+    /// Whether results of the range became due, or were copied, a moment ago. Attempts may fail for long, as with a device that hangs.
+    fn has_copy_progress(&self, at: usize) -> bool {
+        self.now.mono.ms_since(self.ranges[at].result_copies.progressed_at) < PROGRESS_MS_MAX
     }
 
     /// Time by which a poll is due that copies results, or logs the mark that copies wait for. `None`: an event brings it about.

@@ -2,6 +2,7 @@
 use super::*;
 use crate::engine::KeepReason;
 use crate::options::Options;
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now};
 
@@ -18,17 +19,24 @@ struct Member {
     copies: usize,
 }
 
+fn options(segments: u64) -> Options {
+    Options {
+        segment_bytes: 64 << 10,
+        memory_bytes: 1 << 20,
+        capacity_bytes: Some(segments * (64 << 10)),
+        durability: Durability::Memory,
+        secret: Some(SECRET),
+        scrub_period_ms: 0,
+        ..Options::default()
+    }
+}
+
 impl Member {
     fn open(disk: &SimDisk, segments: u64, result_bytes: usize) -> Self {
-        let options = Options {
-            segment_bytes: 64 << 10,
-            memory_bytes: 1 << 20,
-            capacity_bytes: Some(segments * (64 << 10)),
-            durability: Durability::Memory,
-            secret: Some(SECRET),
-            scrub_period_ms: 0,
-            ..Options::default()
-        };
+        Self::open_with(disk, options(segments), result_bytes)
+    }
+
+    fn open_with(disk: &SimDisk, options: Options, result_bytes: usize) -> Self {
         let (mut engine, _) = Engine::open(SimDevice::attach(disk), options, Now::at(1)).unwrap();
         engine.add_range(RANGE, KeyRange::ALL).unwrap();
         engine.set_retain_floor(RANGE, Version::ZERO);
@@ -63,8 +71,7 @@ impl Member {
         is_kept && (self.engine.must_copy_results(RANGE) || copies.unsynced.is_some() || has_next)
     }
 
-    /// Writes until the store takes it. An iteration has writes before its copies, and after them.
-    fn write(&mut self, key: u64, has_result: bool) {
+    fn try_write(&mut self, key: u64, has_result: bool) -> Result<(), EngineError> {
         let seq = self.engine.progress(RANGE).appended.seq() + 1;
         let version = Version::new(Epoch::new(self.engine.generation()).unwrap(), seq).unwrap();
         let (key, result) = (key.to_be_bytes(), vec![7; self.result_bytes]);
@@ -73,15 +80,20 @@ impl Member {
             self.open = Some(version);
             (record.tag, record.result) = (TAG, &result);
         }
+        self.engine.append(RANGE, KeyHash::of(&SECRET, &key), &record)
+    }
+
+    /// Writes until the store takes it. An iteration has writes before its copies, and after them.
+    fn write(&mut self, key: u64, has_result: bool) {
         for attempt in 0..2_000 {
-            match self.engine.append(RANGE, KeyHash::of(&SECRET, &key), &record) {
+            match self.try_write(key, has_result) {
                 Ok(()) => {
                     self.poll();
                     return self.copy();
                 }
                 Err(EngineError::StoreFull) => {
                     assert!(!self.engine.results_wait_for_mark(), "the mark is synced soon, and then there is space");
-                    assert!(!self.is_copied_soon(), "attempt {attempt} of {version:?}: {:?}", self.engine);
+                    assert!(!self.is_copied_soon(), "attempt {attempt} of {key}: {:?}", self.engine);
                 }
                 Err(error) => assert_eq!(error, EngineError::Overloaded),
             }
@@ -115,4 +127,35 @@ fn a_write_waits_for_copies_of_results_that_are_due() {
         (0..200).for_each(|i| member.write(i % 5, false));
         assert!(member.copies >= 1, "{segments} segments: {} copies", member.copies);
     }
+}
+
+/// A write waited as long as a sync of copies did, for ever on a device that hangs.
+#[test]
+fn a_write_waits_a_second_for_copies_whose_sync_hangs() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut member = Member::open(&disk, 8, 10);
+    (0..160).for_each(|i| member.write(100 + i, false));
+    member.write(0, true);
+    let are_unsynced = |member: &Member| member.engine.ranges[0].result_copies.unsynced.is_some();
+    for i in 0.. {
+        assert!(i < 10_000, "{:?}", member.engine);
+        let _ = member.try_write(i % 5, false);
+        member.poll();
+        disk.hang(OpKind::Sync);
+        member.copy();
+        if are_unsynced(&member) && member.engine.full {
+            break;
+        }
+        disk.release_hung();
+    }
+    let (since, mut refused_ms) = (member.now, None);
+    while refused_ms.is_none() && member.now.mono.ms_since(since.mono) < 5_000 {
+        if member.try_write(1, false) == Err(EngineError::StoreFull) {
+            refused_ms = Some(member.now.mono.ms_since(since.mono));
+        }
+        member.poll();
+        member.copy();
+    }
+    assert!(are_unsynced(&member), "the sync hangs");
+    assert!(refused_ms.is_some_and(|ms| (500..2_000).contains(&ms)), "{refused_ms:?} ms: {:?}", member.engine);
 }
