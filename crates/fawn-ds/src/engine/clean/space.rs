@@ -4,7 +4,7 @@ use super::WRITE_BYTES;
 use crate::format::FRAMES_OFFSET;
 use crate::format::frame::HEADER_BYTES;
 use crate::format::segment::StreamKind;
-use crate::log::stream::NextSegment;
+use crate::log::stream::{NextSegment, Stream};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError};
 
@@ -81,8 +81,17 @@ impl<D: Device> Engine<D> {
 
     /// Whether a copy of this length goes to the survivors' next segment.
     pub(in crate::engine) fn needs_segment_for_copy(&self, len: usize) -> bool {
-        let has_frame = self.streams[StreamKind::Survivors].flush.open.is_some();
-        let need = len + if has_frame { 0 } else { HEADER_BYTES };
+        let Stream { window, flush, .. } = &self.streams[StreamKind::Survivors];
+        let has_frame = flush.open.is_some();
+        // A record that does not fit into the chunk of the open frame begins another frame, behind the padding of that one.
+        let need = match window.active() {
+            Some(chunk) if has_frame && len <= chunk.room() => len,
+            Some(chunk) if has_frame && self.options.pad_frames => {
+                let end = chunk.end() as usize;
+                end.next_multiple_of(PAGE_BYTES) - end + HEADER_BYTES + len
+            }
+            _ => HEADER_BYTES + len,
+        };
         self.survivors_room().active_bytes < need as u64
     }
 

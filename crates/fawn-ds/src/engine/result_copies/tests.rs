@@ -129,6 +129,57 @@ fn a_write_waits_for_copies_of_results_that_are_due() {
     }
 }
 
+fn copy_of(version: Version, result: &[u8]) -> RecordRef<'_> {
+    RecordRef { tag: TAG, result, ..RecordRef::bare(RecordKind::Result, version, &[]) }
+}
+
+/// A record that does not fit into the chunk of the open frame begins another frame, behind the padding of that one. The segment has
+/// space for the record, but not for these.
+#[test]
+fn a_copy_that_ends_a_frame_needs_space_for_the_next_one() {
+    for pad_frames in [false, true] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut member = Member::open_with(&disk, Options { pad_frames, ..options(64) }, 1);
+        let number = member.engine.ranges[0].number;
+        let segment_bytes = member.engine.options.segment_bytes as usize;
+        // Slot, end and the chunk's end of the survivors' active segment.
+        let active = |member: &Member| {
+            let chunk = member.engine.streams[StreamKind::Survivors].window.active()?;
+            Some((chunk.slot, chunk.end() as usize, chunk.end() as usize + chunk.room()))
+        };
+        // Appends a copy of this length at most; returns whether it was said to need a segment, and whether it took one.
+        let append = |member: &mut Member, seq: u64, len: usize| {
+            let mut result = vec![7; len];
+            let version = Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+            while record::encoded_len(&copy_of(version, &result)) > len {
+                result.pop();
+            }
+            let copy = copy_of(version, &result);
+            let former = active(member);
+            let is_foretold = member.engine.needs_segment_for_copy(record::encoded_len(&copy));
+            for _ in 0..100 {
+                if member.engine.append_survivor(0, number, &copy, RecordKind::Result).is_ok() {
+                    return (is_foretold, active(member).map(|now| now.0) != former.map(|former| former.0));
+                }
+                member.poll();
+            }
+            panic!("{:?}", member.engine)
+        };
+        let mut seq = 0;
+        let last_bytes = loop {
+            seq += 1;
+            assert!(seq < 1_000, "{:?}", member.engine);
+            append(&mut member, seq, 900);
+            let (_, end, chunk_end) = active(&member).unwrap();
+            let is_open = member.engine.streams[StreamKind::Survivors].flush.open.is_some();
+            if is_open && chunk_end < segment_bytes && segment_bytes - end < 16_000 {
+                break segment_bytes - end;
+            }
+        };
+        assert_eq!(append(&mut member, seq + 1, last_bytes), (true, true), "padded: {pad_frames}");
+    }
+}
+
 /// A write waited as long as a sync of copies did, for ever on a device that hangs.
 #[test]
 fn a_write_waits_a_second_for_copies_whose_sync_hangs() {
