@@ -150,14 +150,18 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether copies of these results may take a further segment. The last one is left to cleaning, unless the log that is given up
-    /// has about as many dead bytes: the results of live records free nothing.
+    /// has about as many dead bytes, or results would be dropped otherwise: the results of live records free nothing.
     fn may_take_segment(&self, at: usize, due: &DueResults) -> bool {
         if self.survivors_room().segments > 1 {
             return true;
         }
-        let Some(oldest) = self.ranges[at].kept_for_retries().next().filter(|_| due.is_given_up) else { return false };
+        let RangeState { copied_results, retained, .. } = &self.ranges[at];
+        if !due.is_given_up {
+            return retained.len().max(copied_results.len()) > self.needed_max / 4 * 3;
+        }
+        let Some(oldest) = oldest_kept(&self.ranges[at]) else { return false };
         let given_up = self.segments.iter().filter(|segment| {
-            segment.stream == StreamKind::Foreground && (oldest.sequence..due.before).contains(&segment.sequence)
+            segment.stream == StreamKind::Foreground && (oldest..due.before).contains(&segment.sequence)
         });
         let dead_bytes: u64 = given_up.map(|segment| segment.dead_bytes(self.kept_tombstone_bytes(segment))).sum();
         dead_bytes >= u64::from(self.options.segment_bytes) / 4 * 3
@@ -449,10 +453,14 @@ impl<D: Device> Engine<D> {
 fn durable_before(range: &RangeState, before: u64) -> Option<u64> {
     let durable = range.durably_committed();
     let first = range.retained.get(range.retained.partition_point(|kept| kept.version <= durable))?.sequence;
-    // While a range is copied to this store, transferred results lie among the records of its history.
-    let oldest = [range.copied_results.front(), range.retained.front()];
-    let has_results = oldest.into_iter().flatten().any(|oldest| oldest.sequence < first);
+    let has_results = oldest_kept(range).is_some_and(|oldest| oldest < first);
     (first < before && has_results).then_some(first)
+}
+
+/// The segment of the oldest record that is kept for retries.
+fn oldest_kept(range: &RangeState) -> Option<u64> {
+    // While a range is copied to this store, transferred results lie among the records of its history.
+    [range.copied_results.front(), range.retained.front()].into_iter().flatten().map(|oldest| oldest.sequence).min()
 }
 
 /// The newest committed record, up to this version, that the range retains in segments before this sequence number.

@@ -210,3 +210,22 @@ fn a_write_waits_a_second_for_copies_whose_sync_hangs() {
     assert!(are_unsynced(&member), "the sync hangs");
     assert!(refused_ms.is_some_and(|ms| (500..2_000).contains(&ms)), "{refused_ms:?} ms: {:?}", member.engine);
 }
+
+/// Copies beyond a bound on the number of results free nothing. But without them results are dropped, and retries applied twice.
+#[test]
+fn results_get_the_last_segment_before_they_are_dropped() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut member = Member::open(&disk, 5, 10);
+    for i in 0..400 {
+        let _ = member.try_write(i, false);
+        member.poll();
+    }
+    assert_eq!(member.engine.survivors_room().segments, 1, "{:?}", member.engine);
+    let (at, needed_max) = (member.engine.range_at(RANGE).unwrap(), member.engine.needed_max);
+    let due = DueResults { before: u64::MAX, through: Version::ZERO, is_given_up: false };
+    let kept = member.engine.ranges[at].retained[0];
+    for (kept_count, expected) in [(needed_max / 2, false), (needed_max, true)] {
+        member.engine.ranges[at].retained.resize(kept_count, kept);
+        assert_eq!(member.engine.may_take_segment(at, &due), expected, "{kept_count} of {needed_max}");
+    }
+}
