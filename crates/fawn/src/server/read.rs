@@ -55,7 +55,11 @@ impl<S: ClientService> EventLoop<S> {
     /// Reads a ready connection; [`EventLoop::execute_batch`] executes the input at the latest.
     pub(super) fn read(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
-        conn.flags.read_scheduled = false;
+        // An entry left by the slot's earlier connection. A second read in the batch would be executed apart from the
+        // first one, as if a request began there.
+        if !std::mem::take(&mut conn.flags.read_scheduled) {
+            return;
+        }
         match conn.phase {
             ConnPhase::Open if conn.input_buf.is_empty() => return self.read_into_batch(slot),
             ConnPhase::Open => {}

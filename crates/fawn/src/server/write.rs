@@ -10,8 +10,8 @@ impl<S: ClientService> EventLoop<S> {
     /// Sends a connection's replies in one write; then ends it, or schedules it for more.
     pub(super) fn flush(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
-        conn.flags.write_scheduled = false;
-        if conn.phase == ConnPhase::Lingering {
+        // An entry may be left by the slot's earlier connection.
+        if !std::mem::take(&mut conn.flags.write_scheduled) || conn.phase == ConnPhase::Lingering {
             return;
         }
         let output = self.shard.output(conn.session);

@@ -106,6 +106,26 @@ fn a_half_closed_connection_ends_with_its_last_reply() {
     assert_eq!(replies, b"+");
 }
 
+/// A connection may end while it is queued for a read; the next one takes its slot and queues the slot again.
+#[test]
+fn a_reused_slot_is_read_once_before_its_input_is_executed() {
+    let mut rig = Rig::new(1 << 20);
+    let (_ended, slot) = rig.connect();
+    rig.event_loop.schedule_read(slot);
+    rig.event_loop.drop_conn(slot);
+    // A value that fills the first read; its content looks like requests.
+    let mut request = part(READ_BYTES + 8_000, 8);
+    request.extend(part(8, 8).repeat(READ_BYTES / 8 + 999));
+    let mut client = TcpStream::connect(rig.address).expect("it listens");
+    client.write_all(&request).expect("the kernel takes it");
+    let read = rig.event_loop.counters.input_bytes + request.len() as u64;
+    rig.until("the request", |event_loop| event_loop.counters.input_bytes >= read);
+    rig.settle();
+    assert!(rig.event_loop.conns.contains(slot), "the new connection has the old one's slot");
+    assert_eq!(rig.service(slot).executed, 1);
+    assert_eq!(rig.held_bytes(), 0);
+}
+
 /// Reply budget that a connection gives back with its end may let another session go on.
 #[test]
 fn the_end_of_a_connection_lets_others_continue_at_once() {
