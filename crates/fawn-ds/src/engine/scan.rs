@@ -60,7 +60,7 @@ pub(crate) struct FailedRead {
 /// Result of a scan's step.
 #[derive(Debug)]
 pub enum ScanStep {
-    /// At least `count` items, corrupt records included, or the end: see [`Scan::cursor`].
+    /// At least `count` records were met, which may be no items, or the end: see [`Scan::cursor`].
     Done,
     /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb_scan`], then step again.
     Read(LookupPlan),
@@ -88,11 +88,13 @@ pub(super) struct ScanLens {
     pub(super) corrupt: usize,
 }
 
-/// One step of a scan: from a cursor to at least `count` items.
+/// One step of a scan: from a cursor over at least `count` records.
 #[derive(Debug)]
 pub struct Scan {
     pub(super) range: RangeId,
     pub(super) count: usize,
+    /// Records of whole cells that were met, expired ones included: most of them cost a read.
+    pub(super) met: usize,
     /// Maximum length of a value that is returned with its key.
     pub(super) value_bytes_max: Option<u32>,
     /// Start of the next step; 0 after the last one. It never becomes invalid.
@@ -130,6 +132,7 @@ impl Scan {
         Self {
             range,
             count,
+            met: 0,
             value_bytes_max: None,
             cursor,
             extent: ScanExtent::Whole { is_known: false },
@@ -188,6 +191,11 @@ impl Scan {
         }
     }
 
+    /// Whether the step has met its share of records.
+    pub(super) const fn is_step_over(&self) -> bool {
+        self.met >= self.count
+    }
+
     /// Whether it is in runs now.
     pub(super) const fn is_in_runs(&self) -> bool {
         matches!(self.position, Some(ScanPosition::Runs(_)))
@@ -222,7 +230,7 @@ impl<D: Device> Engine<D> {
             let has_runs = matches!(scan.extent, ScanExtent::Whole { .. }) && self.runs() > 0;
             scan.position = has_runs.then_some(ScanPosition::Runs(0));
             scan.before_stretch.corrupt = scan.corrupt.len();
-            if !has_runs || scan.items.len() + scan.corrupt.len() >= scan.count {
+            if !has_runs || scan.is_step_over() {
                 self.end_scan_step(at, scan);
                 return Ok(ScanStep::Done);
             }
@@ -268,13 +276,14 @@ impl<D: Device> Engine<D> {
             }
             // A cell that was begun again may have split since, and then ends earlier.
             let next = scan.cell.take().flatten();
+            scan.met += scan.seen.len();
             assert!(next.is_none_or(|next| next > from), "a scan continues in hash order");
             from = next.unwrap_or(0);
             scan.position = Some(ScanPosition::Log(from));
             if next.is_none() {
                 return ScanStep::Done;
             }
-            if scan.items.len() + scan.corrupt.len() >= scan.count {
+            if scan.is_step_over() {
                 self.end_scan_step(at, scan);
                 return ScanStep::Done;
             }

@@ -1,6 +1,6 @@
 //! Counts of device operations: one read per cold hit, one write per submit, no read per cached hit.
 use crate::support::{RANGE, TestNode, TestWrite, scanned, small};
-use fawn_ds::internals::{EngineError, Lookup, Options, PREFETCH_KEYS_MAX, View};
+use fawn_ds::internals::{EngineError, Lookup, Options, PREFETCH_KEYS_MAX, Scan, ScanStep, View};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{Device, SimDisk, SimOptions};
 use fawn_types::{Durability, Now, RangeId, TimeMs};
@@ -241,4 +241,52 @@ fn a_turn_looks_at_no_segment() {
         let visited = node.engine.log_report().segments_visited - before - 2 * segments;
         assert_eq!(visited, 0, "{durability:?}: segments visited by 120 iterations");
     }
+}
+
+/// Steps of a scan from its start to its end: the device reads of each, and all keys.
+pub(crate) fn scan_reads(node: &mut TestNode, count: usize) -> (Vec<u64>, Vec<Vec<u8>>) {
+    let (mut cursor, mut reads, mut keys) = (0, Vec::new(), Vec::new());
+    loop {
+        let (mut scan, mut step_reads) = (Scan::new(RANGE, cursor, count), 0);
+        while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
+            step_reads += 1;
+            node.engine.read(plan, 42);
+            let plan = node.wait_for_plan();
+            node.engine.absorb_scan(&mut scan, plan).unwrap();
+        }
+        reads.push(step_reads);
+        keys.extend(scan.items.into_iter().map(|item| item.key));
+        cursor = scan.cursor;
+        if cursor == 0 {
+            return (reads, keys);
+        }
+    }
+}
+
+#[test]
+fn a_scan_step_over_expired_keys_is_bounded() {
+    const EXPIRED: u64 = 10_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { segment_bytes: 4 << 20, ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
+    for number in 0..EXPIRED {
+        let expires_at_ms = if number % 1000 == 0 { 0 } else { 2_000 };
+        node.append(&[TestWrite {
+            key: format!("{number:08}").into_bytes(),
+            value: Some(vec![1; 100]),
+            expires_at_ms,
+        }])
+        .unwrap();
+        if number % 100 == 0 {
+            node.turn();
+        }
+    }
+    node.settle();
+    node.now = node.now.plus_ms(60_000);
+    node.engine.advance_clock(node.now);
+    let (reads, keys) = scan_reads(&mut node, 10);
+    assert_eq!(keys.len(), 10, "the keys that do not expire");
+    assert!(reads.iter().sum::<u64>() > EXPIRED / 2, "{} reads: too few to test", reads.iter().sum::<u64>());
+    let reads_max = reads.iter().max().unwrap();
+    assert!(*reads_max <= 40, "one step of ten keys took {reads_max} reads");
 }

@@ -1,4 +1,5 @@
 //! Scans of stores with runs: each key once, and its newest record, while others are sorted meanwhile.
+use crate::counted::scan_reads;
 use crate::sorted_files::{put, runs, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, TestWrite};
@@ -7,7 +8,7 @@ use fawn_ds::internals::{CorruptRecord, Options, Scan, ScanStep};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const KEYS: u64 = 500;
 
@@ -100,6 +101,26 @@ fn a_scan_of_the_log_and_of_the_runs_returns_each_key_once() {
     found.retain(|(key, _)| key != b"another");
     assert_eq!(found.len(), content.len(), "no key twice");
     assert!(found.into_iter().collect::<BTreeMap<_, _>>() == content);
+}
+
+#[test]
+fn a_scan_step_over_expired_keys_of_runs_is_bounded() {
+    let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
+    let mut node = TestNode::open_in_chain(&SimDisk::new(SimOptions::instant(1)), options, Now::at(1_000)).unwrap();
+    for number in 0..4 * KEYS {
+        let (value, expires_at_ms) = (Some(vec![1; 300]), if number % 1000 == 0 { 0 } else { 600_000 });
+        node.append(&[TestWrite { key: key(number), value, expires_at_ms }]).unwrap();
+        node.turn();
+    }
+    sort_out(&mut node);
+    let (reads_before, keys) = scan_reads(&mut node, 10);
+    assert!(node.engine.runs() >= 1 && node.now.wall.0 < 600_000);
+    assert_eq!(keys.into_iter().collect::<BTreeSet<_>>().len() as u64, 4 * KEYS);
+    node.now = node.now.plus_ms(600_000);
+    node.engine.advance_clock(node.now);
+    let (reads, keys) = scan_reads(&mut node, 10);
+    assert_eq!(keys.into_iter().collect::<BTreeSet<_>>().len(), 2, "the keys that do not expire");
+    assert!(reads.len() >= 20 && reads.len() == reads_before.len(), "{reads:?}, before {reads_before:?}");
 }
 
 /// A stretch of the runs is in memory while a record of the log is read. If that is sorted meanwhile, the key's record in

@@ -5,7 +5,7 @@
 mod scan;
 
 use crate::request::SessionId;
-pub(crate) use scan::ScanState;
+pub(crate) use scan::{PART_RECORDS_MIN, ScanState};
 
 use fawn_types::{OperationError, Reply};
 use fawn_wire::internal::KeyspaceRequest;

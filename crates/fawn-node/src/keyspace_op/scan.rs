@@ -8,6 +8,8 @@ use fawn_wire::{KeyspaceCommand, glob, resp};
 /// Low bits of a cursor, for the range: index pages never need these bits of the hash.
 const RANGE_BITS: u32 = 12;
 const RANGE_MASK: u64 = (1 << RANGE_BITS) - 1;
+/// Lower bound of the records that a part meets, unless it reaches its range's end or fewer are left.
+pub(crate) const PART_RECORDS_MIN: usize = 64;
 /// Bytes of keys after which a step ends.
 const BYTES_MAX: usize = 1 << 20;
 
@@ -48,14 +50,20 @@ impl ScanState {
     /// Receives a reply; returns the next part unless the step is done.
     pub(super) fn take_page(&mut self, page: &[u8], ranges: usize) -> Option<(usize, KeyspaceRequest<'static>)> {
         let (position, keys) = read_scan_page(page)?;
+        let mut met = 0;
         for key in keys {
-            self.left = self.left.saturating_sub(1);
+            met += 1;
             let is_match = self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key));
             if self.wants_strings && is_match {
                 self.bytes += key.len();
                 self.keys.push(key.to_vec());
             }
         }
+        // A part that did not reach its range's end met its share of records, of which all may have expired.
+        if position & !RANGE_MASK != 0 {
+            met = met.max(PART_RECORDS_MIN);
+        }
+        self.left = self.left.saturating_sub(met);
         assert!(ranges as u64 <= RANGE_MASK, "a cursor distinguishes {RANGE_MASK} ranges");
         let at = self.cursor & RANGE_MASK;
         self.cursor = match position & !RANGE_MASK {

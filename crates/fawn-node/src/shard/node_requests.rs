@@ -4,6 +4,7 @@ use super::node_replies::NodeReplies;
 use super::{ShardContext, ShardState};
 use crate::cluster::payload::decode_request;
 use crate::cluster::{MemberHost, member_of};
+use crate::keyspace_op::PART_RECORDS_MIN;
 use crate::replica::RangeSlot;
 use crate::request::{Origin, RequestBody, RequestMessage, Tag, bound_scan};
 use fawn_chain::message::RefusedReason;
@@ -15,6 +16,7 @@ use fawn_wire::internal::KeyspaceRequest;
 /// Maximum keys requested per page of a scan. A page may exceed this by one index cell, and even then keys of maximum
 /// length fit one frame.
 const SCAN_KEYS_MAX: u32 = 64;
+const _: () = assert!(SCAN_KEYS_MAX as usize >= PART_RECORDS_MIN);
 
 /// The key hash of the index: the low 64 bits of the ring key, so one pass over the key computes both.
 fn key_hash_of(ring_key: &RingKey) -> KeyHash {

@@ -51,3 +51,24 @@ fn an_expired_key_is_missed_once_the_update_that_follows_is_committed() {
     harness.settle();
     assert_eq!(harness.clients[&reader].received, b"$-1\r\n");
 }
+
+#[test]
+fn a_scan_step_over_expired_keys_has_a_cursor_and_no_key() {
+    let mut harness = ShardHarness::new();
+    let id = harness.connect(Protocol::Resp);
+    for number in 0..500 {
+        assert_eq!(harness.redis(id, &format!("SET key:{number} v PX {LIFE_MS}")), "+OK");
+    }
+    harness.now = harness.now.plus_ms(LIFE_MS + 100);
+    let (mut cursor, mut steps) = ("0".to_owned(), 0);
+    loop {
+        let reply = harness.redis(id, &format!("SCAN {cursor}"));
+        let words: Vec<&str> = reply.split('|').collect();
+        assert_eq!(words[3..], ["*0"], "{reply}");
+        (cursor, steps) = (words[2].to_owned(), steps + 1);
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert!(steps > 10, "{steps} steps passed 500 records");
+}

@@ -50,7 +50,10 @@ impl<D: Device> Engine<D> {
             }
             while let Some(mut key) = scan.stretch.pop() {
                 let is_passed = match self.meet_in_run(at, scan, &mut key, (since, now)) {
-                    Ok(None) => continue,
+                    Ok(None) => {
+                        scan.met += 1;
+                        continue;
+                    }
                     Ok(Some(span)) => {
                         scan.stretch.push(key);
                         return Ok(ScanStep::Read(LookupPlan::of_span(scan.range, span)));
@@ -67,7 +70,9 @@ impl<D: Device> Engine<D> {
             scan.stretch = RunStretch::default();
             scan.suspects.clear();
             scan.before_stretch.corrupt = scan.corrupt.len();
-            if scan.items.len() + scan.corrupt.len() >= scan.count {
+            // The pages of a stretch were read even if none of their records counts.
+            scan.met += 1;
+            if scan.is_step_over() {
                 break;
             }
         }
