@@ -116,7 +116,9 @@ impl<D: Device> ShardContext<'_, D> {
     pub(super) fn keyspace_op_replied(&mut self, operation: usize, reply: &Reply<'_>) {
         let parts = self.state.forward.parts();
         let keyspace_op = &mut self.state.forward.keyspace_ops[operation];
-        if let Some((next, part)) = keyspace_op.take(reply, parts) {
+        // Only a scan has parts one after the other. Without its session the rest would be read for no reply.
+        let next = keyspace_op.take(reply, parts).filter(|_| self.sessions.get(keyspace_op.session).is_some());
+        if let Some((next, part)) = next {
             let to = self.state.forward.part(next);
             return send_part(self.state, operation, to, &part);
         }

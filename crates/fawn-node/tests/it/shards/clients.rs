@@ -101,6 +101,27 @@ fn queued_reads_end_with_their_session() {
     assert_eq!(harness.redis(id, &format!("GET {key}")), "$4|last");
 }
 
+/// The parts of a scan's step follow each other: the first reply finds that nobody waits for the next ones.
+#[test]
+fn a_scan_ends_with_its_session() {
+    let mut harness = plain(4, 3);
+    let id = harness.connect(Protocol::Resp);
+    let value = "v".repeat(4000);
+    (0..100).for_each(|number| harness.send(id, &resp(&format!("SET key:{number} {value}"))));
+    harness.settle();
+    let mut harness = harness.reopen();
+    let id = harness.connect(Protocol::Resp);
+    let reads = |harness: &ShardsBed| harness.disks.iter().map(|disk| disk.counted(OpKind::Read)).collect::<Vec<_>>();
+    let before = reads(&harness);
+    harness.send(id, &resp("SCAN 0 COUNT 1000"));
+    harness.host.close_session(id);
+    harness.clients.remove(&id);
+    harness.settle();
+    let shards = reads(&harness).iter().zip(&before).filter(|(after, before)| after > before).count();
+    assert_eq!(shards, 1, "shards that were scanned for no session");
+    harness.host.check_empty();
+}
+
 /// A store that fails ends the writes of other shards' clients with an error, not with silence; what it has is still
 /// read.
 #[test]
