@@ -87,4 +87,9 @@ pub enum OperationError {
     /// A device write or sync failed; the store rejects writes until it is restarted and verified.
     #[error("device failed: restart the server, then run `fawn check` on the data directory")]
     Poisoned,
+    /// A device write or sync failed while a record was in flight: after a restart the record may be there.
+    #[error(
+        "device failed: a write in flight may or may not have been applied; restart the server, then run `fawn check` on the data directory"
+    )]
+    PoisonedInFlight,
 }

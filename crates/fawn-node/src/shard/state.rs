@@ -70,7 +70,7 @@ impl<D: Device> ShardState<D> {
         if self.control.is_some() {
             return None;
         }
-        self.host.engine.poisoned().map(|_| OperationError::Poisoned)
+        self.host.engine.poisoned().map(|_| OperationError::PoisonedInFlight)
     }
 
     /// `stats reset`.

@@ -192,11 +192,13 @@ fn a_failed_write_ends_writes_not_reads() {
     assert_eq!(lines.next(), Some("+PONG"));
     let received = String::from_utf8_lossy(&harness.clients[&memcached].received).into_owned();
     assert!(received.starts_with("SERVER_ERROR device failed"), "{received}");
+    assert!(received.contains("may or may not have been applied"), "its record may be durable: {received}");
     harness.clients.values_mut().for_each(|client| client.received.clear());
     harness.send(redis, &[resp("GET k"), resp("SET k y")].concat());
     harness.run_once();
     let received = String::from_utf8_lossy(&harness.clients[&redis].received).into_owned();
     assert!(received.starts_with("$1\r\nv\r\n-MISCONF"), "{received}");
+    assert!(!received.contains("may or may not"), "it was refused: {received}");
     assert!(harness.host.status().store.poisoned.is_some());
 }
 

@@ -93,6 +93,7 @@ fn put_error(out: &mut Vec<u8>, error: OperationError) {
         OperationError::Poisoned => (10, 0),
         OperationError::TooFewCopies => (11, 0),
         OperationError::RecordsTooLong { limit_bytes } => (12, limit_bytes),
+        OperationError::PoisonedInFlight => (13, 0),
     };
     out.push(code);
     out.put_u32(detail);
@@ -165,6 +166,7 @@ fn read_error(reader: &mut FrameReader<'_>) -> Result<OperationError, DecodeErro
         10 => OperationError::Poisoned,
         11 => OperationError::TooFewCopies,
         12 => OperationError::RecordsTooLong { limit_bytes: detail },
+        13 => OperationError::PoisonedInFlight,
         found => return Err(DecodeError::Value { what: "error", found: u64::from(found) }),
     })
 }

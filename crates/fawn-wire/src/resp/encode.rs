@@ -180,7 +180,7 @@ pub fn error(error: OperationError, out: &mut Vec<u8>) {
     let code = match error {
         OperationError::StoreFull => "OOM",
         OperationError::Overloaded | OperationError::Unavailable | OperationError::TooFewCopies => "TRYAGAIN",
-        OperationError::Poisoned => "MISCONF",
+        OperationError::Poisoned | OperationError::PoisonedInFlight => "MISCONF",
         _ => "ERR",
     };
     out.extend_from_slice(alloc::format!("-{code} {error}\r\n").as_bytes());

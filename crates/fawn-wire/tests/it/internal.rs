@@ -89,6 +89,7 @@ fn every_reply_survives() {
         OperationError::Poisoned,
         OperationError::TooFewCopies,
         OperationError::RecordsTooLong { limit_bytes: 12 },
+        OperationError::PoisonedInFlight,
     ];
     for reply in replies.into_iter().chain(errors.map(Reply::Error)) {
         let mut bytes = Vec::new();

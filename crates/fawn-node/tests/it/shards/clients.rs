@@ -138,6 +138,7 @@ fn a_failed_write_at_another_shard_is_answered() {
     let lines: Vec<&str> = received.lines().collect();
     assert_eq!(lines.len(), 4, "{received}");
     assert!(lines[..3].iter().all(|line| line.starts_with("-MISCONF device failed")), "{received}");
+    assert!(lines[0].contains("may or may not have been applied"), "{received}");
     assert_eq!(lines[3], "+PONG");
     harness.clients.get_mut(&id).unwrap().received.clear();
     // Not `settle`: the failed writes never end.
