@@ -1,8 +1,14 @@
 //! Glob patterns of Redis's `SCAN` and `CONFIG GET`: `*`, `?`, `[a-z]`, `[^…]`, `\x`.
 
-/// Whether `text` matches `pattern`. Takes time proportional to the product of their lengths at most.
+/// Maximum length of a pattern. A match takes time proportional to the product of both lengths.
+pub const PATTERN_BYTES_MAX: usize = 1024;
+
+/// Whether `text` matches `pattern`. A pattern that is too long matches nothing.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    if pattern.len() > PATTERN_BYTES_MAX {
+        return false;
+    }
     let (mut p, mut t) = (0, 0);
     // The position to retry from after a mismatch: after the last star, one byte later. Earlier stars need no retry.
     let mut retry: Option<(usize, usize)> = None;

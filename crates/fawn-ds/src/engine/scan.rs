@@ -15,6 +15,8 @@ use smallvec::SmallVec;
 /// A record counts as lost once its reads have failed for this long, ms. A shorter failure may be one of the whole
 /// device, after which the record is still there.
 const LOST_AFTER_MS: u64 = 10_000;
+/// Bytes of keys after which a step ends: their reader matches each with a pattern, all at once.
+const STEP_KEY_BYTES: usize = 1 << 20;
 /// Maximum records whose failed reads are remembered.
 const FAILED_READS_MAX: usize = 1024;
 
@@ -60,7 +62,7 @@ pub(crate) struct FailedRead {
 /// Result of a scan's step.
 #[derive(Debug)]
 pub enum ScanStep {
-    /// At least `count` records were met, which may be no items, or the end: see [`Scan::cursor`].
+    /// At least `count` records were met, which may be no items, or 1 MiB of keys, or the end: see [`Scan::cursor`].
     Done,
     /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb_scan`], then step again.
     Read(LookupPlan),
@@ -95,6 +97,8 @@ pub struct Scan {
     pub(super) count: usize,
     /// Records of whole cells that were met, expired ones included: most of them cost a read.
     pub(super) met: usize,
+    /// Bytes of the keys that were found.
+    key_bytes: usize,
     /// Maximum length of a value that is returned with its key.
     pub(super) value_bytes_max: Option<u32>,
     /// Start of the next step; 0 after the last one. It never becomes invalid.
@@ -133,6 +137,7 @@ impl Scan {
             range,
             count,
             met: 0,
+            key_bytes: 0,
             value_bytes_max: None,
             cursor,
             extent: ScanExtent::Whole { is_known: false },
@@ -175,10 +180,11 @@ impl Scan {
     }
 
     /// A key is there, with this version and expiry time, ms.
-    fn add(&mut self, key: &[u8], (version, expires_at_ms): (Version, u64), value: &[u8]) {
+    pub(super) fn add(&mut self, key: &[u8], (version, expires_at_ms): (Version, u64), value: &[u8]) {
         let value_bytes = value.len() as u32;
         let is_wanted = self.value_bytes_max.is_some_and(|bytes_max| value_bytes <= bytes_max);
         let value = is_wanted.then(|| value.to_vec());
+        self.key_bytes += key.len();
         self.items.push(ScanItem { key: key.to_vec(), version, value_bytes, expires_at_ms, value });
     }
 
@@ -193,7 +199,7 @@ impl Scan {
 
     /// Whether the step has met its share of records.
     pub(super) const fn is_step_over(&self) -> bool {
-        self.met >= self.count
+        self.met >= self.count || self.key_bytes >= STEP_KEY_BYTES
     }
 
     /// Whether it is in runs now.

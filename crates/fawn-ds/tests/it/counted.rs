@@ -263,6 +263,22 @@ pub(crate) fn scan_reads(node: &mut TestNode, count: usize) -> (Vec<u64>, Vec<Ve
     }
 }
 
+/// A page of keys is matched with a pattern at once.
+#[test]
+fn a_scan_step_over_long_keys_is_bounded() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { segment_bytes: 4 << 20, ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
+    for number in 0..150 {
+        let key = format!("{number:040000}").into_bytes();
+        node.append(&[TestWrite { key, value: Some(vec![1; 10]), expires_at_ms: 0 }]).unwrap();
+        node.settle();
+    }
+    let (reads, keys) = scan_reads(&mut node, 10_000);
+    assert_eq!(keys.len(), 150);
+    assert!(reads.len() >= 4, "6 MB of keys in {} steps", reads.len());
+}
+
 #[test]
 fn a_scan_step_over_expired_keys_is_bounded() {
     const EXPIRED: u64 = 10_000;

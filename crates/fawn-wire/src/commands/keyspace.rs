@@ -1,10 +1,11 @@
 //! Parsers of Redis's commands on keys of any type, and on the whole keyspace.
 use super::strings::{multi, read, update};
 use crate::command::EachKey;
+use crate::glob::PATTERN_BYTES_MAX;
 use crate::number::{parse_i64_strict, parse_u64};
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
-use crate::resp::parse_error::{NOT_AN_INTEGER, ParseError, SYNTAX};
+use crate::resp::parse_error::{NOT_AN_INTEGER, PATTERN_TOO_LONG, ParseError, SYNTAX};
 use crate::{Command, KeyspaceCommand, ReplyFold, RespFormat};
 use fawn_types::{Condition, Update};
 
@@ -48,6 +49,9 @@ pub(super) fn scan<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     while let Some(word) = options.next() {
         let value = options.next().ok_or(SYNTAX)?;
         if word.eq_ignore_ascii_case(b"MATCH") {
+            if value.len() > PATTERN_BYTES_MAX {
+                return Err(PATTERN_TOO_LONG);
+            }
             pattern = Some(value);
         } else if word.eq_ignore_ascii_case(b"COUNT") {
             let asked = parse_i64_strict(value).ok_or(NOT_AN_INTEGER)?;

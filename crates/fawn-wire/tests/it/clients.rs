@@ -55,6 +55,14 @@ fn memcached_requests_and_replies() {
     );
 }
 
+/// A match takes time proportional to the product of both lengths.
+#[test]
+fn a_glob_pattern_is_bounded() {
+    let star = |len: usize| [b"*".repeat(len - 1), b"k".to_vec()].concat();
+    assert!(glob::matches(&star(1024), b"k"));
+    assert!(!glob::matches(&star(1025), b"k"));
+}
+
 #[test]
 fn glob_patterns() {
     for (pattern, text, expected) in [

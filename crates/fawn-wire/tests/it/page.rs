@@ -41,7 +41,8 @@ request. Differences from Redis and memcached:
 - `SCAN` accepts the cursors that it returned, and rejects text that is not a number. If a record cannot be read, the step answers
   `TRYAGAIN` and the client repeats it with the same cursor. Only the key of a lost record is left out: one that is corrupt, or whose reads
   have failed for 10 s. `fawn_scan_damaged_total` counts them.
-- A step of `SCAN` examines about `COUNT` records per range, expired ones included, so it may return a cursor without a key.
+- A step of `SCAN` examines about `COUNT` records per range, expired ones included, so it may return a cursor without a key. A pattern of
+  `MATCH` has up to 1,024 bytes.
 - `MISCONF`, in memcached `SERVER_ERROR device failed`, is the reply to every write once a device write or sync has failed. Its text says
   `may or may not have been applied` if the write's record was in flight then: after the restart the record may be there. Without
   these words the write was refused. A read that waited for such a write gets the same error.

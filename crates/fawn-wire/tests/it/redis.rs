@@ -266,6 +266,15 @@ fn a_scan_step_is_bounded() {
     assert_eq!(count, 10_000);
 }
 
+#[test]
+fn a_scan_with_a_long_pattern_is_refused() {
+    for (len, is_refused) in [(1024, false), (1025, true)] {
+        let trace = run(Protocol::Resp, &encoded(&[b"SCAN", b"0", b"MATCH", &b"a".repeat(len)]));
+        let reply = String::from_utf8_lossy(&trace.out);
+        assert_eq!(reply.contains("-ERR pattern longer than 1024 bytes"), is_refused, "{len} bytes: {reply}");
+    }
+}
+
 /// A key beyond the limit is rejected by every command.
 #[test]
 fn a_key_too_long_is_refused() {

@@ -9,7 +9,7 @@ use super::super::scan_position::ScanPosition;
 use super::super::{Engine, EngineError, LookupPlan};
 use super::stretch::{InLog, RunStretch, StretchKey};
 use crate::engine::fetch::ReadSpan;
-use crate::engine::{CorruptRecord, Scan, ScanItem};
+use crate::engine::{CorruptRecord, Scan};
 use crate::format::record::RecordKind;
 use crate::format::run;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -146,10 +146,7 @@ impl<D: Device> Engine<D> {
             scan.note_expired(&found.key, pending, scan.before_stretch.kept);
             return Ok(None);
         }
-        let value_bytes = value.len() as u32;
-        let is_wanted = scan.value_bytes_max.is_some_and(|bytes_max| value_bytes <= bytes_max);
-        let value = is_wanted.then_some(value);
-        scan.items.push(ScanItem { key: found.key.clone(), version, value_bytes, expires_at_ms, value });
+        scan.add(&found.key, (version, expires_at_ms), &value);
         Ok(None)
     }
 }
