@@ -41,16 +41,24 @@ impl MultiReplyEncoder {
 
     /// Adds the reply for the next key.
     pub fn add(&mut self, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
-        // Only a RESP array can hold an error as an element. Any other combined reply fails as a whole.
-        if let (Reply::Error(error), false) = (reply, matches!(self.fold, ReplyFold::Each(ReplyFormat::Resp(..)))) {
+        if let Reply::Error(error) = reply {
             self.failed.get_or_insert(*error);
-            return;
+            // Only a RESP array can hold an error as an element. Any other combined reply fails as a whole.
+            if !matches!(self.fold, ReplyFold::Each(ReplyFormat::Resp(..))) {
+                return;
+            }
         }
         match self.fold {
             ReplyFold::Each(format) => encode_reply(format, key, reply, out),
             ReplyFold::Count => self.hits += u32::from(resp::encode::is_hit(reply)),
             ReplyFold::Atomic(_) => {}
         }
+    }
+
+    /// Whether any of the replies is an error.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 
     /// Appends the end of the reply. Call after the last reply.

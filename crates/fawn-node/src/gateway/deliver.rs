@@ -27,6 +27,7 @@ pub(crate) fn deliver(
             if let Some(session) = sessions.get_mut(target.session) {
                 if is_complete {
                     multi_reply.finish();
+                    session.replies.note_inner_error(multi_reply.has_inner_error);
                     session.replies.complete(*slot, multi_reply.wait, |out| out.extend_from_slice(&multi_reply.bytes));
                 } else {
                     let held_bytes = multi_reply.held_bytes();

@@ -28,6 +28,8 @@ pub(crate) struct MultiReply {
     stored_bytes: usize,
     bytes_max: usize,
     is_too_long: bool,
+    /// Whether the finished reply has an error, but does not begin with it.
+    pub(crate) has_inner_error: bool,
 }
 
 impl MultiReply {
@@ -36,7 +38,8 @@ impl MultiReply {
         bytes.clear();
         gather.begin(&mut bytes);
         let (wait, items, is_too_long) = (None, VecDeque::new(), false);
-        Self { gather, bytes, wait, items, first: 0, unstarted: 0, stored_bytes: 0, bytes_max, is_too_long }
+        let (first, unstarted, stored_bytes, has_inner_error) = (0, 0, 0, false);
+        Self { gather, bytes, wait, items, first, unstarted, stored_bytes, bytes_max, is_too_long, has_inner_error }
     }
 
     /// Adds the reply to the next key.
@@ -135,6 +138,7 @@ impl MultiReply {
     pub(crate) fn finish(&mut self) {
         assert!(self.is_complete(), "{} items are not known yet", self.items.len());
         if !self.is_too_long {
+            self.has_inner_error = self.gather.has_failed() && !self.bytes.is_empty();
             return self.gather.finish(&mut self.bytes);
         }
         self.bytes.clear();

@@ -128,6 +128,11 @@ impl Replies {
         std::mem::replace(&mut self.errors, 0)
     }
 
+    /// Counts a reply that has an error behind its beginning.
+    pub(crate) fn note_inner_error(&mut self, has_inner_error: bool) {
+        self.errors += u64::from(has_inner_error);
+    }
+
     pub(crate) fn output(&self) -> &[u8] {
         self.out.as_slice()
     }

@@ -154,6 +154,7 @@ fn gather<D: Device>(state: &mut ShardState<D>, session: &mut Session, multi: &M
     let multi_reply = &mut pending.multi_reply;
     if multi_reply.is_complete() {
         multi_reply.finish();
+        session.replies.note_inner_error(multi_reply.has_inner_error);
         session.replies.respond_after(multi_reply.wait, |out| out.extend_from_slice(&multi_reply.bytes));
         state.multi_reply = pending.multi_reply.bytes;
         return;

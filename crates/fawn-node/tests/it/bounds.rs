@@ -228,6 +228,30 @@ fn errors_behind_a_pending_write_are_counted() {
     assert_eq!(harness.host.status().counters.error_replies, 2);
 }
 
+/// An error behind the first value of a reply, or as an element of an array, is one error reply.
+#[test]
+fn a_reply_that_fails_in_part_is_counted_as_an_error() {
+    let mut harness = harness(sync());
+    let redis = harness.connect(Protocol::Resp);
+    // Far apart: reads of a bring no page of b, which is not at the end of the log either.
+    for key in ["a", "b"] {
+        assert_eq!(harness.redis(redis, &format!("SET {key} v")), "+OK");
+        assert_eq!(harness.redis(redis, &format!("SET filler {}", "x".repeat(100_000))), "+OK");
+    }
+    let mut harness = harness.reopen();
+    let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
+    assert_eq!(harness.redis(redis, "GET a"), "$1|v");
+    harness.disks[0].fail_every(OpKind::Read, DeviceFault::Fail);
+    let reply = harness.redis(redis, "MGET a b b");
+    assert!(reply.starts_with("*3|$1|v|-"), "{reply}");
+    assert_eq!(harness.host.status().counters.error_replies, 1);
+    let reply = harness.memcached(memcached, "get a b");
+    assert!(reply.starts_with("VALUE a 0 1|v|SERVER_ERROR"), "{reply}");
+    assert_eq!(harness.host.status().counters.error_replies, 2);
+    let reply = harness.memcached(memcached, "get b a");
+    assert_eq!(harness.host.status().counters.error_replies, 3, "{reply}");
+}
+
 #[test]
 fn a_full_disk_refuses_writes_and_takes_them_again() {
     let mut harness = harness(sync());
