@@ -141,8 +141,12 @@ fn report(summary: &Summary) {
         0 => String::new(),
         refused => format!(", {refused} refused by the server"),
     };
+    let expired = match summary.expired {
+        0 => String::new(),
+        expired => format!(", {expired} expired"),
+    };
     print_result(format_args!(
-        "{} rows loaded, {:.1} MB in {seconds:.2} s: {:.0} rows/s, {:.1} MB/s; {} bad rows{refused}",
+        "{} rows loaded, {:.1} MB in {seconds:.2} s: {:.0} rows/s, {:.1} MB/s; {} bad rows{expired}{refused}",
         summary.rows,
         summary.bytes as f64 / 1e6,
         summary.rows as f64 / seconds,

@@ -27,6 +27,8 @@ pub(crate) struct Summary {
     pub(crate) rows: u64,
     /// Rows whose keys existed and were kept.
     pub(crate) kept: u64,
+    /// Rows whose expiry time has passed, which were left out.
+    pub(crate) expired: u64,
     /// Bad rows of the input.
     pub(crate) bad_rows: u64,
     /// Good rows that the server refused, perhaps temporarily.
@@ -122,10 +124,12 @@ impl LoadRun<'_> {
         rows: &mut InputRows<R>,
         is_wanted: impl Fn(&LoadRow) -> bool,
     ) -> std::io::Result<(LoadBatch, bool)> {
-        let mut batch = LoadBatch::default();
+        let (mut batch, now) = (LoadBatch::default(), fawn_flash::clock::now().wall);
         while !batch.is_full() {
             match rows.next_row()? {
                 None => return Ok((batch, false)),
+                // Its SET would delete the key, which may have a newer value.
+                Some(Ok(row)) if row.expires_at_ms != 0 && row.expires_at_ms <= now.0 => self.summary.expired += 1,
                 Some(Ok(row)) if is_wanted(&row) => batch.push(&row, self.present),
                 Some(Ok(_)) => {}
                 Some(Err(bad)) => self.bad_row(&bad),

@@ -131,6 +131,21 @@ fn round_trip(flags: &[&str], loaded_flags: &[&str]) {
     assert!(dump(&other.path().join("data"), &second) == dumped, "the same set");
 }
 
+/// A SET whose time has passed would delete the key, which may have a newer value by now.
+#[test]
+fn an_expired_row_of_a_dump_changes_nothing() {
+    let server = Server::start(&[]);
+    set(&server, &[b"key", b"newer"]);
+    let mut dump = String::from("{\"fawn_dump\":1}\n{\"key\":\"key\",\"value\":\"old\",\"expires_at_ms\":1000}\n");
+    dump += "{\"key\":\"other\",\"value\":\"v\"}\n";
+    let mut checksum = fawn_types::checksum::StreamChecksum::new();
+    checksum.update(dump.as_bytes());
+    dump += &format!("{{\"fawn_dump_end\":1,\"records\":2,\"complete\":true,\"xxh3\":\"{:016x}\"}}\n", checksum.get());
+    let (code, out, error) = run_with_input(&["load", "--server", &server.resp.to_string()], dump.as_bytes());
+    assert!(code == 0 && out.starts_with("1 rows loaded") && out.contains(", 1 expired"), "{code} {out} {error}");
+    exchange(&mut connect(server.resp), &command(&[b"GET", b"key"]), b"$5\r\nnewer\r\n");
+}
+
 #[test]
 fn a_dump_is_loaded_and_dumped_the_same() {
     round_trip(&[], &["--shards", "3", "--memory", "128M"]);
