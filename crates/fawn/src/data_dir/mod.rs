@@ -361,6 +361,19 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_whose_stores_were_never_made_is_not_dumped_as_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, output) = (dir.path().join("data"), dir.path().join("dump"));
+        create_dir(&data).unwrap();
+        drop(settle(&data).unwrap());
+        let layout = crate::salvage::open_layout(&data).unwrap_or_else(|failure| panic!("{failure}"));
+        let dumped = crate::dump::run(&layout, crate::dump::DumpFormat::Jsonl, Some(&output));
+        let failure = dumped.map(|_| ()).unwrap_err().to_string();
+        assert!(failure.contains("holds no store"), "{failure}");
+        assert!(!output.exists());
+    }
+
+    #[test]
     fn a_full_disk_is_no_fault_of_the_directorys_owner() {
         let failure = |kind: ErrorKind| format!("{:?}", named(Path::new("layout.toml"))(kind.into()));
         for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {

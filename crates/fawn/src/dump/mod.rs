@@ -3,7 +3,7 @@ pub(crate) mod base64;
 pub(crate) mod jsonl;
 mod output;
 
-use crate::data_dir::Layout;
+use crate::data_dir::{Layout, refuse};
 use crate::failure::{Exit, Failure};
 use crate::load::LoadProgress;
 use crate::printing::{counted, print_note};
@@ -135,7 +135,7 @@ fn take_first_open(
         }
     }
     losses.refuse_all_lost(layout)?;
-    Ok(taken)
+    refuse(layout.dir(), "holds no store: its first start was interrupted before one was made")
 }
 
 impl DumpEncoder {
