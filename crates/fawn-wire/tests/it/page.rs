@@ -46,6 +46,7 @@ request. Differences from Redis and memcached:
 - `MISCONF`, in memcached `SERVER_ERROR device failed`, is the reply to every write once a device write or sync has failed. Its text says
   `may or may not have been applied` if the write's record was in flight then: after the restart the record may be there. Without
   these words the write was refused. A read that waited for such a write gets the same error.
+- A delayed `flush_all` is forgotten by a restart. If it fails when it is due, the log says so, and nothing repeats it.
 - A rejected memcached `set` leaves the old value in place. The data block after a rejected line is dropped with it,
   never executed as commands. Surplus words, keys with control characters and plus signs are rejected.
 - memcached times after 2038 are taken literally.
