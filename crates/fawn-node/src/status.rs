@@ -5,6 +5,9 @@ use fawn_ds::internals::{Engine, EngineStats, LogReport, MemoryReport};
 use fawn_flash::{Device, IoClass, IoClassStats, IoStats};
 use fawn_types::{Durability, Epoch, MemberId, MonoMs, RangeId, TimeMs, Version};
 
+/// Age of a write or sync in flight from which its disk counts as hung, ms.
+pub const SLOW_AFTER_MS: u64 = 2_000;
+
 counters! {
     /// Counters since the shard was created.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -216,6 +219,8 @@ counters! {
             prometheus "fawn_record_cache_inserts_total";
         record_cache_evictions: u64, "Records evicted from the record cache.",
             prometheus "fawn_record_cache_evictions_total";
+        oldest_write_ms: u64, "Age of the oldest write or sync in flight, milliseconds: one of seconds shows a disk that hangs.",
+            prometheus "fawn_oldest_write_ms";
         is_full: bool, "1 while there is no space for writes.", prometheus "fawn_store_full", info "Fawn:store_full";
         poisoned: Option<String>, "1 after a failed write or sync.",
             prometheus "fawn_store_poisoned", stats "fawn_poisoned";
@@ -279,6 +284,7 @@ impl StoreStatus {
         let (pages, records) = (engine.page_cache_stats(), engine.record_cache_stats());
         Self {
             keys: engine.ranges().map(|(range, _)| engine.len(range)).sum(),
+            oldest_write_ms: engine.oldest_write_ms(),
             is_full: engine.is_full(),
             poisoned: engine.poisoned().map(str::to_owned),
             generation: OpenGeneration(engine.generation()),

@@ -363,6 +363,11 @@ impl<D: Device> Engine<D> {
         self.writes_in_flight.front().map(|(_, submitted_at)| *submitted_at)
     }
 
+    /// Age of that write or sync at the last poll, ms; 0 without one. A process that was paused finds its writes completed.
+    pub fn oldest_write_ms(&self) -> u64 {
+        self.oldest_write().map_or(0, |submitted_at| self.now.mono.ms_since(submitted_at))
+    }
+
     /// Registers a write or sync that is submitted now.
     pub(crate) fn track_write(&mut self, write: InFlight) -> Token {
         let token = Token(self.in_flight.insert(write) as u64);

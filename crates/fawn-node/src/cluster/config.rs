@@ -1,4 +1,5 @@
 //! Configuration of a shard in a cluster: its identity, the initial cluster map, and its limits.
+use crate::status::SLOW_AFTER_MS;
 use fawn_chain::completions::CompletionLimits;
 use fawn_chain::{ClusterMap, ManagerOptions, ReplicaOptions, RouterOptions};
 use fawn_types::{BootId, Durability, MemberId, limits};
@@ -93,7 +94,7 @@ impl Default for NodeLimits {
             outbound_bytes_max: 64 << 20,
             transfer_chunk_bytes_max: 256 << 10,
             retained_records_max: usize::MAX,
-            slow_after_ms: 2_000,
+            slow_after_ms: SLOW_AFTER_MS,
             heartbeat_ms: 200,
             router: RouterOptions::default(),
             replica: ReplicaOptions::default(),

@@ -101,8 +101,12 @@ impl<D: Device> MemberHost<D> {
         let is_slow = age_ms > self.config.limits.slow_after_ms;
         if is_slow != std::mem::replace(&mut self.is_slow, is_slow) {
             match is_slow {
-                true => tracing::warn!(age_ms, "the disk has not completed a write: this shard leaves its chains"),
-                false => tracing::info!("the disk completes writes again"),
+                true => tracing::warn!(
+                    shard = %self.config.id,
+                    age_ms,
+                    "the disk has not completed a write: clients wait, and in a cluster this shard leaves its chains"
+                ),
+                false => tracing::info!(shard = %self.config.id, "the disk completes writes again"),
             }
         }
         is_slow.then_some(age_ms)

@@ -231,6 +231,8 @@ impl<D: Device> Shard<D> {
         if !self.is_in_cluster() {
             // In a cluster in `exchange`, because of the frames that follow from it.
             self.state.host.advance(now, &mut self.state.links);
+            // Logs a disk that hangs, and its end; a cluster's heartbeats do so.
+            self.state.host.slow_for_ms();
         }
         let has_moved = std::mem::take(&mut self.state.forward.has_moved) || self.state.committed() > before;
         self.settle_sessions(has_moved);

@@ -202,6 +202,23 @@ fn a_failed_write_ends_writes_not_reads() {
     assert!(harness.host.status().store.poisoned.is_some());
 }
 
+#[test]
+fn the_age_of_a_write_that_hangs_is_reported() {
+    let mut harness = harness(sync());
+    let id = harness.connect(Protocol::Resp);
+    harness.run_once();
+    assert_eq!(harness.host.status().store.oldest_write_ms, 0);
+    harness.disks[0].fail_nth(OpKind::Write, 1, DeviceFault::Hang);
+    harness.send(id, &resp("SET k v"));
+    harness.run(3);
+    harness.now = harness.now.plus_ms(3_000);
+    harness.run(3);
+    assert_eq!(harness.host.status().store.oldest_write_ms, 3_000);
+    harness.disks[0].release_hung();
+    harness.settle();
+    assert_eq!(harness.host.status().store.oldest_write_ms, 0);
+}
+
 /// The failure of a write without a reply is not told, also if the write had to read its key first.
 #[test]
 fn a_failed_silent_write_stays_silent() {

@@ -292,6 +292,7 @@ mod tests {
             record_cache_evictions: 708,
             device_name: "sim",
             generation: OpenGeneration(702),
+            oldest_write_ms: 709,
             is_full: true,
             poisoned: Some("EIO".to_owned()),
             ..StoreStatus::of_reports(&engine, &log, &memory)

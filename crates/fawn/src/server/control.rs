@@ -2,6 +2,7 @@
 use super::cluster_report::{cluster_json, unready_reason};
 use super::counters::{LoopCounters, object, store_json};
 use super::listener::Listener;
+use fawn_node::status::SLOW_AFTER_MS;
 use fawn_node::{BackEndStatus, ShardStatus, StoreStatus};
 use fawn_types::MonoMs;
 use serde_json::{Value, json};
@@ -58,7 +59,27 @@ impl ShardReport {
             // A failed back-end is no reason by itself: the other members of its chains serve its keys.
             return unready_reason(cluster, self.now);
         }
-        let first = self.node.store.poisoned.as_ref()?;
+        let Some(first) = &self.node.store.poisoned else {
+            let oldest_write_ms = Some(self.node.store.oldest_write_ms).filter(|age_ms| *age_ms > SLOW_AFTER_MS)?;
+            return Some(format!("the disk has not completed a write for {oldest_write_ms} ms: writes wait for it"));
+        };
         Some(format!("the store takes no more writes: {first}; restart, and run `fawn check` on the data directory"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_whose_disk_hangs_is_not_ready() {
+        let reason = |oldest_write_ms| {
+            let store = StoreStatus { oldest_write_ms, ..StoreStatus::default() };
+            let node = ShardStatus { store, ..ShardStatus::default() };
+            ShardReport { server: LoopCounters::default(), node, now: MonoMs::default() }.unready_reason()
+        };
+        assert_eq!(reason(2_000), None);
+        let hung = reason(2_001);
+        assert!(hung.as_ref().is_some_and(|words| words.contains("2001 ms")), "{hung:?}");
     }
 }
