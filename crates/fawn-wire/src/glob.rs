@@ -1,7 +1,7 @@
 //! Glob patterns of Redis's `SCAN` and `CONFIG GET`: `*`, `?`, `[a-z]`, `[^…]`, `\x`.
 
 /// Maximum length of a pattern. A match takes time proportional to the product of both lengths.
-pub const PATTERN_BYTES_MAX: usize = 1024;
+pub const PATTERN_BYTES_MAX: usize = 256;
 
 /// Whether `text` matches `pattern`. A pattern that is too long matches nothing.
 #[must_use]

@@ -16,7 +16,9 @@ use smallvec::SmallVec;
 /// device, after which the record is still there.
 const LOST_AFTER_MS: u64 = 10_000;
 /// Bytes of keys after which a step ends: their reader matches each with a pattern, all at once.
-const STEP_KEY_BYTES: usize = 1 << 20;
+const STEP_KEY_BYTES: usize = 64 << 10;
+/// Cells of the index after which a step ends, whether they have entries or not: an index keeps its size when its keys are deleted.
+const STEP_CELLS: usize = 1024;
 /// Maximum records whose failed reads are remembered.
 const FAILED_READS_MAX: usize = 1024;
 
@@ -97,6 +99,7 @@ pub struct Scan {
     pub(super) count: usize,
     /// Records of whole cells that were met, expired ones included: most of them cost a read.
     pub(super) met: usize,
+    cells: usize,
     /// Bytes of the keys that were found.
     key_bytes: usize,
     /// Maximum length of a value that is returned with its key.
@@ -137,6 +140,7 @@ impl Scan {
             range,
             count,
             met: 0,
+            cells: 0,
             key_bytes: 0,
             value_bytes_max: None,
             cursor,
@@ -199,7 +203,7 @@ impl Scan {
 
     /// Whether the step has met its share of records.
     pub(super) const fn is_step_over(&self) -> bool {
-        self.met >= self.count || self.key_bytes >= STEP_KEY_BYTES
+        self.met >= self.count || self.key_bytes >= STEP_KEY_BYTES || self.cells >= STEP_CELLS
     }
 
     /// Whether it is in runs now.
@@ -283,6 +287,7 @@ impl<D: Device> Engine<D> {
             // A cell that was begun again may have split since, and then ends earlier.
             let next = scan.cell.take().flatten();
             scan.met += scan.seen.len();
+            scan.cells += 1;
             assert!(next.is_none_or(|next| next > from), "a scan continues in hash order");
             from = next.unwrap_or(0);
             scan.position = Some(ScanPosition::Log(from));

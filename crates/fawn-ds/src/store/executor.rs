@@ -18,7 +18,7 @@ const READS_IN_FLIGHT_MAX: usize = 256;
 /// Longest wait for the device at a time. Other callers' operations begin after that, so one that needs no device is not held by a
 /// slow or hanging read, write or sync.
 const WAIT_MAX: Duration = Duration::from_millis(1);
-/// Keys that one step of a scan brings at least.
+/// Records that one step of a scan meets, if there are as many.
 const SCAN_KEYS: usize = 16;
 /// Longest time for a checkpoint at a close.
 const CHECKPOINT_AT_CLOSE_MAX: Duration = Duration::from_secs(10);

@@ -306,3 +306,25 @@ fn a_scan_step_over_expired_keys_is_bounded() {
     let reads_max = reads.iter().max().unwrap();
     assert!(*reads_max <= 40, "one step of ten keys took {reads_max} reads");
 }
+
+/// An index keeps its size when its keys are deleted.
+#[test]
+fn a_scan_step_over_empty_cells_is_bounded() {
+    const DELETED: u64 = 30_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { segment_bytes: 4 << 20, ..small(Durability::Sync) };
+    let mut node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
+    for value in [Some(vec![1]), None] {
+        for number in 0..DELETED {
+            let key = format!("{number:08}").into_bytes();
+            node.append(&[TestWrite { key, value: value.clone(), expires_at_ms: 0 }]).unwrap();
+            if number % 100 == 0 {
+                node.turn();
+            }
+        }
+        node.settle();
+    }
+    let (steps, keys) = scan_reads(&mut node, 10);
+    assert_eq!((steps.iter().sum::<u64>(), keys.len()), (0, 0), "all cells are empty");
+    assert!((3..100).contains(&steps.len()), "{} steps", steps.len());
+}

@@ -12,7 +12,7 @@ pub(crate) const SYNTAX: ParseError = Cow::Borrowed(b"-ERR syntax error\r\n");
 pub(crate) const NOT_AN_INTEGER: ParseError = Cow::Borrowed(b"-ERR value is not an integer or out of range\r\n");
 pub(crate) const KEY_TOO_LONG: ParseError = Cow::Borrowed(b"-ERR key longer than 65535 bytes\r\n");
 /// A pattern longer than [`crate::glob::PATTERN_BYTES_MAX`].
-pub(crate) const PATTERN_TOO_LONG: ParseError = Cow::Borrowed(b"-ERR pattern longer than 1024 bytes\r\n");
+pub(crate) const PATTERN_TOO_LONG: ParseError = Cow::Borrowed(b"-ERR pattern longer than 256 bytes\r\n");
 
 /// The error for a wrong number of arguments for the command `name`.
 #[cold]

@@ -59,8 +59,8 @@ fn memcached_requests_and_replies() {
 #[test]
 fn a_glob_pattern_is_bounded() {
     let star = |len: usize| [b"*".repeat(len - 1), b"k".to_vec()].concat();
-    assert!(glob::matches(&star(1024), b"k"));
-    assert!(!glob::matches(&star(1025), b"k"));
+    assert!(glob::matches(&star(256), b"k"));
+    assert!(!glob::matches(&star(257), b"k"));
 }
 
 #[test]

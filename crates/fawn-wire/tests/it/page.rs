@@ -42,10 +42,11 @@ request. Differences from Redis and memcached:
   `TRYAGAIN` and the client repeats it with the same cursor. Only the key of a lost record is left out: one that is corrupt, or whose reads
   have failed for 10 s. `fawn_scan_damaged_total` counts them.
 - A step of `SCAN` examines about `COUNT` records per range, expired ones included, so it may return a cursor without a key. A pattern of
-  `MATCH` has up to 1,024 bytes.
+  `MATCH` has up to 256 bytes.
 - `MISCONF`, in memcached `SERVER_ERROR device failed`, is the reply to every write once a device write or sync has failed. Its text says
   `may or may not have been applied` if the write's record was in flight then: after the restart the record may be there. Without
-  these words the write was refused. A read that waited for such a write gets the same error.
+  these words a write of one key was refused; one of several keys may have been applied in part. A read that waited for such
+  a write gets the same error.
 - A delayed `flush_all` is forgotten by a restart. If it fails when it is due, the log says so, and nothing repeats it.
 - A rejected memcached `set` leaves the old value in place. The data block after a rejected line is dropped with it,
   never executed as commands. Surplus words, keys with control characters and plus signs are rejected.
