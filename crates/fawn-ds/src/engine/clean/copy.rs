@@ -28,17 +28,21 @@ pub(in crate::engine) enum Cleaned {
     StaysFor(u64),
 }
 
+/// The survivors' stream refused a copy of this length. A tombstone is shorter than the put that it stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) struct CopyRefused(pub(super) usize);
+
 impl<D: Device> Engine<D> {
     /// Copies the record to the survivors' stream if it is needed.
     ///
     /// # Errors
-    /// As [`Engine::append`]: nothing was copied.
+    /// [`CopyRefused`]: nothing was copied.
     pub(super) fn clean_record(
         &mut self,
         (slot, offset): (u32, u32),
         stored: &Stored<'_>,
         goal: CleanGoal,
-    ) -> Result<Cleaned, EngineError> {
+    ) -> Result<Cleaned, CopyRefused> {
         let (record, number) = (&stored.record, stored.envelope.number);
         let owner = self.owner_of(number, record.key);
         let is_own = owner.is_some_and(|(at, _)| self.ranges[at].number == number);
@@ -98,7 +102,7 @@ impl<D: Device> Engine<D> {
         at: usize,
         (slot, offset): (u32, u32),
         stored: &Stored<'_>,
-    ) -> Result<Cleaned, EngineError> {
+    ) -> Result<Cleaned, CopyRefused> {
         let record = &stored.record;
         let hash = KeyHash::of(&self.secret, record.key);
         let pointer = self.segments.pointer(slot, offset);
@@ -191,7 +195,7 @@ impl<D: Device> Engine<D> {
         name: KeyName,
         record: &RecordRef<'_>,
         original: ReplacedRecord,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), CopyRefused> {
         let mut copy = RecordRef::put(record.version, record.key, record.value);
         (copy.flags, copy.expires_at_ms) = (record.flags, record.expires_at_ms);
         self.copy_indexed(at, name, &copy, original)
@@ -204,10 +208,12 @@ impl<D: Device> Engine<D> {
         name: KeyName,
         copy: &RecordRef<'_>,
         original: ReplacedRecord,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), CopyRefused> {
         let number = self.ranges[at].number;
         let version = copy.version;
-        let (pointer, len_bytes) = self.append_survivor(at, number, copy, RecordKind::Put)?;
+        let (pointer, len_bytes) = self
+            .append_survivor(at, number, copy, RecordKind::Put)
+            .map_err(|_| CopyRefused(record::encoded_len(copy)))?;
         let end = self.survivors_end();
         let copy = ReplacedRecord { pointer, len_bytes };
         // A replacement is committed later, unless it is committed already and waits for its verification, or is copied to the store.
@@ -230,16 +236,12 @@ impl<D: Device> Engine<D> {
         slot: u32,
         version: Version,
         key: &[u8],
-    ) -> Result<Cleaned, EngineError> {
+    ) -> Result<Cleaned, CopyRefused> {
         let sequence = self.segments.expect(slot).sequence;
         if self.hides_elsewhere(at, sequence, version) {
-            let number = self.ranges[at].number;
-            self.append_survivor(
-                at,
-                number,
-                &RecordRef::bare(RecordKind::Tombstone, version, key),
-                RecordKind::Tombstone,
-            )?;
+            let (number, copy) = (self.ranges[at].number, RecordRef::bare(RecordKind::Tombstone, version, key));
+            self.append_survivor(at, number, &copy, RecordKind::Tombstone)
+                .map_err(|_| CopyRefused(record::encoded_len(&copy)))?;
             self.stats.moved_tombstones += 1;
         }
         Ok(Cleaned::Gone)
@@ -247,6 +249,9 @@ impl<D: Device> Engine<D> {
 
     /// Appends a record to the survivors' stream and counts it there as one of this kind, not as live: with an index entry as
     /// a put.
+    ///
+    /// # Errors
+    /// As [`Engine::append`]: nothing was copied.
     pub(in crate::engine) fn append_survivor(
         &mut self,
         at: usize,

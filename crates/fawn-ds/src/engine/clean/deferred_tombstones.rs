@@ -7,9 +7,10 @@
 //!
 //! Deletes without an index entry wait, too: until the entries have moved to the victim's copies.
 use super::super::Engine;
+use super::copy::CopyRefused;
 use super::victim::Pause;
 use crate::format::RangeNumber;
-use crate::format::record::{self, RecordKind, RecordRef, Stored};
+use crate::format::record::Stored;
 use fawn_flash::Device;
 use fawn_types::Version;
 
@@ -70,9 +71,8 @@ impl<D: Device> Engine<D> {
                 let is_needed = tombstone.version > cleared
                     && !self.is_void((slot, tombstone.offset), tombstone.number, tombstone.version);
                 if is_needed {
-                    let len =
-                        record::encoded_len(&RecordRef::bare(RecordKind::Tombstone, tombstone.version, &tombstone.key));
-                    self.copy_tombstone(at, slot, tombstone.version, &tombstone.key).map_err(|_| Pause::NoRoom(len))?;
+                    self.copy_tombstone(at, slot, tombstone.version, &tombstone.key)
+                        .map_err(|CopyRefused(len)| Pause::NoRoom(len))?;
                 }
             }
             deferred.waiting.pop();

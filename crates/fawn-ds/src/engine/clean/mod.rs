@@ -24,7 +24,7 @@ use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::log::failures::HANGING_MS;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord};
-pub(super) use copy::Cleaned;
+pub(super) use copy::{Cleaned, CopyRefused};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, Version};
 use pace::Pace;

@@ -4,7 +4,7 @@ use super::super::segments::RETRY_MS;
 use super::super::sorted::{CleanGoal, SortJobId};
 use super::super::{Engine, InFlight};
 use super::WRITE_BYTES;
-use super::copy::Cleaned;
+use super::copy::{Cleaned, CopyRefused};
 use super::deferred_tombstones::DeferredTombstones;
 use super::pace::SEARCH_MS_MAX;
 use crate::format::record::{self, PEEK_BYTES, PeekedKey, RecordPlace};
@@ -272,7 +272,7 @@ impl<D: Device> Engine<D> {
                     VictimPurpose::Sort(id) => CleanGoal::Sort(id),
                     _ => CleanGoal::Copy,
                 };
-                let no_room = |_| Pause::NoRoom(stored.encoded_len);
+                let no_room = |CopyRefused(len)| Pause::NoRoom(len);
                 let cleaned = self.clean_record((victim.slot, victim.at), &stored, goal).map_err(no_room)?;
                 match cleaned {
                     Cleaned::Gone => {}
@@ -488,5 +488,94 @@ impl<D: Device> Engine<D> {
         // The copies must be synced before the segment can be dropped.
         let flush = &mut self.streams[StreamKind::Survivors].flush;
         flush.wanted |= flush.open.is_some();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::record::{RecordKind, RecordRef};
+    use crate::log::segments::Segment;
+    use crate::options::Options;
+    use fawn_flash::{SimDevice, SimDisk, SimOptions};
+    use fawn_types::{Durability, Epoch, HashSecret, KeyRange, Now, RangeId, Version};
+
+    const RANGE: RangeId = RangeId(1);
+    const SECRET: HashSecret = HashSecret(*b"a secret of test");
+
+    /// A store whose segments are cleaned only if a test says so.
+    fn open(disk: &SimDisk) -> Engine<SimDevice> {
+        let options = Options {
+            segment_bytes: 64 << 10,
+            memory_bytes: 4 << 20,
+            durability: Durability::Sync,
+            secret: Some(SECRET),
+            scrub_period_ms: 0,
+            ..Options::default()
+        };
+        let (mut engine, _) = Engine::open(SimDevice::attach(disk), options, Now::at(1)).unwrap();
+        engine.add_range(RANGE, KeyRange::ALL).unwrap();
+        let epoch = engine.next_sole_epoch(RANGE).unwrap();
+        engine.begin_sole_epoch(RANGE, epoch, None).unwrap();
+        engine.cleaner.stop();
+        engine
+    }
+
+    fn wait_while(engine: &mut Engine<SimDevice>, mut is_waiting: impl FnMut(&mut Engine<SimDevice>) -> bool) {
+        while is_waiting(engine) {
+            engine.submit(Now::at(1));
+            engine.wait(Now::at(1), &mut Vec::new());
+        }
+    }
+
+    /// Appends and commits a put.
+    fn put(engine: &mut Engine<SimDevice>, (key, seq): (u64, u64), value_bytes: usize, expires_at_ms: u64) {
+        let version = Version::new(Epoch::new(engine.generation()).unwrap(), seq).unwrap();
+        let (key, value) = (key.to_be_bytes(), vec![1; value_bytes]);
+        let record = RecordRef { expires_at_ms, ..RecordRef::put(version, &key, &value) };
+        wait_while(engine, |engine| engine.append(RANGE, KeyHash::of(&SECRET, &key), &record).is_err());
+        wait_while(engine, |engine| engine.progress(RANGE).synced < version);
+        engine.commit(RANGE, version);
+    }
+
+    /// A victim whose copies have no room is left, and its copies so far are in vain. What the write buffer refuses has room in a
+    /// moment.
+    #[test]
+    fn a_victim_waits_for_memory_if_the_tombstone_of_an_expired_record_has_space_and_the_record_has_none() {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut engine = open(&disk);
+        // The older record is in the first segment, and the expiring one is the first of the second.
+        put(&mut engine, (1, 1), 100, 0);
+        (2..6).for_each(|seq| put(&mut engine, (seq, seq), 14_000, 0));
+        put(&mut engine, (1, 6), 14_000, 1_000);
+        (7..12).for_each(|seq| put(&mut engine, (seq, seq), 14_000, 0));
+        let expiring = engine.progress(RANGE).committed.as_u64() - 5;
+        let is_victim = |segment: &&Segment| segment.shares.iter().any(|share| share.lowest_put.as_u64() == expiring);
+        let (slot, end) = engine.segments.iter().find(is_victim).map(|segment| (segment.slot, segment.end)).unwrap();
+        assert!(engine.segments.expect(slot).sealed);
+        // The survivors have a last segment with little room.
+        let (version, number) = (engine.progress(RANGE).committed, engine.ranges[0].number);
+        let long = [1; 4_000];
+        let copy = RecordRef::bare(RecordKind::Tombstone, version, &long);
+        let append = |engine: &mut Engine<SimDevice>| {
+            wait_while(engine, |engine| engine.append_survivor(0, number, &copy, RecordKind::Tombstone).is_err());
+        };
+        append(&mut engine);
+        engine.options.capacity_bytes = Some(engine.taken_segments() * u64::from(engine.options.segment_bytes));
+        while engine.survivors_room().active_bytes > 8_000 {
+            append(&mut engine);
+        }
+        assert!(engine.has_no_room_for_copies() && engine.has_no_room_for_copy(14_000), "{engine:?}");
+        engine.advance_clock(Now::at(1 << 40));
+        engine.segments.expect_mut(slot).pins += 1;
+        engine.cleaner.begin(Victim::new(slot, end, VictimPurpose::Clean), engine.now.mono);
+        engine.earn_credit();
+        engine.clean_victim();
+        wait_while(&mut engine, |engine| engine.cleaner.is_reading());
+        // Any refusal of the append will do.
+        engine.poisoned = Some("nothing is appended".to_owned());
+        engine.clean_victim();
+        let victim = engine.cleaner.victim.as_ref();
+        assert!(victim.is_some_and(|victim| victim.room_at.is_some()), "{:?}", engine.cleaner);
     }
 }

@@ -1,6 +1,6 @@
 //! Gathering: takes the records of sealed segments that count, with the reader of cleaning and at its pace.
-use super::super::clean::Cleaned;
-use super::super::{Engine, EngineError};
+use super::super::Engine;
+use super::super::clean::{Cleaned, CopyRefused};
 use super::SortedTier;
 use super::job::{Gathered, SortJob, SortJobId, SortStep};
 use super::pace::PutRate;
@@ -319,14 +319,14 @@ impl<D: Device> Engine<D> {
     /// Copies the record of a store with runs, or takes it into the run that is being made, if it is its key's newest.
     ///
     /// # Errors
-    /// As [`Engine::append`]: nothing was copied.
+    /// [`CopyRefused`]: nothing was copied.
     pub(in crate::engine) fn clean_indexed(
         &mut self,
         at: usize,
         (slot, offset): (u32, u32),
         stored: &Stored<'_>,
         goal: CleanGoal,
-    ) -> Result<Cleaned, EngineError> {
+    ) -> Result<Cleaned, CopyRefused> {
         let record = &stored.record;
         let hash = KeyHash::of(&self.secret, record.key);
         let pointer = self.segments.pointer(slot, offset);
@@ -385,7 +385,7 @@ impl<D: Device> Engine<D> {
         slot: u32,
         hash: KeyHash,
         record: &RecordRef<'_>,
-    ) -> Result<Cleaned, EngineError> {
+    ) -> Result<Cleaned, CopyRefused> {
         match record.kind {
             // The decision waits until the index entries have moved to the victim's copies. Until then these count as puts that
             // the delete hides, and both would be copied again and again.
