@@ -37,6 +37,11 @@ impl Expiries {
         ended.map(|(step, _)| u64::from(self.bytes[step])).sum()
     }
 
+    /// Bytes of all puts that expire.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.bytes.iter().copied().map(u64::from).sum()
+    }
+
     /// Time after `at` when the next step has expired.
     pub(crate) fn next_end(&self, at: TimeMs, latest_ms: u64) -> Option<TimeMs> {
         self.ends(latest_ms).map(|(_, ends_at_ms)| TimeMs(ends_at_ms)).filter(|&ends_at| ends_at > at).min()

@@ -285,7 +285,7 @@ pub(crate) struct Segment {
     pub(crate) is_filing_failed: bool,
     /// The last cleaning left records that the index did not have yet.
     pub(crate) had_unconfirmed: bool,
-    /// Records that the last cleaning left will have expired then.
+    /// Not before: records that the last cleaning left will have expired then, or its copies had no room.
     pub(crate) clean_again_at: MonoMs,
     /// Reads for cleaning or sorting that failed.
     pub(crate) failures: ReadFailures,
@@ -608,6 +608,13 @@ impl Segment {
     pub(crate) fn hiding_bytes(&self) -> u64 {
         let is_hiding = self.shares.iter().any(|share| share.hides_below > Version::ZERO);
         if is_hiding { self.tombstone_bytes } else { 0 }
+    }
+
+    /// Length of the tombstones that the segment's dead puts may become, at most: a tombstone is shorter than its put. Of the dead puts
+    /// that expire, only cleaning finds out which were found expired, and hide older ones, and which were replaced before.
+    pub(crate) fn expired_tombstone_bytes_max(&self) -> u64 {
+        let is_hiding = self.shares.iter().any(|share| share.hides_below > Version::ZERO);
+        if is_hiding { self.expiries.total_bytes().min(self.dead_bytes(self.tombstone_bytes)) } else { 0 }
     }
 
     /// Deletes with index entries, bytes: at most so many are live.

@@ -32,6 +32,7 @@ mod deferred_space;
 mod deferred_survivors;
 mod deferred_traces;
 mod dropping;
+mod expired_full;
 mod expired_in_flight;
 mod expired_space;
 mod failed_sync;

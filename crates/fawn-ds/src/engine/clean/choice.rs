@@ -143,8 +143,20 @@ impl<D: Device> Engine<D> {
 
     /// Tombstones of the segment that cleaning may have to copy, bytes.
     pub(in crate::engine) fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
+        if self.has_tombstones_to_keep(segment) { segment.tombstone_bytes } else { 0 }
+    }
+
+    fn has_tombstones_to_keep(&self, segment: &Segment) -> bool {
         let is_hiding = |share: &RangeShare| self.hides_elsewhere(share.range, segment.sequence, share.hides_below);
-        if segment.shares.iter().any(is_hiding) { segment.tombstone_bytes } else { 0 }
+        segment.shares.iter().any(is_hiding)
+    }
+
+    /// Bytes that cleaning may have to copy of the segment. As long as a lookup has not removed it, an expired put counts with its own
+    /// length, too.
+    fn copied_bytes_max(&self, segment: &Segment) -> u64 {
+        let has_tombstones = self.has_tombstones_to_keep(segment);
+        let tombstone_bytes = segment.tombstone_bytes + segment.expired_tombstone_bytes_max();
+        segment.live_bytes() + if has_tombstones { tombstone_bytes } else { 0 }
     }
 
     fn victim_lengths(&self, segment: &Segment) -> VictimLengths {
@@ -183,11 +195,10 @@ impl<D: Device> Engine<D> {
         if !segment.sealed || segment.is_cleaned || self.now.mono < segment.clean_again_at {
             return false;
         }
-        let tombstone_bytes = self.kept_tombstone_bytes(segment);
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.
         let segment_bytes = u64::from(self.options.segment_bytes);
         let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
-        let copied_bytes = self.with_frames(segment.live_bytes() + tombstone_bytes);
+        let copied_bytes = self.with_frames(self.copied_bytes_max(segment));
         room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable(segment)
     }
 

@@ -459,10 +459,14 @@ impl<D: Device> Engine<D> {
 
     /// Leaves the rest of a segment whose copies have no room.
     fn give_up_without_room(&mut self, victim: Victim) {
+        let again_at = self.now.mono.plus_ms(SEARCH_MS_MAX);
+        let segment = self.segments.expect_mut(victim.slot);
         if matches!(victim.purpose, VictimPurpose::Sort(_)) {
             // Only records that are too long for a run are copied.
-            let segment = self.segments.expect_mut(victim.slot);
             segment.too_long = segment.too_long.max(1);
+        } else {
+            // Chosen again at once, it would stop the cleaning of others that fit.
+            segment.clean_again_at = again_at;
         }
         self.give_up_victim(victim);
     }
@@ -529,26 +533,22 @@ mod tests {
     }
 
     /// Appends and commits a put.
-    fn put(engine: &mut Engine<SimDevice>, (key, seq): (u64, u64), value_bytes: usize, expires_at_ms: u64) {
+    fn put(engine: &mut Engine<SimDevice>, seq: u64, key: &[u8], value_bytes: usize, expires_at_ms: u64) {
         let version = Version::new(Epoch::new(engine.generation()).unwrap(), seq).unwrap();
-        let (key, value) = (key.to_be_bytes(), vec![1; value_bytes]);
-        let record = RecordRef { expires_at_ms, ..RecordRef::put(version, &key, &value) };
-        wait_while(engine, |engine| engine.append(RANGE, KeyHash::of(&SECRET, &key), &record).is_err());
+        let value = vec![1; value_bytes];
+        let record = RecordRef { expires_at_ms, ..RecordRef::put(version, key, &value) };
+        wait_while(engine, |engine| engine.append(RANGE, KeyHash::of(&SECRET, key), &record).is_err());
         wait_while(engine, |engine| engine.progress(RANGE).synced < version);
         engine.commit(RANGE, version);
     }
 
-    /// A victim whose copies have no room is left, and its copies so far are in vain. What the write buffer refuses has room in a
-    /// moment.
-    #[test]
-    fn a_victim_waits_for_memory_if_the_tombstone_of_an_expired_record_has_space_and_the_record_has_none() {
-        let disk = SimDisk::new(SimOptions::instant(1));
-        let mut engine = open(&disk);
-        // The older record is in the first segment, and the expiring one is the first of the second.
-        put(&mut engine, (1, 1), 100, 0);
-        (2..6).for_each(|seq| put(&mut engine, (seq, seq), 14_000, 0));
-        put(&mut engine, (1, 6), 14_000, 1_000);
-        (7..12).for_each(|seq| put(&mut engine, (seq, seq), 14_000, 0));
+    /// A full store that cleans a segment which begins with an expired record of this key, too long for the last space for copies.
+    /// Another segment has an older record of the key. Returns the segment's slot.
+    fn clean_expired(engine: &mut Engine<SimDevice>, key: &[u8]) -> u32 {
+        put(engine, 1, key, 14_000 - key.len(), 0);
+        (2..5).for_each(|seq| put(engine, seq, &seq.to_be_bytes(), 14_000, 0));
+        put(engine, 5, key, 14_000 - key.len(), 1_000);
+        (6..11).for_each(|seq| put(engine, seq, &seq.to_be_bytes(), 14_000, 0));
         let expiring = engine.progress(RANGE).committed.as_u64() - 5;
         let is_victim = |segment: &&Segment| segment.shares.iter().any(|share| share.lowest_put.as_u64() == expiring);
         let (slot, end) = engine.segments.iter().find(is_victim).map(|segment| (segment.slot, segment.end)).unwrap();
@@ -560,10 +560,10 @@ mod tests {
         let append = |engine: &mut Engine<SimDevice>| {
             wait_while(engine, |engine| engine.append_survivor(0, number, &copy, RecordKind::Tombstone).is_err());
         };
-        append(&mut engine);
+        append(engine);
         engine.options.capacity_bytes = Some(engine.taken_segments() * u64::from(engine.options.segment_bytes));
         while engine.survivors_room().active_bytes > 8_000 {
-            append(&mut engine);
+            append(engine);
         }
         assert!(engine.has_no_room_for_copies() && engine.has_no_room_for_copy(14_000), "{engine:?}");
         engine.advance_clock(Now::at(1 << 40));
@@ -571,11 +571,30 @@ mod tests {
         engine.cleaner.begin(Victim::new(slot, end, VictimPurpose::Clean), engine.now.mono);
         engine.earn_credit();
         engine.clean_victim();
-        wait_while(&mut engine, |engine| engine.cleaner.is_reading());
+        wait_while(engine, |engine| engine.cleaner.is_reading());
+        slot
+    }
+
+    /// A victim whose copies have no room is left, and its copies so far are in vain. What the write buffer refuses has room in a
+    /// moment.
+    #[test]
+    fn a_victim_waits_for_memory_if_the_tombstone_of_an_expired_record_has_space_and_the_record_has_none() {
+        let mut engine = open(&SimDisk::new(SimOptions::instant(1)));
+        clean_expired(&mut engine, b"a short key");
         // Any refusal of the append will do.
         engine.poisoned = Some("nothing is appended".to_owned());
         engine.clean_victim();
         let victim = engine.cleaner.victim.as_ref();
         assert!(victim.is_some_and(|victim| victim.room_at.is_some()), "{:?}", engine.cleaner);
+    }
+
+    /// Chosen again at once, it would be the only victim for as long as the store is full.
+    #[test]
+    fn a_victim_that_is_left_because_its_copies_have_no_room_is_none_for_a_while() {
+        let mut engine = open(&SimDisk::new(SimOptions::instant(1)));
+        let slot = clean_expired(&mut engine, &[7; 10_000]);
+        engine.clean_victim();
+        assert!(engine.cleaner.victim.is_none(), "{:?}", engine.cleaner);
+        assert_eq!(engine.segments.expect(slot).clean_again_at, engine.now.mono.plus_ms(SEARCH_MS_MAX));
     }
 }
