@@ -287,6 +287,9 @@ pub(crate) struct Segment {
     pub(crate) had_unconfirmed: bool,
     /// Not before: records that the last cleaning left will have expired then, or its copies had no room.
     pub(crate) clean_again_at: MonoMs,
+    /// Cleaning that ended before the end of the segment, or left records in it, has copied the tombstones before this offset that
+    /// are needed. The next one copies none of them again.
+    pub(crate) tombstones_copied_to: u32,
     /// Reads for cleaning or sorting that failed.
     pub(crate) failures: ReadFailures,
     pub(crate) lengths: Lengths,
@@ -331,6 +334,7 @@ impl Segment {
             is_filing_failed: false,
             had_unconfirmed: false,
             clean_again_at: MonoMs(0),
+            tombstones_copied_to: 0,
             failures: ReadFailures::default(),
             lengths: Lengths::new(),
             expiries: Expiries::default(),

@@ -13,6 +13,7 @@ mod checkpoint_in_progress;
 mod checkpoint_kept;
 mod checkpoint_merged;
 mod checkpoint_sorted;
+mod cleaned_again;
 mod cleaning;
 mod cleaning_idle;
 mod clears_undone;

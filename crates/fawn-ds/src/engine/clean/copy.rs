@@ -73,7 +73,7 @@ impl<D: Device> Engine<D> {
             {
                 Ok(Cleaned::TombstoneOnceMoved)
             }
-            RecordKind::Tombstone => self.copy_tombstone(at, slot, record.version, record.key),
+            RecordKind::Tombstone => self.copy_tombstone(at, (slot, offset), record.version, record.key),
             // Nothing asks for results any more: a segment with results that are kept for retries is no victim. Clears
             // are listed, and marks and rollbacks concern the foreground, where others have followed.
             RecordKind::Result | RecordKind::Clear | RecordKind::CommitMark | RecordKind::Rollback => Ok(Cleaned::Gone),
@@ -130,8 +130,12 @@ impl<D: Device> Engine<D> {
                 return Ok(Cleaned::TombstoneOnceDurable(committed));
             }
             // The record may hide older puts of its key, as a tombstone of its version does.
-            let cleaned = self.copy_tombstone(at, slot, record.version, record.key)?;
+            let cleaned = self.copy_tombstone(at, (slot, offset), record.version, record.key)?;
             if is_current {
+                debug_assert!(
+                    offset >= self.segments.expect(slot).tombstones_copied_to,
+                    "slot {slot}, offset {offset}: a record before it was copied, or had no entry"
+                );
                 self.remove_expired(at, hash, original, record.version);
             }
             return Ok(cleaned);
@@ -229,16 +233,16 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Copies a tombstone if another segment has a put that it hides.
+    /// Copies a tombstone if another segment has a put that it hides, and an earlier cleaning of the segment has not done so.
     pub(in crate::engine) fn copy_tombstone(
         &mut self,
         at: usize,
-        slot: u32,
+        (slot, offset): (u32, u32),
         version: Version,
         key: &[u8],
     ) -> Result<Cleaned, CopyRefused> {
-        let sequence = self.segments.expect(slot).sequence;
-        if self.hides_elsewhere(at, sequence, version) {
+        let segment = self.segments.expect(slot);
+        if offset >= segment.tombstones_copied_to && self.hides_elsewhere(at, segment.sequence, version) {
             let (number, copy) = (self.ranges[at].number, RecordRef::bare(RecordKind::Tombstone, version, key));
             self.append_survivor(at, number, &copy, RecordKind::Tombstone)
                 .map_err(|_| CopyRefused(record::encoded_len(&copy)))?;

@@ -13,6 +13,7 @@ use crate::format::RangeNumber;
 use crate::format::record::Stored;
 use fawn_flash::Device;
 use fawn_types::Version;
+use std::collections::VecDeque;
 
 /// Memory of the tombstones that wait, from which the walk over the victim waits too, bytes.
 const WAITING_BYTES_MAX: usize = 256 << 10;
@@ -31,7 +32,8 @@ struct DeferredTombstone {
 /// Tombstones that a victim's removed puts and deletes become.
 #[derive(Debug, Default)]
 pub(super) struct DeferredTombstones {
-    waiting: Vec<DeferredTombstone>,
+    /// In the order of their offsets.
+    waiting: VecDeque<DeferredTombstone>,
     bytes: usize,
 }
 
@@ -40,7 +42,12 @@ impl DeferredTombstones {
         let (record, number) = (&stored.record, stored.envelope.number);
         self.bytes += size_of::<DeferredTombstone>() + record.key.len();
         let (version, key) = (record.version, record.key.into());
-        self.waiting.push(DeferredTombstone { number, version, offset, key, committed });
+        self.waiting.push_back(DeferredTombstone { number, version, offset, key, committed });
+    }
+
+    /// Offset of the first one that is not copied.
+    pub(super) fn first_offset(&self) -> Option<u32> {
+        self.waiting.front().map(|tombstone| tombstone.offset)
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -59,7 +66,7 @@ impl<D: Device> Engine<D> {
             self.write_survivors();
             return Err(Pause::Unmoved);
         }
-        while let Some(tombstone) = deferred.waiting.last() {
+        while let Some(tombstone) = deferred.waiting.front() {
             // The range may have been split, merged or dropped since.
             if let Some((at, cleared)) = self.owner_of(tombstone.number, &tombstone.key) {
                 if let Some(committed) =
@@ -71,11 +78,11 @@ impl<D: Device> Engine<D> {
                 let is_needed = tombstone.version > cleared
                     && !self.is_void((slot, tombstone.offset), tombstone.number, tombstone.version);
                 if is_needed {
-                    self.copy_tombstone(at, slot, tombstone.version, &tombstone.key)
+                    self.copy_tombstone(at, (slot, tombstone.offset), tombstone.version, &tombstone.key)
                         .map_err(|CopyRefused(len)| Pause::NoRoom(len))?;
                 }
             }
-            deferred.waiting.pop();
+            deferred.waiting.pop_front();
         }
         deferred.bytes = 0;
         Ok(())

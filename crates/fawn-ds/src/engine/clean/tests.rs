@@ -137,7 +137,7 @@ fn filing_leaves_survivors_alone_until_they_are_written() {
     commit(&mut engine);
     let newest = engine.segments.iter().max_by_key(|segment| segment.sequence).unwrap().slot;
     let (end, version) = (engine.survivors_end(), engine.progress(RANGE).synced);
-    engine.copy_tombstone(0, newest, version, &1_u64.to_be_bytes()).unwrap();
+    engine.copy_tombstone(0, (newest, FRAMES_OFFSET), version, &1_u64.to_be_bytes()).unwrap();
     assert!(engine.survivors_end() > end, "a delete is copied");
     let mut boundary = RingKey([0; 20]);
     boundary.0[0] = 0x80;

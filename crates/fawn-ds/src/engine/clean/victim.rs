@@ -48,8 +48,9 @@ pub(super) struct Victim {
     reading: Option<(Token, MonoMs)>,
     /// The last poll has ended its step, with credit left.
     has_next_step: bool,
-    /// Records that had to stay.
+    /// Records that had to stay, and the offset of the first of them.
     stays: u64,
+    stays_from: Option<u32>,
     /// The longest time for which one of them has to stay, ms, if that is known.
     stays_ms: u64,
     deferred: DeferredTombstones,
@@ -75,6 +76,7 @@ impl Victim {
             reading: None,
             has_next_step: false,
             stays: 0,
+            stays_from: None,
             stays_ms: 0,
             deferred: DeferredTombstones::default(),
             room_at: None,
@@ -103,6 +105,18 @@ impl Victim {
     /// segment although it has space for one.
     pub(super) const fn room_at(&self) -> Option<MonoMs> {
         self.room_at
+    }
+
+    /// The record at its position stays in the segment for this time, ms; 0: for an unknown one.
+    fn note_stay(&mut self, ms: u64) {
+        (self.stays, self.stays_ms) = (self.stays + 1, self.stays_ms.max(ms));
+        self.stays_from.get_or_insert(self.at);
+    }
+
+    /// End of the part in which all tombstones that are needed were copied: those that are still deferred are dropped, and a record
+    /// that stays may be needed as a tombstone later.
+    fn tombstones_copied_to(&self) -> u32 {
+        [self.stays_from, self.deferred.first_offset()].into_iter().flatten().fold(self.at, u32::min)
     }
 
     fn wait_for_room(&mut self, now: MonoMs) {
@@ -276,10 +290,8 @@ impl<D: Device> Engine<D> {
                 let cleaned = self.clean_record((victim.slot, victim.at), &stored, goal).map_err(no_room)?;
                 match cleaned {
                     Cleaned::Gone => {}
-                    Cleaned::Stays => victim.stays += 1,
-                    Cleaned::StaysFor(ms) => {
-                        (victim.stays, victim.stays_ms) = (victim.stays + 1, victim.stays_ms.max(ms));
-                    }
+                    Cleaned::Stays => victim.note_stay(0),
+                    Cleaned::StaysFor(ms) => victim.note_stay(ms),
                     Cleaned::TombstoneOnceMoved => victim.deferred.push(victim.at, &stored, None),
                     Cleaned::TombstoneOnceDurable(committed) => {
                         victim.deferred.push(victim.at, &stored, Some(committed))
@@ -411,6 +423,8 @@ impl<D: Device> Engine<D> {
         }
         let end = self.survivors_end();
         let segment = self.segments.expect_mut(victim.slot);
+        // An earlier cleaning may have come further, or met records that have not stayed since.
+        segment.tombstones_copied_to = segment.tombstones_copied_to.max(victim.tombstones_copied_to());
         if !victim.is_given_up {
             if victim.stays == 0 {
                 segment.end_cleaning(end);

@@ -338,7 +338,7 @@ impl<D: Device> Engine<D> {
         }
         if !self.candidates(at, hash).any(|found| found == pointer) {
             return match goal {
-                CleanGoal::Copy => self.clean_unindexed(at, slot, hash, record),
+                CleanGoal::Copy => self.clean_unindexed(at, (slot, offset), hash, record),
                 // The rest of the segment hides all that the record hides.
                 CleanGoal::Sort(_) => Ok(Cleaned::Gone),
             };
@@ -382,7 +382,7 @@ impl<D: Device> Engine<D> {
     fn clean_unindexed(
         &mut self,
         at: usize,
-        slot: u32,
+        (slot, offset): (u32, u32),
         hash: KeyHash,
         record: &RecordRef<'_>,
     ) -> Result<Cleaned, CopyRefused> {
@@ -404,7 +404,7 @@ impl<D: Device> Engine<D> {
             _ if self.ranges[at].durably_committed() < self.ranges[at].progress.committed => {
                 Ok(Cleaned::TombstoneOnceDurable(self.ranges[at].progress.committed))
             }
-            _ => self.copy_tombstone(at, slot, record.version, record.key),
+            _ => self.copy_tombstone(at, (slot, offset), record.version, record.key),
         }
     }
 
