@@ -4,6 +4,10 @@ use fawn_ds::internals::{Options, View};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
+use std::sync::{Arc, Mutex};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Its hash is above those of all other keys here, so that it is the last one to be confirmed.
 const KEY: &[u8] = b"the key 78709";
@@ -187,4 +191,58 @@ fn a_store_opens_with_a_survivors_tombstone_whose_old_version_is_unreadable() {
     disk.kill(3);
     let mut node = open(&disk, now, 16 << 10);
     assert_eq!(value(&mut node), None, "{:?}", node.report);
+}
+
+/// Texts of warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+impl Visit for Warnings {
+    fn record_debug(&mut self, field: &Field, value: &dyn core::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+/// The log grows without a checkpoint, for as long as the old version cannot be read.
+#[test]
+fn an_unreadable_old_version_that_prevents_checkpoints_is_logged_once() {
+    let (disk, now) = (SimDisk::new(SimOptions::default()), Now::at(1_000_000));
+    let first = killed_store(&disk, now);
+    disk.make_unreadable(&first, 4096..64 << 10);
+    let warnings = Warnings::default();
+    tracing::subscriber::with_default(warnings.clone(), || {
+        let mut node = open(&disk, now, 16 << 10);
+        for i in 0..200 {
+            turn(&mut node, &[put(format!("later {i}"), 3)]);
+            node.now = node.now.plus_ms(1_000);
+        }
+        assert_eq!(node.engine.stats().checkpoints, 0);
+    });
+    let warnings = warnings.0.lock().unwrap();
+    let of_checkpoints: Vec<_> = warnings.iter().filter(|text| text.contains("checkpoint")).collect();
+    assert_eq!(of_checkpoints.len(), 1, "{warnings:?}");
 }

@@ -94,6 +94,8 @@ pub(crate) struct Checkpoints {
     retry_at: MonoMs,
     /// The device had no space for the last one: that was logged.
     was_refused: bool,
+    /// A survivor whose old version cannot be read prevents them: that was logged.
+    has_warned: bool,
     /// Checkpoints begun in this opening.
     begun: u64,
     /// Files to unlink once a commit is durable.
@@ -216,7 +218,11 @@ impl<D: Device> Engine<D> {
             // Entries that move could be in the image twice, or in neither place.
             return;
         }
-        let is_deferring = self.overlay.deferred() > 0 || self.has_unconfirmed_survivor();
+        let has_unconfirmed_survivor = self.has_unconfirmed_survivor();
+        if has_unconfirmed_survivor && self.overlay.apart() > 0 {
+            self.warn_of_unconfirmed_survivor();
+        }
+        let is_deferring = self.overlay.deferred() > 0 || has_unconfirmed_survivor;
         if is_deferring || self.ranges.iter().any(|range| range.copy.is_some()) {
             // It would begin where the last one does. A range's transferred records count only once all are there.
             self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
@@ -265,6 +271,16 @@ impl<D: Device> Engine<D> {
         self.checkpoints.last = LastCheckpoint { from, ..LastCheckpoint::default() };
         self.write_checkpoint_header();
         self.continue_checkpoint();
+    }
+
+    /// Says once that the log grows without a checkpoint until the old version can be read, or its key is written again.
+    fn warn_of_unconfirmed_survivor(&mut self) {
+        // A checkpoint that begins before the survivor would do, but not for every opening: that compares what it scans of such
+        // survivors with what the image has. It refuses the store if the old version cannot be read and its segment has newer records,
+        // so that the old version may be the newer one.
+        if !core::mem::replace(&mut self.checkpoints.has_warned, true) {
+            tracing::warn!("no checkpoint is written while the old version of a copied record cannot be read");
+        }
     }
 
     /// Whether an image leaves the log its reserve, and segments enough to be cleaned.
