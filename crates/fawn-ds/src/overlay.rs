@@ -359,6 +359,11 @@ impl Overlay {
         self.unconfirmed.range((range, from, 0)..=last).map(|(_, written)| written).chain(deferred)
     }
 
+    /// Those of the entries apart.
+    pub(crate) fn unconfirmed_apart(&self) -> impl Iterator<Item = &Written> {
+        self.apart.iter().filter_map(|place| self.unconfirmed.get(place))
+    }
+
     /// As [`Overlay::all_unconfirmed`], without the deferred ones, which may be millions.
     pub(crate) fn entered_unconfirmed(&self) -> impl Iterator<Item = &Written> {
         self.unconfirmed.values()

@@ -614,13 +614,6 @@ impl Segment {
         if is_hiding { self.tombstone_bytes } else { 0 }
     }
 
-    /// Length of the tombstones that the segment's dead puts may become, at most: a tombstone is shorter than its put. Of the dead puts
-    /// that expire, only cleaning finds out which were found expired, and hide older ones, and which were replaced before.
-    pub(crate) fn expired_tombstone_bytes_max(&self) -> u64 {
-        let is_hiding = self.shares.iter().any(|share| share.hides_below > Version::ZERO);
-        if is_hiding { self.expiries.total_bytes().min(self.dead_bytes(self.tombstone_bytes)) } else { 0 }
-    }
-
     /// Deletes with index entries, bytes: at most so many are live.
     pub(crate) fn delete_bytes(&self) -> u64 {
         self.tombstone_bytes.min(self.live_bytes())

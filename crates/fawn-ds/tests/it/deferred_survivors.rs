@@ -231,7 +231,7 @@ impl Visit for Warnings {
 #[test]
 fn an_unreadable_old_version_that_prevents_checkpoints_is_logged_once() {
     let (disk, now) = (SimDisk::new(SimOptions::default()), Now::at(1_000_000));
-    let first = killed_store(&disk, now);
+    let first = killed_store(&disk, now, true);
     disk.make_unreadable(&first, 4096..64 << 10);
     let warnings = Warnings::default();
     tracing::subscriber::with_default(warnings.clone(), || {

@@ -218,11 +218,10 @@ impl<D: Device> Engine<D> {
             // Entries that move could be in the image twice, or in neither place.
             return;
         }
-        let has_unconfirmed_survivor = self.has_unconfirmed_survivor();
-        if has_unconfirmed_survivor && self.overlay.apart() > 0 {
+        if self.has_survivor_apart() {
             self.warn_of_unconfirmed_survivor();
         }
-        let is_deferring = self.overlay.deferred() > 0 || has_unconfirmed_survivor;
+        let is_deferring = self.overlay.deferred() > 0 || self.has_unconfirmed_survivor();
         if is_deferring || self.ranges.iter().any(|range| range.copy.is_some()) {
             // It would begin where the last one does. A range's transferred records count only once all are there.
             self.checkpoints.retry_at = self.now.mono.plus_ms(RETRY_MS);
@@ -237,6 +236,7 @@ impl<D: Device> Engine<D> {
             return self.checkpoint_refused(&only_reserve_left());
         }
         self.checkpoints.begun += 1;
+        self.checkpoints.has_warned = false;
         // Segments count up from 1: no segment has this number.
         let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, u64::MAX - self.checkpoints.begun);
         let name = checkpoint::file_name(uuid);

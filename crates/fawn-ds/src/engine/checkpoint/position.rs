@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{FRAMES_OFFSET, Watermark};
 use crate::log::segments::Segment;
+use crate::overlay::Written;
 use fawn_flash::Device;
 use fawn_types::Version;
 
@@ -53,11 +54,17 @@ impl<D: Device> Engine<D> {
 
     /// Whether a survivor that an opening deferred still waits for its verification: no position would be before it.
     pub(super) fn has_unconfirmed_survivor(&self) -> bool {
-        let is_survivor = |pointer| {
-            let segment = self.segments.get(self.segments.slot_and_offset(pointer).0);
-            segment.is_some_and(|segment| segment.stream == StreamKind::Survivors)
-        };
-        self.overlay.all_unconfirmed().any(|written| is_survivor(written.pointer))
+        self.overlay.all_unconfirmed().any(|written| self.is_survivor(written))
+    }
+
+    /// Whether the old version of one of them cannot be read.
+    pub(super) fn has_survivor_apart(&self) -> bool {
+        self.overlay.unconfirmed_apart().any(|written| self.is_survivor(written))
+    }
+
+    fn is_survivor(&self, written: &Written) -> bool {
+        let segment = self.segments.get(self.segments.slot_and_offset(written.pointer).0);
+        segment.is_some_and(|segment| segment.stream == StreamKind::Survivors)
     }
 
     /// End of the stream's flushed records: the end of a full segment is not the start of the next.

@@ -43,6 +43,15 @@ struct VictimLengths {
     dead_bytes: u64,
 }
 
+/// The dead puts of a segment that have expired, for an estimate of its copies.
+#[derive(Clone, Copy)]
+enum ExpiredPuts {
+    /// All hide older ones, so that cleaning writes a tombstone for each.
+    Copied,
+    /// All were replaced before they expired.
+    Replaced,
+}
+
 impl<D: Device> Engine<D> {
     /// The segment with a record of the oldest number that should be in no lineage any more. Copies get present numbers.
     pub(super) fn oldest_victim(&mut self, room: SurvivorsRoom) -> Option<u32> {
@@ -56,7 +65,9 @@ impl<D: Device> Engine<D> {
             Some((numbers.find(|number| old.contains(number))?, segment.slot))
         };
         let candidates = self.segments.iter().filter_map(oldest);
-        let victim = candidates.filter(|&(_, slot)| self.is_copyable(self.segments.expect(slot), room)).min();
+        let victim = candidates
+            .filter(|&(_, slot)| self.is_copyable(self.segments.expect(slot), room, ExpiredPuts::Copied))
+            .min();
         if victim.is_none() {
             self.seal_with_numbers(&old);
         }
@@ -113,7 +124,8 @@ impl<D: Device> Engine<D> {
             let of_share =
                 if self.sorted.is_active() { RangeShare::hidden_from_sorted } else { RangeShare::hidden_from };
             let hidden = |segment: &Segment| segment.shares.iter().map(of_share).min();
-            let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, 1, room));
+            let candidates =
+                self.segments.iter().filter(|segment| self.is_candidate(segment, 1, room, ExpiredPuts::Copied));
             let earliest = candidates.filter_map(|segment| Some((hidden(segment)?, segment.slot))).min();
             if let Some((lowest, slot)) = earliest
                 && lowest < Version::from_u64(u64::MAX)
@@ -122,9 +134,14 @@ impl<D: Device> Engine<D> {
             }
         }
         let end = self.appended_end();
-        let candidates = self.segments.iter().filter(|segment| self.is_candidate(segment, dead_bytes_min, room));
-        let best = candidates
-            .max_by_key(|segment| merit(segment, self.victim_lengths(segment), end, self.options.segment_bytes));
+        let best = |expired| {
+            let is_candidate = |segment: &&Segment| self.is_candidate(segment, dead_bytes_min, room, expired);
+            let candidates = self.segments.iter().filter(is_candidate);
+            candidates
+                .max_by_key(|segment| merit(segment, self.victim_lengths(segment), end, self.options.segment_bytes))
+        };
+        // Only a read of a segment tells which puts were replaced before they expired. If none fits surely, one is tried all the same.
+        let best = best(ExpiredPuts::Copied).or_else(|| best(ExpiredPuts::Replaced));
         best.map(|segment| segment.slot)
     }
 
@@ -143,20 +160,26 @@ impl<D: Device> Engine<D> {
 
     /// Tombstones of the segment that cleaning may have to copy, bytes.
     pub(in crate::engine) fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
-        if self.has_tombstones_to_keep(segment) { segment.tombstone_bytes } else { 0 }
-    }
-
-    fn has_tombstones_to_keep(&self, segment: &Segment) -> bool {
         let is_hiding = |share: &RangeShare| self.hides_elsewhere(share.range, segment.sequence, share.hides_below);
-        segment.shares.iter().any(is_hiding)
+        if segment.shares.iter().any(is_hiding) { segment.tombstone_bytes } else { 0 }
     }
 
-    /// Bytes that cleaning may have to copy of the segment. As long as a lookup has not removed it, an expired put counts with its own
-    /// length, too.
-    fn copied_bytes_max(&self, segment: &Segment) -> u64 {
-        let has_tombstones = self.has_tombstones_to_keep(segment);
-        let tombstone_bytes = segment.tombstone_bytes + segment.expired_tombstone_bytes_max();
-        segment.live_bytes() + if has_tombstones { tombstone_bytes } else { 0 }
+    /// Bytes that cleaning may have to copy of the segment.
+    fn copied_bytes_max(&self, segment: &Segment, expired: ExpiredPuts) -> u64 {
+        let expired_bytes = match expired {
+            ExpiredPuts::Copied => self.expired_tombstone_bytes_max(segment),
+            ExpiredPuts::Replaced => 0,
+        };
+        segment.live_bytes() + self.kept_tombstone_bytes(segment) + expired_bytes
+    }
+
+    /// Length of the tombstones that the segment's dead puts may become, at most: a tombstone is shorter than its put. Of the dead puts
+    /// that have expired, only cleaning finds out which of them hide older ones.
+    pub(super) fn expired_tombstone_bytes_max(&self, segment: &Segment) -> u64 {
+        let may_hide = |share: &&RangeShare| self.hides_elsewhere(share.range, segment.sequence, share.newest);
+        let times = segment.shares.iter().filter(may_hide).map(|share| self.time_of(share.range));
+        let begun_bytes = times.max().map_or(0, |time| segment.expiries.begun_bytes(time));
+        begun_bytes.min(segment.dead_bytes(segment.tombstone_bytes))
     }
 
     fn victim_lengths(&self, segment: &Segment) -> VictimLengths {
@@ -184,21 +207,21 @@ impl<D: Device> Engine<D> {
 
     /// Whether nothing but live records and tombstones keeps the segment for long, enough of it is dead, and what
     /// cleaning copies of it fits.
-    fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom) -> bool {
+    fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom, expired: ExpiredPuts) -> bool {
         let tombstone_bytes = self.kept_tombstone_bytes(segment);
         let is_worthwhile = segment.dead_bytes(tombstone_bytes) + self.expired_bytes(segment) >= dead_bytes_min;
-        is_worthwhile && !self.is_left_to_sort(segment) && self.is_copyable(segment, room)
+        is_worthwhile && !self.is_left_to_sort(segment) && self.is_copyable(segment, room, expired)
     }
 
     /// Whether the segment may be cleaned now, and what cleaning copies of it fits.
-    fn is_copyable(&self, segment: &Segment, room: SurvivorsRoom) -> bool {
+    fn is_copyable(&self, segment: &Segment, room: SurvivorsRoom, expired: ExpiredPuts) -> bool {
         if !segment.sealed || segment.is_cleaned || self.now.mono < segment.clean_again_at {
             return false;
         }
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.
         let segment_bytes = u64::from(self.options.segment_bytes);
         let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
-        let copied_bytes = self.with_frames(self.copied_bytes_max(segment));
+        let copied_bytes = self.with_frames(self.copied_bytes_max(segment, expired));
         room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable(segment)
     }
 

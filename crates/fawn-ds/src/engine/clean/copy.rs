@@ -189,7 +189,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Time by which lookups of the range compare expiry times.
-    fn time_of(&self, at: usize) -> TimeMs {
+    pub(super) fn time_of(&self, at: usize) -> TimeMs {
         self.ranges[at].chain_time.unwrap_or(self.clock.get())
     }
 

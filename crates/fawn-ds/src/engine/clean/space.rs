@@ -186,7 +186,7 @@ impl<D: Device> Engine<D> {
         }
         let Some(active) = self.streams[StreamKind::Foreground].window.active() else { return false };
         let segment = self.segments.expect(active.slot);
-        let tombstone_bytes = segment.tombstone_bytes + segment.expired_tombstone_bytes_max();
+        let tombstone_bytes = segment.tombstone_bytes + self.expired_tombstone_bytes_max(segment);
         let copied_bytes = self.with_frames(segment.live_bytes() + tombstone_bytes);
         let is_idle = self.cleaner.victim.is_none() && self.cleaner.moves.is_empty();
         is_idle && copied_bytes <= self.survivors_room().active_bytes

@@ -425,11 +425,12 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect_mut(victim.slot);
         // An earlier cleaning may have come further, or met records that have not stayed since.
         segment.tombstones_copied_to = segment.tombstones_copied_to.max(victim.tombstones_copied_to());
+        // Also if it was given up: at each retry the tombstones behind would be copied again.
+        segment.had_unconfirmed = victim.stays > 0 || (victim.is_given_up && segment.had_unconfirmed);
         if !victim.is_given_up {
             if victim.stays == 0 {
                 segment.end_cleaning(end);
             }
-            segment.had_unconfirmed = victim.stays > 0;
             if victim.stays_ms > 0 {
                 // Not earlier: with hardly a live record it would be the best victim again and again.
                 segment.clean_again_at = self.now.mono.plus_ms(victim.stays_ms.max(RETRY_MS));
