@@ -133,6 +133,15 @@ mod tests {
     }
 
     #[test]
+    fn of_several_announcements_of_a_time_the_first_counts() {
+        let mut time = ChainTime::new(TimeMs(5));
+        time.begin_epoch(TimeMs(10), version(0), MonoMs(0));
+        time.raise((TimeMs(20), version(3)), MonoMs(0));
+        time.raise((TimeMs(20), version(9)), MonoMs(0));
+        assert_eq!(judged(&mut time, 3), (20, 20));
+    }
+
+    #[test]
     fn a_log_that_always_lacks_something_settles_earlier_times() {
         let mut time = ChainTime::new(TimeMs(0));
         let mut settled_last = 0;

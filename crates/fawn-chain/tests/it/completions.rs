@@ -56,6 +56,18 @@ fn the_commit_of_an_older_record_answers_nothing() {
     assert_eq!(answers, [b"newer"]);
 }
 
+/// A store copies the results below a version and gives up their log: the result of that version is still in it.
+#[test]
+fn the_result_at_the_end_of_the_copies_is_still_needed() {
+    let mut completions = Completions::new(CompletionLimits::default());
+    for seq in 1..=3 {
+        completions.record(tag(seq), 1, version(seq), b"");
+    }
+    completions.commit(version(3), |_, _| {});
+    assert_eq!(completions.oldest_open(version(2)), Some(version(2)));
+    assert_eq!(completions.oldest_open(version(2)), Some(version(2)), "a second answer is the same");
+}
+
 /// The log must keep the record of each result that may be requested again.
 #[test]
 fn the_oldest_result_that_may_be_requested_is_known() {

@@ -102,6 +102,26 @@ fn an_aligning_member_takes_no_records_above_the_base() {
     assert_eq!(receive(&mut replica, 3, member(1), append(version(3, 12))), expected);
 }
 
+/// The cut was chosen for the log that a former process of the member has reported.
+#[test]
+fn an_alignment_of_a_former_boot_changes_nothing() {
+    let options = ReplicaOptions::default();
+    let config = ReplicaConfig { id: member(2), boot: BOOT, range: RANGE, durability: Durability::Sync, options };
+    let mut replica = Replica::new(config, PersistedState::default(), base(), version(3, 1));
+    replica.handle_entry(Now::at(1), &entry(ChainState::Preparing));
+    replica.handle_persisted(Now::at(1), 1);
+    drain(&mut replica);
+    let mut former = entry(ChainState::Preparing);
+    former.members[1].boot = BootId(BOOT.0 - 1);
+    let (donor, cut) = (member(1), version(3, 4));
+    for (entry, is_taken) in [(former, false), (entry(ChainState::Preparing), true)] {
+        let _ = receive(&mut replica, 2, member(0), Body::Align { entry, donor, base: cut, cut });
+        let is_cut = |output: &ReplicaOutput| matches!(output, ReplicaOutput::Rollback { after } if *after == cut);
+        assert_eq!(drain(&mut replica).iter().any(is_cut), is_taken);
+        assert_eq!(replica.last(), if is_taken { cut } else { base() });
+    }
+}
+
 #[test]
 fn a_syncing_member_reports_only_once_it_has_what_the_tail_has_committed() {
     let mut syncing = aligning(3, member(3), base());
@@ -181,6 +201,22 @@ fn head_with_a_record(synced: Version) -> Replica {
     let records = Replayed::Records { last: first, bytes: 100 };
     assert!(head.handle_replayed(Now::at(4), member(2), base(), records).is_some());
     head
+}
+
+/// The log need not hold records any more that the successor has acknowledged. If it does not, the head reports that it
+/// cannot send, and leaves the chain.
+#[test]
+fn a_late_request_of_the_successor_asks_for_nothing_that_it_has() {
+    let mut head = head_with_a_record(version(4, 1));
+    let _ = receive(&mut head, 5, member(2), Body::Ack { received: version(4, 1), committed: version(4, 1) });
+    let _ = receive(&mut head, 6, member(2), Body::ReplayWanted { after: base() });
+    let second = head.assign(Now::at(7)).unwrap();
+    head.handle_progress(Now::at(7), LogProgress { appended: second, flushed: second, synced: second });
+    let replays = drain(&mut head).into_iter().filter_map(|output| match output {
+        ReplicaOutput::SendRecords { after, through, .. } => Some((after, through)),
+        _ => None,
+    });
+    assert_eq!(replays.collect::<Vec<_>>(), [(version(4, 1), second)]);
 }
 
 /// The tail's commit includes the head's own watermark: an ack beyond it is forged or of another epoch.
@@ -304,6 +340,31 @@ fn the_mode_of_a_finished_copy_is_persisted() {
     syncing.handle_transfer_finished(Now::at(4), at);
     assert!(!syncing.is_copying());
     assert_eq!(persisted(&mut syncing), [Durability::Sync]);
+}
+
+/// The log's answer to the end of the first copy comes when the second one is at its end, too.
+#[test]
+fn the_end_of_a_former_copy_does_not_end_the_present_one() {
+    let mut syncing = aligning(3, member(3), base());
+    syncing.handle_entry(Now::at(3), &entry(ChainState::Active));
+    let mut copy_from = |after, base| {
+        let _ = receive(&mut syncing, 4, member(2), Body::Gone { after });
+        let cursor = TransferCursor::START;
+        for next in [TransferCursor::START, TransferCursor::End] {
+            let part = Body::Transfer { base, cursor, next, read_version: base, keys: 0, records: &[] };
+            if let FrameVerdict::Transfer { next } = receive(&mut syncing, 5, member(2), part) {
+                syncing.handle_transferred(Now::at(5), next);
+            }
+        }
+        assert!(drain(&mut syncing).contains(&ReplicaOutput::FinishTransfer { base }));
+    };
+    let (first, second) = (version(4, 5), version(4, 9));
+    copy_from(base(), first);
+    copy_from(first, second);
+    syncing.handle_transfer_finished(Now::at(6), first);
+    assert!(syncing.is_copying());
+    syncing.handle_transfer_finished(Now::at(7), second);
+    assert!(!syncing.is_copying());
 }
 
 /// The tail gives up the records above the base, and the chain then loses the history of that base: what the member had
