@@ -4,6 +4,7 @@ use crate::support::{RANGE, TestNode, small};
 use fawn_ds::internals::{
     EngineError, KeepReason, OpenResult, Options, RecordKind, RecordRef, Replay, TransferredResults,
 };
+use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{ClientTag, Durability, Epoch, KeyRange, Now, RangeId, Version};
@@ -345,6 +346,42 @@ fn many_open_results_of_one_segment_are_copied_in_parts() {
     disk.crash(1);
     let member = member.open_again(&disk, options());
     assert_eq!(member.open.len(), 300);
+}
+
+/// Copies lie among records that cleaning has moved. Once those are dead, the copies are copied again, and stay until the new ones
+/// are synced.
+#[test]
+fn copies_of_results_stay_until_they_are_copied_again() {
+    let mut images = 0;
+    for writes in (300..=600).step_by(25) {
+        let disk = SimDisk::new(SimOptions::instant(writes));
+        let options = || Options { space_amplification_max_percent: 0, ..of_capacity(40, Durability::Sync) };
+        let mut member = Member::open(&disk, options(), Now::at(1));
+        for i in 0..6 {
+            member.write(i, &[7; 100], &[i as u8; 500]);
+        }
+        // One of four records is of a key that is seldom overwritten.
+        for i in 0..writes {
+            member.write(if i % 4 == 0 { 100 + i % 120 } else { i % 3 }, &[1; 1_500], b"");
+        }
+        for key in (3..6).chain((100..220).step_by(4)) {
+            member.write(key, &[2; 1_500], b"");
+        }
+        // In this mode only the survivors wait for syncs.
+        disk.hang(OpKind::Sync);
+        let copies = member.copies;
+        for i in 0..200 {
+            member.write(i % 3, &[3; 1_500], b"");
+            if copies >= member.open.len() && member.copies > copies && i % 5 == 0 {
+                let image = disk.image(Loss::Power, i);
+                let node = TestNode::open_in_chain(&image, options(), member.node.now).unwrap();
+                let open = member.open.clone();
+                Member { node, open, copies: 0, copies_at_once: 0 }.open_again(&image, options());
+                images += 1;
+            }
+        }
+    }
+    assert!(images > 20, "{images} images");
 }
 
 /// A floor says that older results are needed no more, too.
