@@ -21,8 +21,7 @@ fn holders(disk: &SimDisk, value: &[u8]) -> Vec<String> {
 
 /// Another range has a record that is not committed: checkpoints begin at the segment of that. An old version lies there
 /// too, and the newer one has become a survivor before the checkpoint's position. Later survivors are a third range's.
-#[test]
-fn an_old_version_behind_a_checkpoint_does_not_replace_a_survivor_in_it() {
+fn open_with_an_old_version_behind_a_checkpoint(is_split: bool) {
     let options = Options { space_amplification_max_percent: 0, ..small(Durability::Sync) };
     let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), options, true);
     harness.add(LOW.0, KeyRange { end: Some(ring_at(0x40)), ..KeyRange::ALL });
@@ -67,8 +66,25 @@ fn an_old_version_behind_a_checkpoint_does_not_replace_a_survivor_in_it() {
         assert!(report.checkpoint_entries.is_some());
         let (options, models, now) = (harness.options.clone(), harness.models.clone(), harness.now);
         let mut opened = RangeHarness { disk: image, engine, options, models, now, is_sole: true };
-        assert_eq!(opened.get(LOW, &key), Ok(Some(new.to_vec())));
+        if is_split {
+            opened.split(LOW.0, ring_at(0x20), 4, 5);
+            opened.disk.kill(1);
+            opened.engine = Engine::open(SimDevice::attach(&opened.disk), opened.options.clone(), now).unwrap().0;
+        }
+        let id = opened.range_of(&key).unwrap();
+        assert_eq!(opened.get(id, &key), Ok(Some(new.to_vec())));
     }
+}
+
+#[test]
+fn an_old_version_behind_a_checkpoint_does_not_replace_a_survivor_in_it() {
+    open_with_an_old_version_behind_a_checkpoint(false);
+}
+
+/// The checkpoint is from before the split, and both versions belong to an heir.
+#[test]
+fn an_old_version_of_a_parent_behind_a_checkpoint_does_not_replace_a_survivor_in_it() {
+    open_with_an_old_version_behind_a_checkpoint(true);
 }
 
 /// Writes until the log goes on in another segment: records that stay, or versions of one key.
