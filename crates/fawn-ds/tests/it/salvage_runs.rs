@@ -4,7 +4,7 @@ use crate::sorted_files::{Content, put, runs, store};
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, manifest_commits};
 use fawn_ds::internals::check::{Severity, check};
-use fawn_ds::internals::format::manifest::{self, ManifestState, ManifestVerdict};
+use fawn_ds::internals::format::manifest::{self, ManifestState, ManifestVerdict, RunEntry};
 use fawn_ds::internals::format::{run, segment};
 use fawn_ds::internals::{Options, SalvageReport, open_for_salvage};
 use fawn_flash::sim::Loss;
@@ -221,4 +221,68 @@ fn records_of_sorted_segments_are_dumped_once_all_runs_are_lost() {
     for (key, record) in newest {
         assert!(dumped.get(&key) == record.value.as_ref(), "{key:?} of {}", record.file);
     }
+}
+
+/// The oldest run and the newest sorted segments are lost. The runs that are left may have newer records than the sorted segments
+/// that are left: these only hide records of the log.
+#[test]
+fn records_of_sorted_segments_do_not_come_back_while_a_newer_run_is_left() {
+    let disk = SimDisk::new(SimOptions::instant(26));
+    let mut node = TestNode::open(&disk, sorted(Durability::Sync), Now::at(1_000)).unwrap();
+    let (mut rng, mut content, mut images, mut listed) = (Rng::new(26), Content::new(), 0, 0);
+    // The dead record of a segment whose others are too long for runs: it keeps every sorted segment.
+    put(&mut node, b"dead", Some(&[1; 200]));
+    for i in 0..28 {
+        let key = format!("long-{i}").into_bytes();
+        put(&mut node, &key, Some(&[2; 2_000]));
+        content.insert(key, vec![2; 2_000]);
+        node.turn();
+    }
+    put(&mut node, b"dead", None);
+    for i in 0..4_000u64 {
+        let key = format!("key-{:05}", rng.below(1_500)).into_bytes();
+        let value =
+            (rng.below(6) > 0).then(|| [&i.to_le_bytes()[..], &vec![7; 100 + rng.below(200) as usize]].concat());
+        put(&mut node, &key, value.as_deref());
+        match value {
+            Some(value) => content.insert(key, value),
+            None => content.remove(&key),
+        };
+        node.turn();
+        if node.engine.stats().runs_listed == listed
+            || node.engine.runs() < 2
+            || node.engine.progress(RANGE).committed < node.engine.progress(RANGE).appended
+        {
+            continue;
+        }
+        let image = disk.image(Loss::Process, i);
+        let state = manifest::decode_all(&image.contents("manifest").unwrap()).unwrap().state;
+        let oldest = state.runs.iter().map(|entry| entry.age).min().unwrap();
+        let (lost, left): (Vec<&RunEntry>, Vec<&RunEntry>) = state.runs.iter().partition(|entry| entry.age == oldest);
+        let sorted = state.segments.iter().filter(|(_, entry)| entry.is_sorted);
+        let sorted: BTreeMap<_, _> = sorted.map(|(&slot, entry)| (entry.sequence, (slot, entry.uuid))).collect();
+        if sorted.len() < 4 || left.is_empty() {
+            continue;
+        }
+        lost.into_iter().for_each(|entry| unlink(&image, &run::file_name(entry.uuid)));
+        for &(slot, uuid) in sorted.values().skip(sorted.len() / 2) {
+            unlink(&image, &segment::file_name(slot, uuid));
+        }
+        let (dumped, found) = salvaged(&image);
+        assert!(found.is_damaged());
+        // A lost segment may have had the newest record of a key that unsorted ones have, too.
+        let names = sorted_segments(&state);
+        let intact = |file: &String| segment::decode(&image.contents(file).unwrap()).is_ok();
+        let unsorted = segments(&image).into_iter().filter(|file| !names.contains(file) && intact(file));
+        let elsewhere: BTreeSet<Vec<u8>> =
+            unsorted.flat_map(|file| records_of(&image, &file).0).map(|record| record.key).collect();
+        let in_runs = dumped.iter().filter(|(key, _)| !elsewhere.contains(*key));
+        let back = in_runs.filter(|(key, value)| content.get(*key) != Some(*value)).count();
+        assert_eq!(back, 0, "of {} keys after {i} writes", dumped.len());
+        (images, listed) = (images + 1, node.engine.stats().runs_listed);
+        if images == 8 {
+            return;
+        }
+    }
+    panic!("{images} images");
 }
