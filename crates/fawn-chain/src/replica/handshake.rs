@@ -7,6 +7,10 @@ use crate::message::{Body, MemberReport};
 use alloc::vec::Vec;
 use fawn_types::{Durability, Epoch, MemberId, MonoMs, Now, Version};
 
+/// A link with nothing else to send carries a watermark per heartbeat. After so many without one, a syncing member assumes that its
+/// predecessor has no link to it any more. An idle chain of one has no heartbeats, and sends a watermark as its reply.
+const SILENT_HEARTBEATS: u64 = 6;
+
 impl Replica {
     /// Handles a range entry from the manager or from a peer that noticed an old epoch here. Both only forward entries
     /// that the manager committed, so both are trusted.
@@ -74,7 +78,7 @@ impl Replica {
         self.gap_asked = None;
         self.epoch_asked_at = None;
         self.upstream = Version::ZERO;
-        self.upstream_told = false;
+        self.upstream_at = None;
         self.wake_in(self.config.options.retransmit_ms);
     }
 
@@ -286,7 +290,10 @@ impl Replica {
                 // Also the only way to reach a tail that restarted its link, and to notify the manager again.
                 self.wake_at = None;
                 self.wake_transfer();
-                if !self.upstream_told || self.last < self.upstream {
+                // The predecessor may have removed its link, and its refusal may be lost.
+                let silent_ms = self.config.options.heartbeat_ms.saturating_mul(SILENT_HEARTBEATS);
+                let is_sent = self.upstream_at.is_some_and(|at| self.now.mono.ms_since(at) < silent_ms);
+                if !is_sent || self.last < self.upstream {
                     self.ask_replay();
                 } else {
                     self.try_caught_up();

@@ -65,7 +65,7 @@ impl Replica {
 
     fn take_announced(&mut self, (upstream, time, assigned): Announcement) {
         self.upstream = self.upstream.max(upstream);
-        self.upstream_told = true;
+        self.upstream_at = Some(self.now.mono);
         self.time.raise((time, assigned), self.now.mono);
         match self.phase {
             ReplicaPhase::Serving { role: Role::Tail } => self.try_commit(),

@@ -130,8 +130,8 @@ pub struct Replica {
     log_durability: Durability,
     /// Least watermark of all members above; unused at a head.
     upstream: Version,
-    /// Whether the predecessor sent a watermark in this phase. Needed because a watermark of zero is also valid.
-    upstream_told: bool,
+    /// When the predecessor last sent a watermark in this phase. Needed because a watermark of zero is also valid.
+    upstream_at: Option<MonoMs>,
     /// When the next report of a syncing member that has caught up is due, in whatever epoch.
     report_at: MonoMs,
     time: ChainTime,
@@ -192,7 +192,7 @@ impl Replica {
             committed,
             log_durability,
             upstream: Version::ZERO,
-            upstream_told: false,
+            upstream_at: None,
             report_at: MonoMs(0),
             transfer: None,
             transfer_out: None,

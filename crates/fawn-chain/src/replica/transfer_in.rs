@@ -47,7 +47,7 @@ impl Replica {
         let (cursor, asked_at) = (TransferCursor::START, self.now.mono);
         self.transfer = Some(TransferIn { base: None, cursor, has_discarded, asked_at });
         self.upstream = Version::ZERO;
-        self.upstream_told = false;
+        self.upstream_at = None;
         self.gap_asked = None;
         self.ask_transfer();
         self.wake_in(self.config.options.retransmit_ms);
@@ -74,7 +74,7 @@ impl Replica {
             ReplicaPhase::Syncing if is_late => {
                 // If it missed this member's newer acks, the predecessor has removed its link and sends nothing more. The
                 // timer repeats the request until it does.
-                self.upstream_told = false;
+                self.upstream_at = None;
                 self.ask_replay();
             }
             ReplicaPhase::Syncing if self.transfer.is_none_or(|transfer| transfer.takes_records()) => {

@@ -142,9 +142,16 @@ fn a_late_request_does_not_end_the_stream_of_a_member_that_has_caught_up() {
 }
 
 /// The network repeats a request whose records the log has given up since, and the tail misses the member's newer
-/// acknowledgements: it removes the link. Nothing else in the range shows the member that its stream has ended.
+/// acknowledgements: it removes the link. Nothing else in the range shows the member that its stream has ended, and the
+/// tail's refusal, which would, may be lost.
 #[test]
 fn a_late_request_does_not_end_the_stream_of_a_member_whose_acks_are_lost() {
+    for loses_refusal in [false, true] {
+        late_request_without_acks(loses_refusal);
+    }
+}
+
+fn late_request_without_acks(loses_refusal: bool) {
     let mut cluster = TestCluster::new(3, Durability::Sync, Bug::None);
     cluster.run(600);
     cluster.machines.get_mut(&3).expect("a machine").is_full = true;
@@ -164,6 +171,9 @@ fn a_late_request_does_not_end_the_stream_of_a_member_whose_acks_are_lost() {
     let header = Header { from: member(3), boot: boot_id(machine.boot), range: RANGE, epoch };
     let mut bytes = Vec::new();
     encode_frame(&Frame { header, body: Body::ReplayWanted { after } }, &mut bytes);
+    if loses_refusal {
+        cluster.cut.insert((2, 3));
+    }
     cluster.hand_over(&TestMessage { from: 3, to: 2, bytes });
     cluster.run(50);
     cluster.cut.clear();
