@@ -54,6 +54,8 @@ impl<D: Device> Engine<D> {
     /// Keeps a range's records from this version on, also above the number of [`Engine::set_retained_max`]: their
     /// results may be requested again after a restart. The bounds take precedence once [`Engine::copy_results`] has copied the
     /// results, and eight times [`crate::Options::retained_records_max`] and an eighth of the budget in any case.
+    ///
+    /// After an opening all records count as needed until this is called.
     pub fn set_needed_from(&mut self, range: RangeId, oldest: Option<Version>) {
         if let Ok(at) = self.range_at(range) {
             self.ranges[at].needed_from = oldest;

@@ -151,8 +151,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             engine.ranges[at].sole = range.sole;
             engine.recover_clears(at, range.cleared, range.cleared);
             if range.sole.is_none_or(|sole| sole.is_over) {
-                // Kept for retransmission until the chain says how far that is needed.
+                // Kept for retransmission and retries until the chain says how far that is needed.
                 engine.ranges[at].retain_floor = Some(Version::ZERO);
+                engine.ranges[at].needed_from = Some(Version::ZERO);
             }
             tentative.push(range);
         }

@@ -351,6 +351,7 @@ fn fewer_records_are_kept_to_send_again_from_then_on_and_never_more_than_the_opt
     let mut node = TestNode::open_in_chain(&disk, options(), Now::at(2)).unwrap();
     let found = node.engine.replay_floor(RANGE);
     assert!(found <= version(1, 11), "an opening scans all segments: {found:?}");
+    node.engine.set_needed_from(RANGE, None);
     node.engine.set_retained_max(usize::MAX);
     (32..=60).for_each(|seq| write(&mut node, seq));
     assert_eq!(node.engine.replay_floor(RANGE), version(1, 40));

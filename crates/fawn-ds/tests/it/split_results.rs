@@ -214,6 +214,28 @@ fn a_split_gives_up_no_open_result() {
     check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
 }
 
+/// An opening does not know which records are needed: until it is said, all of them are.
+#[test]
+fn a_split_at_an_opening_gives_up_no_open_result() {
+    let mut harness = begun(21, Options { memory_bytes: 1 << 20, retained_records_max: 100, ..options() });
+    harness.engine.set_needed_from(RangeId(1), Some(Version::from_u64(1)));
+    let open = write_open(&mut harness, 0..TAGGED);
+    (0..900).for_each(|i| harness.write(&key(1_000 + i), Some(&[7; 20])));
+    harness.settle();
+    harness.reopen(21, true);
+    if !harness.try_split(1, ring_at(0x80), 2, 3) {
+        harness.engine.set_needed_from(RangeId(1), Some(Version::from_u64(1)));
+        copy_all_open(&mut harness, 1, &open);
+        harness.split(1, ring_at(0x80), 2, 3);
+    }
+    check(&mut harness, &[2, 3], 0..TAGGED, "split");
+    retain(&mut harness);
+    [2, 3].into_iter().for_each(|id| copy_all_open(&mut harness, id, &open));
+    check(&mut harness, &[2, 3], 0..TAGGED, "copied");
+    harness.reopen(22, true);
+    check(&mut harness, &[2, 3], 0..TAGGED, "opened again");
+}
+
 /// Both parts of a split keep the same results, which count once for the range that is merged of them.
 #[test]
 fn a_merge_of_the_parts_of_a_range_gives_up_no_open_result() {
