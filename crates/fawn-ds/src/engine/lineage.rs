@@ -190,20 +190,28 @@ impl<D: Device> Engine<D> {
         Ok(edits)
     }
 
-    /// Gives the records that a retired range keeps for retries to its heirs, at an opening.
-    pub(crate) fn hand_over_results(&mut self, at: usize) {
-        let retains = |&heir: &usize| self.ranges[heir].retain_floor.is_some();
-        let heirs: SmallVec<[usize; 2]> = self.heirs(at).filter(retains).collect();
-        for heir in heirs {
-            let mut kept: Vec<Retained> = self.ranges[at].kept_for_retries().collect();
-            kept.extend(self.ranges[heir].copied_results.drain(..));
-            self.ranges[heir].copied_results = in_log_order(kept).into();
-            if self.ranges[heir].bound_copied_results(self.needed_max) {
-                self.warn_of_dropped_results(heir);
-            }
-            self.ranges[heir].result_copies.kept = self.result_copies_of(&[at, heir]);
-            self.share_kept_segments(heir);
+    /// Gives a range the records that the retired ranges before it keep for retries, at an opening.
+    pub(crate) fn hand_over_results(&mut self, heir: usize) {
+        let mut family = self.ranges[heir].inherited.clone();
+        if self.ranges[heir].retain_floor.is_none() || family.is_empty() {
+            return;
         }
+        let retained = family.iter().flat_map(|&at| self.ranges[at].retained.iter().copied());
+        let mut retained = in_log_order(retained.collect());
+        family.push(heir);
+        let results = family.iter().flat_map(|&at| self.ranges[at].copied_results.iter().copied());
+        let mut kept = in_log_order(results.collect());
+        let is_result = |record: &Retained| kept.binary_search_by_key(&log_place(record), log_place).is_ok();
+        retained.retain(|record| !is_result(record));
+        // An opening retains many records that are not needed: the oldest of these go before any result.
+        let excess = retained.len().saturating_sub(self.needed_max.saturating_sub(kept.len()));
+        kept.extend_from_slice(&retained[excess..]);
+        self.ranges[heir].copied_results = in_log_order(kept).into();
+        if self.ranges[heir].bound_copied_results(self.needed_max) {
+            self.warn_of_dropped_results(heir);
+        }
+        self.ranges[heir].result_copies.kept = self.result_copies_of(&family);
+        self.share_kept_segments(heir);
     }
 
     /// The range has a part in each segment with a record that it keeps for retries: filing finds none there if the
@@ -635,9 +643,13 @@ impl<D: Device> Engine<D> {
 /// Records that are kept for retries, without those that several ranges keep. The drop rule compares with the first and the last
 /// segment of these.
 fn in_log_order(mut kept: Vec<Retained>) -> Vec<Retained> {
-    kept.sort_by_key(|kept| (kept.sequence, kept.pointer));
-    kept.dedup_by_key(|kept| (kept.sequence, kept.pointer));
+    kept.sort_by_key(log_place);
+    kept.dedup_by_key(|kept| log_place(kept));
     kept
+}
+
+fn log_place(record: &Retained) -> (u64, Pointer) {
+    (record.sequence, record.pointer)
 }
 
 /// Width of the part that two ranges share, in units of the ring keys' highest 64 bits.

@@ -12,7 +12,7 @@ use crate::index::Pointer;
 use crate::log::LogPosition;
 use crate::log::segments::RangeShare;
 use crate::overlay::{CopyRank, DeferredRecord, KeyName, OverlayBase, ReplacedRecord, Written};
-use crate::range::{PendingKind, PendingRecord, ResultCopy, Retained};
+use crate::range::{PendingKind, PendingRecord, RangeState, ResultCopy, Retained};
 use fawn_flash::{AlignedBuf, Device};
 use fawn_types::{KeyHash, KeyRange, RingKey, Version};
 use hashbrown::HashMap;
@@ -592,11 +592,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             let committed = if is_retired { Version::from_u64(u64::MAX) } else { self.tentative[at].committed };
             self.apply_through(at, committed);
             self.apply_sole(at);
-            if is_retired {
-                self.engine.hand_over_results(at);
-                self.engine.ranges[at].retire();
-            }
         }
+        (0..self.engine.ranges.len()).for_each(|at| self.engine.hand_over_results(at));
+        self.engine.ranges.iter_mut().filter(|range| range.is_retired()).for_each(RangeState::retire);
         self.resolve()?;
         self.remove_tombstones();
         self.deferred.hand_over(self.engine);

@@ -1,4 +1,5 @@
 //! Results after splits and merges: the records that a range keeps for retries stay with the ranges that take over its keys.
+use crate::checkpoint::listed;
 use crate::checkpoint_in_progress::{begin, end, filled};
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, small};
@@ -287,6 +288,31 @@ fn an_opening_keeps_results_from_before_a_split_until_they_are_copied() {
         harness.reopen(18, true);
         check(&mut harness, &[2, 3], 0..TAGGED, "opened with the copies");
     }
+}
+
+/// The range retained few records of its history when it was split, and an opening finds all of them in the log.
+#[test]
+fn an_opening_keeps_results_of_a_retired_range_rather_than_its_history() {
+    let mut harness = begun(23, Options { memory_bytes: 1 << 20, retained_records_max: 100, ..options() });
+    write_tagged(&mut harness, 0..TAGGED);
+    harness.split(1, ring_at(0x80), 2, 3);
+    retain(&mut harness);
+    overwrite(&mut harness, 1);
+    // The last checkpoint has the results: no record of the first range is retained again.
+    harness.options.checkpoint_log_bytes_min = u64::MAX;
+    harness = harness.close_and_open();
+    assert!(!listed(&harness.disk).is_empty());
+    [2, 3].into_iter().for_each(|id| harness.engine.set_needed_from(RangeId(id), None));
+    retain(&mut harness);
+    let is_left = |key: &Vec<u8>| RingKey::of(&SECRET, key) < ring_at(0x80);
+    let left: Vec<Vec<u8>> = (1_000..).map(key).filter(is_left).take(800).collect();
+    left.iter().for_each(|key| harness.write(key, Some(&[7; 20])));
+    harness.settle();
+    harness.split(2, ring_at(0x40), 4, 5);
+    retain(&mut harness);
+    check(&mut harness, &[3, 4, 5], 0..TAGGED, "split");
+    harness.reopen(23, true);
+    check(&mut harness, &[3, 4, 5], 0..TAGGED, "opened");
 }
 
 /// The records of both were numbered alike.
