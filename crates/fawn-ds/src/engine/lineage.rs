@@ -381,7 +381,8 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// By place of a retired range: the ranges that took its keys over, and which of these. An opening asks for each record.
+    /// By place of a retired range: the ranges that took its keys over, and which of these, in the keys' order. An opening asks for
+    /// each record.
     pub(crate) fn heirs_by_place(&self) -> Vec<SmallVec<[(KeyRange, usize); 1]>> {
         let mut heirs = vec![SmallVec::new(); self.ranges.len()];
         let places = self.places_by_number();
@@ -393,6 +394,9 @@ impl<D: Device> Engine<D> {
                 }
             }
         }
+        heirs.iter_mut().for_each(|heirs: &mut SmallVec<[(KeyRange, usize); 1]>| {
+            heirs.sort_unstable_by_key(|(keys, _)| keys.start);
+        });
         heirs
     }
 
@@ -650,6 +654,23 @@ fn in_log_order(mut kept: Vec<Retained>) -> Vec<Retained> {
 
 fn log_place(record: &Retained) -> (u64, Pointer) {
     (record.sequence, record.pointer)
+}
+
+/// The heir that took a key over, of those of one range ([`Engine::heirs_by_place`]). Their parts do not overlap.
+pub(crate) fn heir_with_key(heirs: &[(KeyRange, usize)], key: &RingKey) -> Option<usize> {
+    let begins = |(keys, _): &(KeyRange, usize)| {
+        #[cfg(test)]
+        HEIRS_COMPARED.set(HEIRS_COMPARED.get() + 1);
+        keys.start <= *key
+    };
+    let last = heirs[..heirs.partition_point(begins)].last();
+    last.filter(|(keys, _)| keys.contains(key)).map(|&(_, heir)| heir)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Heirs that were compared with keys.
+    static HEIRS_COMPARED: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
 /// Width of the part that two ranges share, in units of the ring keys' highest 64 bits.

@@ -76,6 +76,7 @@ use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError, Token};
 use fawn_types::{ExpiryClock, HashSecret, MonoMs, Now, RangeId};
 use fetch::{FetchResume, ReadSpan, Rejected};
+pub(crate) use lineage::heir_with_key;
 use scan::FailedRead;
 use scrub::QueuedFile;
 pub(crate) use scrub::Scrubber;

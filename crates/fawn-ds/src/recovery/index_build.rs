@@ -2,7 +2,7 @@
 use super::conflicts::{Conflict, Conflicts};
 use super::decode::{DecodedBatch, DecodedRecord, KeyNames, LogDecoder};
 use super::deferred::DeferredRecords;
-use crate::engine::Engine;
+use crate::engine::{Engine, heir_with_key};
 use crate::error::OpenError;
 use crate::format::manifest::{Ancestor, ManifestRange, RangeBeginning, SoleEpochs};
 use crate::format::record::{RecordKind, Stored};
@@ -312,7 +312,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// The range that took a retired range's key over.
     fn heir_of(&self, at: usize, key: &[u8]) -> Option<usize> {
         let ring_key = RingKey::of(&self.engine.secret, key);
-        self.heirs[at].iter().find(|(keys, _)| keys.contains(&ring_key)).map(|&(_, heir)| heir)
+        heir_with_key(&self.heirs[at], &ring_key)
     }
 
     /// Applies a record of the range's history, now or once it proves to be committed.
