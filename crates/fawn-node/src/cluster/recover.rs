@@ -101,9 +101,9 @@ impl<D: Device> MemberHost<D> {
             // The reads below let cleaning go on, and without a chain's time it would judge expiry by the store's own clock.
             self.engine.set_chain_time(range, TimeMs(0));
         }
-        for (range, keys) in stored {
+        for (range, _) in stored {
             if self.members.find(range).is_none() {
-                self.add_member(range, keys)?;
+                self.add_member(range)?;
             }
         }
         let id = self.config.id;
@@ -119,19 +119,21 @@ impl<D: Device> MemberHost<D> {
     /// Adds a member for a range that may be new in the store, unless results of other ranges have to be copied first. The manager
     /// repeats the range's entry until the member takes part, and each one tries again.
     pub(super) fn try_add_member(&mut self, range: RangeId, keys: KeyRange) -> Result<(), NodeError> {
-        match self.add_member(range, keys) {
-            Err(NodeError::Engine(EngineError::Overloaded)) => {
+        match self.engine.add_range(range, keys) {
+            Err(EngineError::Overloaded) => {
                 tracing::warn!(?range, "a new range waits until results of other ranges are copied");
                 Ok(())
             }
-            added => added,
+            added => {
+                added?;
+                self.add_member(range)
+            }
         }
     }
 
-    /// Adds a member with the state of its log and its promise.
-    pub(super) fn add_member(&mut self, range: RangeId, keys: KeyRange) -> Result<(), NodeError> {
+    /// Adds a member for a range in the store, with the state of its log and its promise.
+    fn add_member(&mut self, range: RangeId) -> Result<(), NodeError> {
         assert!(self.members.find(range).is_none(), "a range has one member per shard");
-        self.engine.add_range(range, keys)?;
         // A store that was served alone: all that it holds is committed, and from now on its chain decides.
         self.engine.end_sole_epoch(range)?;
         // Retain as much as the limit allows: a member that returns continues from the end of its log.
@@ -209,8 +211,10 @@ impl<D: Device> MemberHost<D> {
 mod tests {
     use super::super::config::{HostConfig, NodeLimits};
     use super::*;
+    use crate::cluster::peer_links::PeerLinks;
     use fawn_chain::RingOptions;
     use fawn_chain::map::{NodeEntry, RangeEntry};
+    use fawn_chain::message::{Body, Frame};
     use fawn_ds::internals::{Engine, Options, RecordRef};
     use fawn_flash::{SimDevice, SimDisk, SimOptions};
     use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyHash, NodeId, Now, ShardId};
@@ -234,7 +238,7 @@ mod tests {
         let (id, limits) = (MemberId::new(NodeId(1), ShardId(0)), NodeLimits::default());
         let config = HostConfig { id, boot: BootId::new(1, 7), durability: Durability::Sync, limits };
         let mut host = MemberHost::new(config, engine);
-        host.add_member(RANGE, KeyRange::ALL).unwrap();
+        host.try_add_member(RANGE, KeyRange::ALL).unwrap();
         let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
         host.engine.set_needed_from(RANGE, Some(version(1)));
         for seq in 1..=700_u64 {
@@ -254,21 +258,28 @@ mod tests {
         host.engine.commit(RANGE, synced);
     }
 
-    /// The store starts all the same, and takes the range once the results are copied.
+    /// The store starts all the same. The manager repeats the entry, and the store takes the range once the results are copied.
     #[test]
     fn a_new_range_is_added_once_it_gives_up_no_result() {
         let mut host = member_with_needed_records();
         let node = NodeEntry { node: NodeId(1), shards: 1, weight: 1, domain: 0, address: "node".to_owned() };
         let ring = RingOptions { replication: 1, virtual_ids: 1 };
         let mut map = ClusterMap::new(SECRET, Durability::Sync, ring, vec![node]);
-        map.ranges = vec![RangeEntry::new(NEW, KeyRange::ALL, &[host.config.id])];
+        let entry = RangeEntry::new(NEW, KeyRange::ALL, &[host.config.id]);
+        map.ranges = vec![entry.clone()];
         host.recover(&map).unwrap();
         assert!(host.members.find(NEW).is_none());
-        for _ in 0..50 {
+        let HostConfig { id, boot, .. } = host.config;
+        let mut links = PeerLinks::new(id, boot, None, 1 << 20);
+        let frame = Frame { header: links.header(NEW, entry.epoch), body: Body::Entry(entry) };
+        host.handle_frame(host.now, &frame, &mut links);
+        assert!(host.members.find(NEW).is_none(), "nothing was copied yet");
+        let repetitions = (0..50).position(|_| {
             turn(&mut host);
-            host.engine.copy_results(RANGE, &[], |_, _| unreachable!("no result is open"));
-        }
-        host.recover(&map).unwrap();
-        assert!(host.members.find(NEW).is_some());
+            host.advance(host.now, &mut links);
+            host.handle_frame(host.now, &frame, &mut links);
+            host.members.find(NEW).is_some()
+        });
+        assert!(repetitions.is_some(), "the range is not added: {:?}", host.engine);
     }
 }

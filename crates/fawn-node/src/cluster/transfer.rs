@@ -263,7 +263,7 @@ mod tests {
         let (id, durability, limits) = (MemberId::new(NodeId(1), ShardId(0)), Durability::Sync, NodeLimits::default());
         let config = HostConfig { id, boot: BootId::new(1, 7), durability, limits };
         let mut host = MemberHost::new(config, engine);
-        host.add_member(RANGE, KeyRange::ALL).unwrap();
+        host.try_add_member(RANGE, KeyRange::ALL).unwrap();
         disk.set_full(true);
         let is_refused = (0..10_000).any(|_| host.engine.start_transfer(RANGE, base()).is_err());
         assert!(is_refused, "the manifest finds space");
