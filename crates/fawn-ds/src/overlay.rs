@@ -359,7 +359,7 @@ impl Overlay {
         self.unconfirmed.range((range, from, 0)..=last).map(|(_, written)| written).chain(deferred)
     }
 
-    /// Those of the entries apart.
+    /// As [`Overlay::all_unconfirmed`], of the entries apart.
     pub(crate) fn unconfirmed_apart(&self) -> impl Iterator<Item = &Written> {
         self.apart.iter().filter_map(|place| self.unconfirmed.get(place))
     }

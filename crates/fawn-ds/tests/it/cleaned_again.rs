@@ -69,7 +69,7 @@ fn deletes_of_a_segment_that_is_cleaned_in_part_are_copied_once() {
         "{} of {DELETED}: {stats:?}",
         stats.moved_tombstones
     );
-    // What is left of the segment is cleaned once it can be read, and the copies of the deletes count.
+    // The rest of the segment is cleaned once it can be read, and the copies of the deletes count.
     disk.heal();
     for _ in 0..24 {
         node.now = node.now.plus_ms(300_000);

@@ -590,7 +590,7 @@ mod tests {
         slot
     }
 
-    /// A victim whose copies have no room is left, and its copies so far are in vain. What the write buffer refuses has room in a
+    /// A victim whose copies have no room is left, and its copies so far are in vain. A copy that the write buffer refuses has room in a
     /// moment.
     #[test]
     fn a_victim_waits_for_memory_if_the_tombstone_of_an_expired_record_has_space_and_the_record_has_none() {
