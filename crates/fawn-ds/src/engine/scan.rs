@@ -17,8 +17,9 @@ use smallvec::SmallVec;
 const LOST_AFTER_MS: u64 = 10_000;
 /// Bytes of keys after which a step ends: their reader matches each with a pattern, all at once.
 const STEP_KEY_BYTES: usize = 64 << 10;
-/// Cells of the index after which a step ends, whether they have entries or not: an index keeps its size when its keys are deleted.
-const STEP_CELLS: usize = 1024;
+/// Cells of the index after which a step ends, whether they have entries or not: an index keeps its size when its keys are deleted. That of
+/// an empty store has fewer.
+const STEP_CELLS: usize = 128 << 10;
 /// Maximum records whose failed reads are remembered.
 const FAILED_READS_MAX: usize = 1024;
 
