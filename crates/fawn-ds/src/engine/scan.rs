@@ -65,7 +65,7 @@ pub(crate) struct FailedRead {
 /// Result of a scan's step.
 #[derive(Debug)]
 pub enum ScanStep {
-    /// At least `count` records were met, which may be no items, or 1 MiB of keys, or the end: see [`Scan::cursor`].
+    /// At least `count` records were met, which may be no items, or 64 KiB of keys, or many empty cells, or the end: see [`Scan::cursor`].
     Done,
     /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb_scan`], then step again.
     Read(LookupPlan),
