@@ -80,6 +80,20 @@ impl Expiries {
 mod tests {
     use super::*;
 
+    /// None has expired of a step that has not begun.
+    #[test]
+    fn bytes_may_have_expired_once_their_step_begins() {
+        let now = TimeMs(1_000_000);
+        let mut expiries = Expiries::default();
+        for (len_bytes, ttl_ms) in [(1, 30_000), (10, 60_000), (100, 61_000), (1000, u64::MAX / 2)] {
+            expiries.add(len_bytes, now.0 + ttl_ms, now);
+        }
+        let begun_after = |ms| expiries.begun_bytes(TimeMs(now.0 + ms));
+        assert_eq!([0, 60_000, 60_001].map(begun_after), [11, 11, 111]);
+        let last_ms = end_ms(STEPS - 2);
+        assert_eq!([last_ms, last_ms + 1].map(begun_after), [111, 1111]);
+    }
+
     /// Steps end at one minute, four, sixteen and so on; the last one at the latest expiry.
     #[test]
     fn bytes_expire_when_their_step_ends_and_never_before() {
