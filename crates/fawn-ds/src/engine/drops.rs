@@ -153,7 +153,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn hides_elsewhere(&self, at: usize, sequence: u64, version: Version) -> bool {
         let hides_live = self.is_any_of_family(at, |at| {
             let keeps_inherited = !self.ranges[at].inherited.is_empty() && self.has_unlisted_clear(at);
-            keeps_inherited || self.overlay.unconfirmed(at, 0, None).next().is_some()
+            keeps_inherited || self.overlay.has_unconfirmed(at)
         });
         self.is_any_of_family(at, |at| {
             let range = &self.ranges[at];

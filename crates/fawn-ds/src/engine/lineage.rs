@@ -102,7 +102,7 @@ impl<D: Device> Engine<D> {
                 // In the mode `memory` nothing else would sync it before its segment is full.
                 self.want_durable(at, self.ranges[at].cleared.committed);
             }
-            if is_pending || self.overlay.unconfirmed(at, 0, None).next().is_some() {
+            if is_pending || self.overlay.has_unconfirmed(at) {
                 return Err(EngineError::Overloaded);
             }
         }

@@ -1,5 +1,6 @@
-//! The records that an opening deferred: a list in the order of their keys, which is used up from its end.
-use super::{KeyName, OverlayKey, Written, place_of};
+//! The records that an opening deferred: a list that is used up from its end, and a table of places by key.
+use super::place_table::PlaceTable;
+use super::{KeyName, Written};
 
 /// Which of two records of a key with equal versions counts: the one of the higher rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -33,55 +34,61 @@ impl DeferredRecord {
     pub(crate) const fn range(&self) -> usize {
         self.range as usize
     }
-
-    /// Where it is in the order of the list.
-    pub(crate) const fn place(&self) -> OverlayKey {
-        place_of(self.range(), self.name)
-    }
 }
 
-/// The deferred records, by range and in hash order.
+/// The deferred records, in the order of the log, and their places by key.
 #[derive(Debug, Default)]
 pub(super) struct DeferredList {
     records: Vec<DeferredRecord>,
+    /// Also of records that are taken, or were removed from the end of the list.
+    table: PlaceTable,
     /// Records that are not taken, in all and by range: searches pass over none of a range whose records are all taken.
     left: usize,
     left_by_range: Vec<usize>,
 }
 
 impl DeferredList {
-    /// A list of records that are in the order of their places.
-    pub(super) fn new(mut records: Vec<DeferredRecord>) -> Self {
-        debug_assert!(records.is_sorted_by_key(DeferredRecord::place), "searches are binary");
+    /// A list of records, one per key.
+    pub(super) fn new(mut records: Vec<DeferredRecord>, table: PlaceTable) -> Self {
         records.shrink_to_fit();
         let mut left_by_range = Vec::new();
         for record in &records {
             left_by_range.resize(left_by_range.len().max(record.range() + 1), 0);
             left_by_range[record.range()] += 1;
         }
-        Self { left: records.len(), left_by_range, records }
+        Self { left: records.len(), left_by_range, records, table }
     }
 
     pub(super) const fn len(&self) -> usize {
         self.left
     }
 
+    /// Whether a range has any.
+    pub(super) fn has_any(&self, range: usize) -> bool {
+        self.left_by_range.get(range).is_some_and(|&left| left > 0)
+    }
+
+    fn get(&self, place: u32) -> Option<&DeferredRecord> {
+        self.records.get(place as usize).filter(|record| !record.is_taken)
+    }
+
+    fn place_of(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<u32> {
+        let is_it = |record: &DeferredRecord| {
+            record.range() == range && record.name.hash == hash && record.name.ident == ident()
+        };
+        self.table.find(hash, |place| self.get(place).is_some_and(&is_it))
+    }
+
     /// The record of a key; `ident` is computed only if 64 bits already match.
     pub(super) fn find(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<&DeferredRecord> {
-        let mut found = self.between((range, hash, 0), (range, hash, u64::MAX)).peekable();
-        found.peek()?;
-        let ident = ident();
-        found.find(|record| record.name.ident == ident)
+        self.get(self.place_of(range, hash, ident)?)
     }
 
     /// Takes the record of a key.
     pub(super) fn take(&mut self, range: usize, name: KeyName) -> Option<DeferredRecord> {
-        let place = place_of(range, name);
-        let at = self.records.binary_search_by_key(&place, DeferredRecord::place).ok()?;
-        let record = &mut self.records[at];
-        if core::mem::replace(&mut record.is_taken, true) {
-            return None;
-        }
+        let place = self.place_of(range, name.hash, || name.ident)?;
+        let record = self.records.get_mut(place as usize)?;
+        record.is_taken = true;
         let record = *record;
         self.note_taken(range);
         Some(record)
@@ -95,27 +102,26 @@ impl DeferredList {
                 break record;
             }
         };
-        self.note_taken(record.range());
         if self.records.len() < self.records.capacity() / 2 {
             self.records.shrink_to_fit();
         }
+        self.note_taken(record.range());
         Some(record)
     }
 
     fn note_taken(&mut self, range: usize) {
         self.left -= 1;
         self.left_by_range[range] -= 1;
+        if self.left == 0 {
+            *self = Self::default();
+        }
     }
 
-    /// Records of a range, with places from `from` to `to`, both included.
-    pub(super) fn between(&self, from: OverlayKey, to: OverlayKey) -> impl Iterator<Item = &DeferredRecord> {
-        let at = if self.left_by_range.get(from.0).is_none_or(|&left| left == 0) {
-            self.records.len()
-        } else {
-            self.records.partition_point(|record| record.place() < from)
-        };
-        let records = self.records[at..].iter().take_while(move |record| record.place() <= to);
-        records.filter(|record| !record.is_taken)
+    /// Records of a range with hashes from `from` to `to`, both included, in no order.
+    pub(super) fn between(&self, range: usize, from: u64, to: u64) -> impl Iterator<Item = &DeferredRecord> {
+        let places = self.has_any(range).then(|| self.table.between(from, to)).into_iter().flatten();
+        let records = places.filter_map(|place| self.get(place));
+        records.filter(move |record| record.range() == range && (from..=to).contains(&record.name.hash))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &DeferredRecord> {
@@ -123,13 +129,18 @@ impl DeferredList {
     }
 
     pub(super) fn forget_range(&mut self, range: usize) {
-        self.records.retain(|record| record.range() != range);
-        if let Some(left) = self.left_by_range.get_mut(range) {
-            self.left -= core::mem::take(left);
+        if !self.has_any(range) {
+            return;
+        }
+        let of_range = self.records.iter_mut().filter(|record| record.range() == range);
+        of_range.for_each(|record| record.is_taken = true);
+        self.left -= core::mem::take(&mut self.left_by_range[range]);
+        if self.left == 0 {
+            *self = Self::default();
         }
     }
 
     pub(super) fn resident_bytes(&self) -> usize {
-        self.records.capacity() * size_of::<DeferredRecord>()
+        self.records.capacity() * size_of::<DeferredRecord>() + self.table.resident_bytes()
     }
 }

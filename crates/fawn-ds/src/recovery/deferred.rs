@@ -3,11 +3,9 @@
 //! Only a read of that version shows whether it is the key's own, and there may be millions of them. The opening leaves these
 //! reads to the engine, which makes them while it serves. Lookups find a deferred record meanwhile, so it must be newer than
 //! what the index has of its key.
-use super::place_table::{PLACE_BYTES, PlaceTable};
-use super::work_queue::sort_by_key;
 use crate::engine::Engine;
 use crate::options::Options;
-use crate::overlay::{CopyRank, DeferredRecord, KeyName, Written};
+use crate::overlay::{CopyRank, DeferredRecord, KeyName, PLACE_BYTES, PlaceTable, Written};
 use fawn_flash::{Device, prefer_huge_pages, prefetch};
 use fawn_types::{KeyHash, Version};
 
@@ -173,9 +171,7 @@ impl DeferredRecords {
 
     /// Hands the records over to the overlay.
     pub(super) fn hand_over<D: Device>(&mut self, engine: &mut Engine<D>) {
-        self.table = PlaceTable::default();
-        // In place: there may be no memory for a second list.
-        sort_by_key(&mut self.records, DeferredRecord::place);
-        engine.overlay.defer(core::mem::take(&mut self.records), self.segments);
+        let (records, table) = (core::mem::take(&mut self.records), core::mem::take(&mut self.table));
+        engine.overlay.defer(records, table, self.segments);
     }
 }

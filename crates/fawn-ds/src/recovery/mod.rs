@@ -12,7 +12,6 @@ mod image_decode;
 mod index_build;
 pub(crate) mod io;
 pub(crate) mod left_tail;
-mod place_table;
 mod prefetching;
 mod progress;
 mod read;

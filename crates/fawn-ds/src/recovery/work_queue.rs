@@ -1,4 +1,4 @@
-//! Work of the opening on a second thread: a queue of jobs that are done in order and ahead of it, and a sort.
+//! Work of the opening on a second thread: a queue of jobs that are done in order and ahead of it.
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -123,42 +123,9 @@ impl<W: QueuedWork> Drop for WorkThread<W> {
     }
 }
 
-/// Items from which on a sort has a thread: it takes several times as long as the start of one.
-const SORTED_ITEMS_MIN: usize = 1 << 16;
-
-/// Sorts in place, the lower half of many items on a thread. Equal items may change places.
-pub(super) fn sort_by_key<T: Send, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K + Sync) {
-    if items.len() < SORTED_ITEMS_MIN {
-        return items.sort_unstable_by_key(key);
-    }
-    let (lower, _, upper) = items.select_nth_unstable_by_key(items.len() / 2, &key);
-    let sort = |half: &mut [T]| half.sort_unstable_by_key(&key);
-    std::thread::scope(|scope| {
-        let thread = Builder::new().name("fawn-ds open".to_owned()).spawn_scoped(scope, || sort(&mut *lower));
-        sort(upper);
-        thread.map(drop)
-    })
-    // Nothing of it was sorted.
-    .unwrap_or_else(|_| sort(lower));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fawn_types::random::SplitMix64;
-
-    #[test]
-    fn items_are_sorted_with_and_without_a_thread() {
-        let mut random = SplitMix64::new(3);
-        for len in [0, 1, 2, SORTED_ITEMS_MIN - 1, SORTED_ITEMS_MIN, SORTED_ITEMS_MIN + 1] {
-            // Few values: many items are equal.
-            let mut items: Vec<u64> = (0..len).map(|_| random.next() % 1000).collect();
-            let mut expected = items.clone();
-            expected.sort_unstable();
-            sort_by_key(&mut items, |&item| item);
-            assert!(items == expected, "{len} items");
-        }
-    }
 
     struct Doubling;
 

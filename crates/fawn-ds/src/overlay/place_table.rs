@@ -7,7 +7,7 @@ use fawn_flash::{Blocks, prefetch};
 /// A slot for a third more keys than there are at most.
 const SLOTS_PER_KEY: (usize, usize) = (4, 3);
 /// Length of a key's part of the table, bytes.
-pub(super) const PLACE_BYTES: usize = (size_of::<u64>() * SLOTS_PER_KEY.0).div_ceil(SLOTS_PER_KEY.1);
+pub(crate) const PLACE_BYTES: usize = (size_of::<u64>() * SLOTS_PER_KEY.0).div_ceil(SLOTS_PER_KEY.1);
 const SLOTS_MIN: usize = 64;
 const LINE_SLOTS: usize = 8;
 
@@ -21,7 +21,7 @@ const fn tag_of(hash: u64) -> u64 {
 
 /// The table. A slot is zero, or a tag in the high half and a place plus one in the low one.
 #[derive(Debug, Default)]
-pub(super) struct PlaceTable {
+pub(crate) struct PlaceTable {
     /// In huge pages if there are many: with small ones, most searches would miss the TLB.
     lines: Blocks<[u64; LINE_SLOTS]>,
     slots: usize,
@@ -30,7 +30,7 @@ pub(super) struct PlaceTable {
 
 impl PlaceTable {
     /// An empty table with slots for so many keys, which takes its memory with the first insertion.
-    pub(super) fn with_capacity(keys: usize) -> Self {
+    pub(crate) fn with_capacity(keys: usize) -> Self {
         Self { slots: slots_for(keys), ..Self::default() }
     }
 
@@ -53,7 +53,7 @@ impl PlaceTable {
 
     /// The first place of this hash for which `is_it` holds, which may also be asked about places of other hashes.
     #[inline]
-    pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         if self.len == 0 {
             return None;
         }
@@ -73,16 +73,31 @@ impl PlaceTable {
         }
     }
 
-    /// Prefetches the slot at which the search for the hash begins.
+    /// The places of all hashes from `from` to `to`, both included, in no order. Some others may be among them.
+    pub(crate) fn between(&self, from: u64, to: u64) -> impl Iterator<Item = u32> {
+        let (first, last) = (self.home_of(tag_of(from)), self.home_of(tag_of(to)));
+        let slots = if self.len == 0 { 0 } else { self.slots };
+        let found = (first..first + slots).map(move |at| (at, self.slot(if at < slots { at } else { at - slots })));
+        // A place lies behind its home, and no vacant slot between them.
+        let found = found.take_while(move |&(at, slot)| slot != 0 || at < last);
+        found.filter(|&(_, slot)| slot != 0).map(|(_, slot)| (slot as u32).wrapping_sub(1))
+    }
+
+    /// Prefetches the slots at which the search for the hash begins.
     #[inline]
-    pub(super) fn prefetch(&self, hash: u64) {
+    pub(crate) fn prefetch(&self, hash: u64) {
         if self.len > 0 {
-            prefetch(self.lines.get(self.home_of(tag_of(hash)) / LINE_SLOTS));
+            let home = self.home_of(tag_of(hash));
+            prefetch(self.lines.get(home / LINE_SLOTS));
+            // A search of a full table passes over some slots.
+            if home % LINE_SLOTS >= LINE_SLOTS / 2 && home + LINE_SLOTS < self.slots {
+                prefetch(self.lines.get(home / LINE_SLOTS + 1));
+            }
         }
     }
 
     /// Adds a place. The table has slots for at most `keys_max` keys, or for an eighth more than it has.
-    pub(super) fn insert(&mut self, hash: u64, place: u32, keys_max: usize) {
+    pub(crate) fn insert(&mut self, hash: u64, place: u32, keys_max: usize) {
         if slots_for(self.len + 1) > self.slots {
             let slots_max = slots_for(keys_max.max(self.len + self.len / 8 + 1));
             let slots = (2 * self.slots).min(slots_max).max(slots_for(self.len + 1)).max(SLOTS_MIN);
@@ -114,7 +129,11 @@ impl PlaceTable {
         self.lines.get_mut(at / LINE_SLOTS)[at % LINE_SLOTS] = slot;
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.lines.resident_bytes()
+    }
+
+    pub(crate) fn clear(&mut self) {
         *self = Self { slots: self.slots, ..Self::default() };
     }
 }
@@ -158,6 +177,31 @@ mod tests {
         assert_eq!(table.find(5, |_| true), None);
         table.insert(5, 1, 0);
         assert_eq!((table.find(5, |_| true), table.find(6 << 32, |_| true)), (Some(1), None));
+    }
+
+    /// Each place lies behind its home, and the last ones are at the start of the table.
+    #[test]
+    fn the_places_between_two_hashes_are_found_wherever_they_overflow_to() {
+        let mut random = SplitMix64::new(11);
+        let mut hashes: Vec<u64> = (0..500).map(|_| random.next()).collect();
+        hashes.extend((0..100).map(|i| u64::MAX - (i << 30)));
+        hashes.extend([5; 20]);
+        let mut table = PlaceTable::with_capacity(hashes.len());
+        assert_eq!(table.between(0, u64::MAX).count(), 0);
+        hashes.iter().zip(0..).for_each(|(&hash, place)| table.insert(hash, place, hashes.len()));
+        let mut bounds = vec![0, 5, 6, u64::MAX - (50 << 30), u64::MAX];
+        bounds.extend(hashes[..20].iter().copied());
+        for &from in &bounds {
+            for &to in bounds.iter().filter(|&&to| to >= from) {
+                let is_between = |place: &u32| (from..=to).contains(&hashes[*place as usize]);
+                let mut found: Vec<u32> = table.between(from, to).filter(is_between).collect();
+                found.sort_unstable();
+                let expected: Vec<u32> = (0..hashes.len() as u32).filter(is_between).collect();
+                assert_eq!(found, expected, "{from:#x} to {to:#x}");
+            }
+        }
+        let passed = |from, to| table.between(from, to).count();
+        assert!(passed(1 << 63, (1 << 63) + 1) < 50, "a search of few hashes passes over few places");
     }
 
     #[test]
