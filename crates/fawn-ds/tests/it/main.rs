@@ -73,6 +73,7 @@ mod ranges_unsettled;
 mod reclaiming;
 mod record_cache;
 mod record_reads;
+mod replaced_copies;
 mod results;
 mod results_during_copy;
 mod rng;
