@@ -384,6 +384,30 @@ fn copies_of_results_stay_until_they_are_copied_again() {
     assert!(images > 20, "{images} images");
 }
 
+/// The segment of the original is dead but for the result. It stays until the copy is synced.
+#[test]
+fn the_original_of_a_copied_result_stays_until_the_copy_is_synced() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = || Options { retained_records_max: 40, ..of_capacity(40, Durability::Sync) };
+    let mut member = Member::open(&disk, options(), Now::at(1));
+    member.write(0, &[7; 1_500], b"a result");
+    // In this mode only the survivors wait for syncs.
+    disk.hang(OpKind::Sync);
+    let mut images = 0;
+    for i in 0..200 {
+        member.write(i % 5, &[7; 1_500], b"");
+        if member.copies > 0 && i % 5 == 0 {
+            let image = disk.image(Loss::Power, i);
+            let node = TestNode::open_in_chain(&image, options(), member.node.now).unwrap();
+            let open = member.open.clone();
+            let copied = Member { node, open, copies: 0, copies_at_once: 0 }.open_again(&image, options());
+            assert_eq!(copied.open.len(), 1);
+            images += 1;
+        }
+    }
+    assert!(images > 20, "{images} images");
+}
+
 /// A floor says that older results are needed no more, too.
 #[test]
 fn copies_go_with_the_retain_floor() {
