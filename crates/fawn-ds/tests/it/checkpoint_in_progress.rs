@@ -179,7 +179,7 @@ fn a_checkpoint_counts_entries_that_move_while_it_is_copied() {
 }
 
 /// Splits the range. The disk cannot be read meanwhile, so that filing is put off.
-fn split_unfiled(harness: &mut RangeHarness) {
+pub(crate) fn split_unfiled(harness: &mut RangeHarness) {
     for name in harness.disk.names().iter().filter(|name| name.starts_with("segment-")) {
         harness.disk.make_unreadable(name, 4096..64 << 10);
     }
@@ -211,6 +211,30 @@ fn nothing_moves_between_indexes_while_a_checkpoint_is_copied() {
         open_again(&mut harness, &keys);
     }
     assert!(unfiled > 0);
+}
+
+/// All records of a retired range die while its index is copied. Without its place, the rest of the image would be that of an index of
+/// another shape, and every opening would refuse the checkpoint.
+#[test]
+fn a_retired_range_keeps_its_place_while_its_index_is_copied() {
+    let (mut harness, keys) = filled(true);
+    split_unfiled(&mut harness);
+    let _ = begin_with(&mut harness, 8, |_| {});
+    let checkpoints = harness.engine.stats().checkpoints;
+    // Keys of a segment in which the retired range has records go, too.
+    let others: Vec<_> = (0..20).map(|i| format!("another key {i}").into_bytes()).collect();
+    for (i, key) in keys.iter().chain(&others).enumerate() {
+        harness.write(key, None);
+        if i % 100 == 99 {
+            harness.turn();
+        }
+    }
+    harness.settle();
+    assert_eq!(harness.engine.segments_to_file(), 0, "nothing is left of it: {:?}", harness.engine);
+    assert_eq!(harness.engine.stats().checkpoints, checkpoints, "the index is being copied");
+    end(&mut harness);
+    assert_eq!(harness.engine.stats().checkpoints, checkpoints + 1, "{:?}", harness.engine);
+    open_again(&mut harness, &keys);
 }
 
 /// Segments that could not be filed are tried again after a while: not while a checkpoint is copied.
