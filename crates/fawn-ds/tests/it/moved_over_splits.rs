@@ -1,6 +1,7 @@
 //! Records that move or are hidden around splits and merges: copies in flight, expired records, cleared keys.
+use crate::checkpoint_in_progress::split_unfiled;
 use crate::range_harness::{RangeHarness, ring_at};
-use crate::support::{SECRET, cached, scanned};
+use crate::support::{SECRET, cached, scanned, small};
 use fawn_ds::internals::{Engine, KeepReason, Options, RecordKind, RecordRef};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
@@ -449,5 +450,57 @@ fn a_put_whose_copy_is_in_the_parents_index_becomes_no_tombstone() {
     harness.disk.kill(1);
     let opened = Engine::open(SimDevice::attach(&harness.disk), options, harness.now);
     harness.engine = opened.unwrap().0;
+    harness.check(&keys, "opened again");
+}
+
+/// A pending record holds the position of checkpoints before a put that is filed for no heir. An heir has deleted the key, and that
+/// delete is with the survivors: an opening that comes by the put must come by the delete.
+#[test]
+fn a_checkpoint_begins_before_a_survivors_delete_that_hides_an_unfiled_put() {
+    let options = Options { space_amplification_max_percent: 0, ..small(Durability::Sync) };
+    let (mut harness, keys) = (whole(options, true), keys(1_200));
+    let pending = RangeId(9);
+    harness.add(pending.0, KeyRange::ALL);
+    let record = RecordRef::put(harness.next_version(pending), b"pending", b"value");
+    harness.append(pending, KeyHash::of(&SECRET, b"pending"), &record);
+    let mut model = harness.models.remove(&pending).unwrap();
+    // In few frames: nothing of their segments is worth cleaning.
+    for keys in keys.chunks(40) {
+        keys.iter().for_each(|key| harness.write(key, Some(&[1; 256])));
+        harness.turn();
+    }
+    split_unfiled(&mut harness);
+    let deleted = &keys[0];
+    let holders = |harness: &RangeHarness| -> Vec<String> {
+        let has_key = |name: &String| harness.disk.contents(name).unwrap().windows(5).any(|found| found == deleted);
+        harness.disk.names().into_iter().filter(|name| name.starts_with("segment-")).filter(has_key).collect()
+    };
+    let of_put = holders(&harness);
+    harness.write(deleted, None);
+    (0..20).for_each(|_| harness.turn());
+    let of_delete = holders(&harness).into_iter().find(|name| !of_put.contains(name)).unwrap();
+    // The segment of the put is never filed.
+    harness.disk.make_unreadable(&of_put[0], 4096..64 << 10);
+    let overwrite = |harness: &mut RangeHarness| {
+        // Segments that could not be read are tried again after a while.
+        harness.now = harness.now.plus_ms(100);
+        for i in 0..8 {
+            // Both heirs have some of these keys. Otherwise the delete could be the newest record of its heir, which stays.
+            harness.write(format!("overwritten {i}").as_bytes(), Some(&[2; 1_000]));
+        }
+        harness.turn();
+        assert!(harness.engine.stats().appended_records < 4_000, "{:?}", harness.engine);
+    };
+    while harness.disk.names().contains(&of_delete) {
+        overwrite(&mut harness);
+    }
+    let checkpoints = harness.engine.stats().checkpoints;
+    (0..200).for_each(|_| overwrite(&mut harness));
+    assert!(harness.engine.stats().checkpoints > checkpoints, "{:?}", harness.engine);
+    assert!(harness.engine.segments_to_file() > 0);
+    harness.disk.heal();
+    model.content.insert(b"pending".to_vec(), b"value".to_vec());
+    harness.models.insert(pending, model);
+    harness.reopen(1, false);
     harness.check(&keys, "opened again");
 }
