@@ -1,6 +1,7 @@
 //! Dumps of damaged stores with runs: deletes hold, and every run that cannot be read is reported as lost.
 use crate::salvage::{PlacedRecord, records, records_of, segments};
 use crate::sorted_files::{Content, put, runs, store};
+use crate::sorted_scans::{KEYS, key, overwrite, sorted_store_on};
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, manifest_commits};
 use fawn_ds::internals::check::{Severity, check};
@@ -15,8 +16,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The keys that a dump visits, and the damage that its opening found.
 fn salvaged(disk: &SimDisk) -> (Content, SalvageReport) {
+    salvaged_with(disk, || {})
+}
+
+/// As [`salvaged`]; `damage` is called between the opening and the dump.
+fn salvaged_with(disk: &SimDisk, damage: impl FnOnce()) -> (Content, SalvageReport) {
     let options = Options { secret: None, ..sorted(Durability::Sync) };
     let (mut engine, found) = open_for_salvage(|| Ok(SimDevice::attach(disk)), &options, Now::at(90_000)).unwrap();
+    damage();
     let mut dumped = Content::new();
     let report = engine.dump(|_, record| {
         let before = dumped.insert(record.key.to_vec(), record.value.to_vec());
@@ -74,6 +81,25 @@ fn damage_of_one_record_brings_no_deleted_key_back_from_a_run() {
         assert!(dumped == expected, "{} at {at}: {} of {} keys", hit.file, dumped.len(), expected.len());
     }
     assert!(found_damaged >= 3, "{found_damaged} openings found the damage");
+}
+
+/// A page of the log cannot be read any more once the store is open, so that the index has records which the dump does not meet: it
+/// visits the older ones of the same keys.
+#[test]
+fn a_dump_visits_the_older_records_in_runs_of_keys_whose_newest_ones_become_unreadable() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = sorted_store_on(&disk);
+    overwrite(&mut node, (0..KEYS).step_by(7));
+    drop(node);
+    disk.kill(1);
+    let (whole, _) = salvaged(&disk);
+    let overwritten = |records: &Content| records.values().filter(|value| value.starts_with(b"after")).count();
+    let hit = records(&disk).into_iter().rfind(|record| record.key == key(14)).unwrap();
+    let (dumped, found) = salvaged_with(&disk, || disk.make_unreadable(&hit.file, hit.bytes.start..hit.bytes.end));
+    assert!(!found.is_damaged(), "the opening reads all");
+    assert!(whole[&key(14)].starts_with(b"after") && dumped[&key(14)].starts_with(b"before"));
+    assert!((0..KEYS).all(|number| dumped.contains_key(&key(number))), "{} of {} keys", dumped.len(), whole.len());
+    assert!(overwritten(&dumped) < overwritten(&whole));
 }
 
 /// Records that a killed process has acknowledged may be in the tail file alone, while runs have older versions.

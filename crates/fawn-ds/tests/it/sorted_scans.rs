@@ -10,12 +10,12 @@ use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
-const KEYS: u64 = 500;
+pub(crate) const KEYS: u64 = 500;
 
 /// Keys and values, in the order of a scan.
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn key(number: u64) -> Vec<u8> {
+pub(crate) fn key(number: u64) -> Vec<u8> {
     format!("key-{number:06}").into_bytes()
 }
 
@@ -24,7 +24,7 @@ fn sorted_store() -> TestNode {
     sorted_store_on(&SimDisk::new(SimOptions::instant(1)))
 }
 
-fn sorted_store_on(disk: &SimDisk) -> TestNode {
+pub(crate) fn sorted_store_on(disk: &SimDisk) -> TestNode {
     let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
     let mut node = TestNode::open_in_chain(disk, options, Now::at(1_000)).unwrap();
     for number in 0..KEYS {
@@ -42,7 +42,7 @@ fn sorted_store_on(disk: &SimDisk) -> TestNode {
 }
 
 /// Overwrites these keys; their records stay in the log.
-fn overwrite(node: &mut TestNode, numbers: impl Iterator<Item = u64>) {
+pub(crate) fn overwrite(node: &mut TestNode, numbers: impl Iterator<Item = u64>) {
     let committed = node.engine.progress(RANGE).committed;
     node.engine.set_retain_floor(RANGE, committed);
     for number in numbers {
