@@ -161,6 +161,28 @@ fn long_records_that_replace_those_of_a_chunk_do_not_take_each_others_read_away(
     assert!(sent.keys().all(|key| key.starts_with(b"other")), "{:?}", sent.keys());
 }
 
+/// Sorted keys, and how many of them have newer records in the log that take a read each.
+const SORTED: u64 = 30;
+const OVERWRITTEN: u64 = 12;
+
+/// A store whose last chunk of a transfer has the sorted keys, the bounds of that transfer, and the number of its reads.
+fn with_last_chunk() -> (TestNode, (Version, usize, usize), usize) {
+    let prepared = || {
+        let mut node = open(long_records(Options { sort_bytes: 1, ..sorted(Durability::Sync) }));
+        sort_keys(&mut node, SORTED);
+        (0..OVERWRITTEN).for_each(|number| put(&mut node, &key(number), Some(&vec![7; LONG_BYTES])));
+        push_out(&mut node);
+        let base = node.engine.progress(RANGE).committed;
+        (node, (base, 1 << 20, 2_000))
+    };
+    let (mut node, bounds) = prepared();
+    let (sent, reads) = transfer(&mut node, bounds, |_, _| {});
+    let is_of_last_chunk = |number: u64| sent[&key(number)].reads_before == reads;
+    assert!((OVERWRITTEN..SORTED).all(is_of_last_chunk), "the last chunk has the keys of runs");
+    let (node, bounds) = prepared();
+    (node, bounds, reads)
+}
+
 /// The range is emptied while the end of a chunk of runs waits for a read.
 #[test]
 fn a_chunk_of_runs_has_no_key_that_was_cleared_before_it_was_sent() {
@@ -176,19 +198,7 @@ fn a_chunk_of_runs_has_no_key_that_was_cleared_before_it_was_sent() {
         node.engine.begin_transfer(RANGE, base).unwrap();
     };
     for empty in [clear, begin_again] {
-        let prepared = || {
-            let mut node = open(long_records(Options { sort_bytes: 1, ..sorted(Durability::Sync) }));
-            sort_keys(&mut node, 30);
-            (0..12).for_each(|number| put(&mut node, &key(number), Some(&vec![7; LONG_BYTES])));
-            push_out(&mut node);
-            let base = node.engine.progress(RANGE).committed;
-            (node, (base, 1 << 20, 2_000))
-        };
-        let (mut node, bounds) = prepared();
-        let (sent, reads) = transfer(&mut node, bounds, |_, _| {});
-        let is_of_last_chunk = |number: &u64| sent[&key(*number)].reads_before == reads;
-        assert!((12..30).all(|number| is_of_last_chunk(&number)), "the last chunk has the keys of runs");
-        let (mut node, bounds) = prepared();
+        let (mut node, bounds, reads) = with_last_chunk();
         let (sent, _) = transfer(&mut node, bounds, |node, read| {
             if read == reads - 3 {
                 empty(node);
@@ -197,6 +207,23 @@ fn a_chunk_of_runs_has_no_key_that_was_cleared_before_it_was_sent() {
         let after = sent.iter().find(|(_, sent)| sent.reads_before >= reads - 3);
         assert!(after.is_none(), "{:?}", after.map(|(key, _)| String::from_utf8_lossy(key)));
     }
+}
+
+/// Keys without a record in the log are deleted while the end of their chunk waits for a read of another key's record. Most of them were
+/// looked up in the log before.
+#[test]
+fn a_chunk_of_runs_has_no_key_that_was_deleted_before_it_was_sent() {
+    let (mut node, bounds, reads) = with_last_chunk();
+    let deleted = OVERWRITTEN..SORTED;
+    let (sent, reads_after) = transfer(&mut node, bounds, |node, read| {
+        if read == reads {
+            deleted.clone().for_each(|number| put(node, &key(number), None));
+            node.settle();
+        }
+    });
+    assert_eq!(reads_after, reads, "the deletes are in memory");
+    let stay: Vec<u64> = deleted.filter(|number| sent.contains_key(&key(*number))).collect();
+    assert_eq!(stay, [0; 0]);
 }
 
 /// The index still has the old record of a key, as long as a committed delete or put of it waits for its verification.
