@@ -26,6 +26,8 @@ const HEAP_BYTES_MAX: usize = 32 << 20;
 pub unsafe trait PlainBytes: Copy + Send + Sync + 'static {}
 // SAFETY: (1, 4) plain integers; (2) a page divides 2 MiB; (3) no alignment.
 unsafe impl PlainBytes for [u8; PAGE_BYTES] {}
+// SAFETY: (1, 4) plain integers; (2) a page divides 2 MiB; (3) aligned to four bytes.
+unsafe impl PlainBytes for [u32; 1024] {}
 // SAFETY: (1, 4) plain integers; (2) 8 KiB divide 2 MiB; (3) aligned to two bytes.
 unsafe impl PlainBytes for [u16; 4096] {}
 // SAFETY: (1, 4) plain integers; (2) 16 KiB divide 2 MiB; (3) no alignment.

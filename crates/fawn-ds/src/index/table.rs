@@ -2,8 +2,10 @@
 //!
 //! Page `a` of depth `d` holds the hashes whose top `d` bits, in reverse order, are `a`. With reversed bits the page
 //! that a split adds comes after all others, so the table only grows at its end, by chunks: no copy, no second table.
+//! Chunks of a large table lie in huge pages: a lookup of its handle would miss the TLB otherwise, with nested paging for as long
+//! as several reads of memory.
 use super::slab::{ALLOCATOR_BYTES, BlockHandle};
-use fawn_flash::prefetch;
+use fawn_flash::{Blocks, prefetch};
 
 /// Handles per chunk: 4 KiB.
 const CHUNK_LEN: usize = 1024;
@@ -21,7 +23,7 @@ pub(super) struct Address {
 
 /// The handles of all pages.
 pub(super) struct CellTable {
-    chunks: Vec<Box<[BlockHandle; CHUNK_LEN]>>,
+    chunks: Blocks<[u32; CHUNK_LEN]>,
     pages: u32,
     /// Every page has been split at least to this depth; those below `pages - 2^level` once more.
     level: u32,
@@ -43,8 +45,11 @@ impl CellTable {
         if !(LEVEL_MIN..=LEVEL_MAX).contains(&level) {
             return None;
         }
+        let mut table = Self { chunks: Blocks::default(), pages, level };
         let chunks = (pages as usize).div_ceil(CHUNK_LEN);
-        Some(Self { chunks: (0..chunks).map(|_| empty_chunk()).collect(), pages, level })
+        table.chunks.expect(chunks);
+        (0..chunks).for_each(|_| table.add_chunk());
+        Some(table)
     }
 
     pub(super) fn pages(&self) -> u32 {
@@ -52,9 +57,7 @@ impl CellTable {
     }
 
     pub(super) fn resident_bytes(&self) -> usize {
-        self.chunks.len() * (CHUNK_LEN * size_of::<BlockHandle>() + ALLOCATOR_BYTES)
-            + self.chunks.capacity() * size_of::<usize>()
-            + ALLOCATOR_BYTES
+        self.chunks.resident_bytes() + ALLOCATOR_BYTES
     }
 
     /// The page of `hash`.
@@ -86,7 +89,7 @@ impl CellTable {
         self.set(page, left);
         let at = self.pages as usize;
         if at / CHUNK_LEN == self.chunks.len() {
-            self.chunks.push(empty_chunk());
+            self.add_chunk();
         }
         self.pages += 1;
         self.set(at as u32, right);
@@ -98,23 +101,24 @@ impl CellTable {
     #[inline]
     pub(super) fn handle(&self, page: u32) -> BlockHandle {
         debug_assert!(page < self.pages);
-        self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN]
+        BlockHandle(self.chunks.get(page as usize / CHUNK_LEN)[page as usize % CHUNK_LEN])
     }
 
     /// Prefetches the page's handle.
     #[inline]
     pub(super) fn fetch(&self, page: u32) {
-        prefetch(&self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN..][..1]);
+        prefetch(&self.chunks.get(page as usize / CHUNK_LEN)[page as usize % CHUNK_LEN..][..1]);
     }
 
     pub(super) fn set(&mut self, page: u32, handle: BlockHandle) {
         assert!(page < self.pages, "page {page} does not exist, there are {}", self.pages);
-        self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN] = handle;
+        self.chunks.get_mut(page as usize / CHUNK_LEN)[page as usize % CHUNK_LEN] = handle.0;
     }
-}
 
-fn empty_chunk() -> Box<[BlockHandle; CHUNK_LEN]> {
-    Box::new([BlockHandle::NONE; CHUNK_LEN])
+    fn add_chunk(&mut self) {
+        let at = self.chunks.push();
+        *self.chunks.get_mut(at) = [BlockHandle::NONE.0; CHUNK_LEN];
+    }
 }
 
 fn low_mask(bits: u32) -> u32 {
