@@ -205,13 +205,6 @@ fn check_tail<D: Device>(device: &mut D, state: &ManifestState, report: &mut Che
     })
 }
 
-pub(crate) fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceError> {
-    let file = device.open(name)?;
-    let bytes = device.len(file).and_then(|len| Io::new(device).read_all(file, 0..len, IoClass::Verification));
-    device.close(file);
-    bytes
-}
-
 /// Checks a listed segment's header and frames. `None`: the header itself is invalid.
 fn check_segment<'m, D: Device>(
     device: &mut D,

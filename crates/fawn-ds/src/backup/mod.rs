@@ -15,7 +15,7 @@ mod dirs;
 
 pub use dirs::{Sharing, copy_dir};
 
-use crate::check::read_whole;
+use crate::check::holds_newer_data;
 use crate::error::OpenError;
 use crate::format::checkpoint;
 use crate::format::manifest::{self, ManifestEdit, ManifestError, ManifestState, ManifestVerdict, SegmentEntry};
@@ -30,7 +30,7 @@ use crate::recovery::left_tail::{SegmentTail, TailFrames};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass};
 use fawn_types::Epoch;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Attempts in a row that leave no fewer files to copy than any before. All but the first read only what was written since the
 /// one before.
@@ -239,6 +239,8 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
 
     /// Holds all files of one manifest, and copies those that are not complete.
     fn attempt(&mut self) -> Attempt<ManifestState> {
+        // Before the manifest, which lists every segment that has a frame by now.
+        let names = self.source.list()?;
         let mut state = match self.read_state()? {
             Ok(state) => state,
             Err(obstacle) => return Ok(Err(obstacle)),
@@ -271,20 +273,36 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             if !admits(&state, &after) || added_foreground(&state, &after) > at_most {
                 return Ok(Err(Obstacle::Changed));
             }
+            if let Err(obstacle) = self.refuse_lost_listing(&names, &after)? {
+                return Ok(Err(obstacle));
+            }
         }
         Ok(Ok(state))
     }
 
+    /// Reads the manifest twice: one misdirected read would hide the commits behind it.
     fn read_state(&mut self) -> Attempt<ManifestState> {
-        let file = manifest::FILE_NAME;
-        let bytes = match read_whole(self.source, file) {
-            Ok(bytes) => bytes,
+        let name = manifest::FILE_NAME;
+        let file = match self.source.open(name) {
+            Ok(file) => file,
             Err(DeviceError::NotFound { dir, .. }) => return Err(CopyError::NoStore { dir }),
             Err(error) => return Err(error.into()),
         };
+        let read = self.source.len(file).and_then(|len| {
+            let mut io = Io::new(self.source);
+            Ok([io.read_all(file, 0..len, CLASS)?, io.read_all(file, 0..len, CLASS)?])
+        });
+        self.source.close(file);
+        let [first, second] = read?.map(|bytes| manifest::decode_all(&bytes));
+        let decoded = match (first, second) {
+            // The file only grows: a shorter read is the older one, or misdirected.
+            (Ok(first), Ok(second)) => Ok(if first.valid_len > second.valid_len { first } else { second }),
+            (Ok(decoded), Err(_)) | (Err(_), Ok(decoded)) => Ok(decoded),
+            (Err(_), Err(error)) => Err(error),
+        };
         // A commit that is being written may be read in part: that is damage only if it is found again.
-        let damage = |detail: String| Ok(Err(Obstacle::Damage { file: file.to_owned(), detail }));
-        match manifest::decode_all(&bytes) {
+        let damage = |detail: String| Ok(Err(Obstacle::Damage { file: name.to_owned(), detail }));
+        match decoded {
             Ok(decoded) => match decoded.verdict {
                 ManifestVerdict::Clean | ManifestVerdict::TornAt { .. } => Ok(Ok(decoded.state)),
                 ManifestVerdict::CorruptAt { offset, synced, .. } => {
@@ -292,10 +310,31 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
                 }
             },
             Err(ManifestError::Header(error)) if error.is_of_other_format() => {
-                Err(CopyError::Format { file: file.to_owned(), error })
+                Err(CopyError::Format { file: name.to_owned(), error })
             }
             Err(error) => damage(error.to_string()),
         }
+    }
+
+    /// Refuses a manifest that has lost the listing of a segment with frames, as an opening does. `names`: files from before the
+    /// manifest was read.
+    fn refuse_lost_listing(&mut self, names: &[String], state: &ManifestState) -> Attempt<()> {
+        let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
+        let listed: BTreeSet<String> =
+            state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid)).collect();
+        for name in names.iter().filter(|name| segment::is_file_name(name) && !listed.contains(*name)) {
+            match holds_newer_data(self.source, name, identity.store, state.last_sequence) {
+                // A store in use may have listed it, and written its first frame, since. The next manifest lists it then.
+                Ok(true) => {
+                    let detail = "it holds data and is not listed: the manifest lost its end".to_owned();
+                    return Ok(Err(Obstacle::Damage { file: name.clone(), detail }));
+                }
+                // Dropped meanwhile.
+                Ok(false) | Err(DeviceError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// Holds all files that `state` lists, and releases the others.
@@ -359,13 +398,22 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         // The evidence of this segment itself. A later one has more, but is copied before it.
         let listed = Some(state.ends_of_log[entry.stream]).filter(|listed| listed.sequence == end.sequence);
         let synced = scanned.watermark.max(listed.unwrap_or_default());
-        let (why, frames) = (scanned.damage, scanned.frames);
+        let (why, frames, generation) = (scanned.damage, scanned.frames, scanned.generation);
         self.report.copied_bytes += u64::from(scanned.valid_len);
         self.held.insert(name.clone(), Held::Begun(from, BegunCopy { to, scanned }));
         if synced > end {
             // A frame was written while the part before it was being read, unless that is so again.
             let why = why.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
             let detail = format!("{why} at byte {}; the log was synced through {synced}", end.offset);
+            return Ok(Err(Obstacle::Damage { file: name, detail }));
+        }
+        // The copy's generation is raised, so its check cannot see this. A store that was opened since is copied with its next
+        // manifest.
+        if generation > state.generation {
+            let detail = format!(
+                "it has a frame of generation {generation}, the manifest ends at {}: the manifest lost its end",
+                state.generation
+            );
             return Ok(Err(Obstacle::Damage { file: name, detail }));
         }
         Ok(Ok((frames > 0).then_some(end)))

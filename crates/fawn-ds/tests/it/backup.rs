@@ -328,7 +328,7 @@ fn a_copy_is_sound_at_whichever_access_cleaning_switches_to_the_next_segment() {
 #[test]
 fn a_copy_has_no_survivors_of_a_segment_that_was_added_and_dropped_meanwhile() {
     let mut dropped = 0;
-    for seed in 0..20 {
+    for seed in 0..24 {
         let context = format!("seed {seed}");
         let (mut rng, mut run) = (Rng::new(seed), CrashRun::new(seed, options(Durability::EverySecond, 0), KEYS));
         while unsealed(&run.disk, StreamKind::Survivors) < 1 {
@@ -338,7 +338,7 @@ fn a_copy_has_no_survivors_of_a_segment_that_was_added_and_dropped_meanwhile() {
         let target = SimDisk::new(SimOptions::default());
         let idle = BusySource::new(&mut run, rng.next());
         // The manifest was read, and the first of the survivors' frames were not.
-        let mut source = BusySource { drop_before: Some(12), ..idle };
+        let mut source = BusySource { drop_before: Some(10), ..idle };
         let report = copy(&mut source, &target, 0).unwrap_or_else(|error| panic!("{context}: {error}"));
         if source.has_dropped {
             dropped += 1;
@@ -410,7 +410,7 @@ fn options(durability: Durability, space_amplification_max_percent: u64) -> Opti
     Options { space_amplification_max_percent, ..small(durability) }
 }
 
-fn copy_of(disk: &SimDisk, skip_generations: u32) -> Result<SimDisk, CopyError> {
+pub(crate) fn copy_of(disk: &SimDisk, skip_generations: u32) -> Result<SimDisk, CopyError> {
     let target = SimDisk::new(SimOptions::default());
     copy(&mut SimDevice::attach(disk), &target, skip_generations).map(|_| target)
 }

@@ -1,4 +1,5 @@
-//! One misdirected read during an opening, a check or a salvage: it is never written back, and hides no acknowledged record.
+//! One misdirected read of an opening, check, salvage or copy: it is never written back, and hides no acknowledged record.
+use crate::backup::copy_of;
 use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::check::check;
 use fawn_ds::internals::{Engine, Options, RecordRef, View, open_for_salvage};
@@ -180,4 +181,19 @@ fn a_manifest_whose_end_was_misread_is_neither_cut_off_nor_written_to() {
         }
     }
     assert!(refused >= 16 && opened >= 4, "{refused} refused, {opened} opened");
+}
+
+#[test]
+fn a_misdirected_read_of_the_manifest_hides_no_commit_from_a_copy() {
+    let (disk, mut copied) = (with_long_manifest(20), 0);
+    for (offset, nth) in [4096, 1 << 30].into_iter().flat_map(|offset| (1..8).map(move |nth| (offset, nth))) {
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset });
+        let copy = copy_of(&disk, 1000);
+        disk.clear_faults();
+        let Ok(copy) = copy else { continue };
+        let (engine, _) = Engine::open(SimDevice::attach(&copy), options(Durability::Sync), Now::at(2)).unwrap();
+        assert_eq!(engine.blob(BLOB).map(<[u8]>::len), Some(2_000), "read {nth} from {offset}");
+        copied += 1;
+    }
+    assert!(copied > 4, "only {copied} copies");
 }

@@ -1,5 +1,7 @@
 //! A manifest that lost synced commits: segments that show the loss must never be deleted as orphans.
-use crate::support::{RANGE, TestNode, TestWrite, manifest_commits, small};
+use crate::backup::copy_of;
+use crate::support::{RANGE, TestNode, TestWrite, manifest_commits, scanned, small};
+use fawn_ds::internals::backup::CopyError;
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::RangeNumber;
 use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit, encode_snapshot};
@@ -30,8 +32,8 @@ fn lose_tail(disk: &SimDisk, edit: u8) -> Vec<u8> {
     manifest
 }
 
-/// Opening must fail and change nothing, read-only opening works, and the check reports damage. With the manifest
-/// restored, every key is present.
+/// Opening must fail and change nothing, read-only opening works, and the check reports damage, of the store or of a copy.
+/// With the manifest restored, every key is present.
 fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
     let options = small(Durability::Sync);
     let before = contents(disk);
@@ -48,9 +50,15 @@ fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
     drop(node);
     let report = check(&mut SimDevice::attach(disk)).unwrap();
     assert!(report.findings.iter().any(|finding| finding.severity == Severity::Damage), "{report:?}");
+    match copy_of(disk, 1000) {
+        Err(CopyError::Damaged { .. }) => {}
+        Err(error) => panic!("{error}"),
+        Ok(copy) => assert!(!check(&mut SimDevice::attach(&copy)).unwrap().is_sound(), "a copy hides the loss"),
+    }
     assert_eq!(contents(disk), before, "reading changes nothing");
 
     disk.put("manifest", manifest);
+    assert!(check(&mut SimDevice::attach(&copy_of(disk, 1000).unwrap())).unwrap().is_sound());
     let mut node = TestNode::open(disk, options, Now::at(2)).unwrap();
     for i in 0..keys {
         assert!(node.get(&i.to_be_bytes(), View::Committed).unwrap().is_some(), "key {i}");
@@ -71,6 +79,24 @@ fn an_unlisted_segment_with_data_is_refused_not_removed() {
     let adds: Vec<_> = commits.iter().filter(|&&(at, _)| manifest[at + 32] == 5).collect();
     let mut older = manifest.clone();
     older[adds[1].0..].fill(0);
+    disk.put("manifest", &older);
+    refused_until_restored(&disk, &manifest, 500);
+}
+
+/// All else is intact: no file that the manifest lists is missing.
+#[test]
+fn the_last_segment_with_data_is_refused_if_its_listing_is_lost() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, scanned(Durability::Sync), Now::at(1)).unwrap();
+    fill(&mut node, 0..500);
+    drop(node);
+    disk.kill(1);
+    let manifest = disk.contents("manifest").unwrap();
+    let commits = manifest_commits(&manifest);
+    // The last segment that is listed is prepared, and empty.
+    let (at, _) = *commits.iter().rev().filter(|&&(at, _)| manifest[at + 32] == 5).nth(1).unwrap();
+    let mut older = manifest.clone();
+    older[at..].fill(0);
     disk.put("manifest", &older);
     refused_until_restored(&disk, &manifest, 500);
 }
