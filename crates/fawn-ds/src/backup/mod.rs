@@ -25,6 +25,7 @@ use crate::format::scan::{ScanInput, ScanReport, Scanner};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader, StreamKind};
 use crate::format::{HeaderError, Watermark};
 use crate::manifest_file::ManifestFile;
+use crate::recovery::confirm::frame_at_end;
 use crate::recovery::io::Io;
 use crate::recovery::left_tail::{SegmentTail, TailFrames};
 use fawn_flash::buffer::PAGE_BYTES;
@@ -390,7 +391,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             Some(Held::Linked | Held::Copied(_)) | None => unreachable!("it is held, and not complete"),
         };
         let to = begun.to;
-        let scanned = match self.scan_into(from, begun, self.tail.of(entry.uuid).as_deref()) {
+        let scanned = match self.scan_confirmed(from, begun, self.tail.of(entry.uuid).as_deref()) {
             Ok(scanned) => scanned,
             Err(error) => return self.abandon_copy(&name, from, Some(to), error),
         };
@@ -445,6 +446,22 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         self.write(to, 0, header, HEADER_BYTES)?;
         let scanned = Scanner::new(ScanInput { uuid, sequence, segment_bytes, sealed_len: None }).finish();
         Ok(Ok(BegunCopy { to, scanned }))
+    }
+
+    /// Copies what follows a segment's valid frames so far, a second time if one misdirected read has hidden its end.
+    fn scan_confirmed(
+        &mut self,
+        from: FileId,
+        begun: BegunCopy,
+        tail: Option<&SegmentTail>,
+    ) -> Result<ScanReport, DeviceError> {
+        let to = begun.to;
+        let scanned = self.scan_into(from, begun, tail)?;
+        match frame_at_end(self.source, from, &scanned, tail)? {
+            // A store in use may have written it since.
+            Some(_) => self.scan_into(from, BegunCopy { to, scanned }, tail),
+            None => Ok(scanned),
+        }
     }
 
     /// Copies what follows a segment's valid frames so far, while it is scanned, with the frames that only the tail file has.

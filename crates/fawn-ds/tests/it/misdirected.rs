@@ -197,3 +197,26 @@ fn a_misdirected_read_of_the_manifest_hides_no_commit_from_a_copy() {
     }
     assert!(copied > 4, "only {copied} copies");
 }
+
+/// The command checks the copy: it reports damage there as an error.
+#[test]
+fn a_misdirected_read_hides_no_record_from_a_copy_that_is_sound() {
+    let mut copied = 0;
+    for durability in [Durability::Sync, Durability::EverySecond] {
+        let disk = killed(1, durability);
+        for (page, nth) in [2, 11].into_iter().flat_map(|page| (1..80).map(move |nth| (page, nth))) {
+            disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset: page * 4096 });
+            let copy = copy_of(&disk, 1000);
+            disk.clear_faults();
+            let Ok(copy) = copy else { continue };
+            if !check(&mut SimDevice::attach(&copy)).unwrap().is_sound() {
+                continue;
+            }
+            let mut node = TestNode::open(&copy, options(durability), Now::at(2)).unwrap();
+            let missing: Vec<usize> = (0..30).filter(|i| !has(&mut node, &format!("key {i}"))).collect();
+            assert!(missing.is_empty(), "{durability:?}, read {nth} from page {page}: keys {missing:?} are missing");
+            copied += 1;
+        }
+    }
+    assert!(copied > 200, "only {copied} copies");
+}
