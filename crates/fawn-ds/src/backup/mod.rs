@@ -361,8 +361,13 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let is_left = |name: &&String| !matches!(self.held.get(*name), Some(Held::Linked | Held::Copied(_)));
         self.files_left = listed.keys().filter(is_left).count();
         for (name, is_complete) in listed {
-            if self.held.contains_key(&name) {
-                continue;
+            match self.held.get(&name) {
+                Some(Held::Linked | Held::Copied(_)) if !is_complete => {
+                    let detail = format!("it does not list the seal of {name}, which an earlier read found there");
+                    return Ok(Err(Obstacle::Damage { file: manifest::FILE_NAME.to_owned(), detail }));
+                }
+                Some(_) => continue,
+                None => {}
             }
             let linked = if is_complete { (self.options.link)(&name) } else { Linked::Refused };
             let held = match linked {

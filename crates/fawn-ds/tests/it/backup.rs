@@ -1,7 +1,7 @@
 //! Copies of a store that is in use: between any two accesses of the copy to the source, the store goes on.
 use crate::crash::{CrashImageCounts, CrashRun, KEYS, cold_keys_in};
 use crate::sorted_tier::sorted;
-use crate::support::{TestNode, TestWrite, frames, small};
+use crate::support::{TestNode, TestWrite, frames, manifest_commits, small};
 use fawn_ds::internals::backup::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
 use fawn_ds::internals::format::manifest::{ManifestState, SegmentEntry, decode_all};
 use fawn_ds::internals::format::segment::StreamKind;
@@ -477,6 +477,40 @@ fn damage_to_the_last_frame_of_a_copy_is_damage_not_a_torn_end() {
     target.flip_bits(&name, from as u64 + 100, 1);
     let found = check::check(&mut SimDevice::attach(&target)).unwrap();
     assert!(!found.is_sound(), "{:?}", found.findings);
+}
+
+/// The manifest loses its end between two attempts, of which the first has copied the newest sealed segment.
+#[test]
+fn a_segment_whose_seal_was_lost_after_its_copy_is_damage() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options(Durability::Sync, 0), Now::at(1)).unwrap();
+    for key in 0..20_u32 {
+        let value = Some(vec![7; 10_000]);
+        node.append(&[TestWrite { key: key.to_be_bytes().to_vec(), value, expires_at_ms: 0 }]).unwrap();
+        node.settle();
+    }
+    drop(node);
+    disk.kill(1);
+    let manifest = disk.contents("manifest").unwrap();
+    let mut seals = manifest_commits(&manifest).into_iter().filter(|&(at, _)| manifest[at + 32] == 6);
+    let (last_seal, _) = seals.next_back().unwrap();
+    let target = SimDisk::new(SimOptions::default());
+    let mut run = CrashRun::new(1, options(Durability::Sync, 0), KEYS);
+    // The first attempt meets a file that it cannot read.
+    let (device, forgotten) = (SimDevice::attach(&disk), Some(BTreeSet::new()));
+    let mut source = BusySource { device, forgotten, ..BusySource::new(&mut run, 1) };
+    let link = &mut |name: &str| {
+        target.put(name, &disk.contents(name).unwrap());
+        let mut older = manifest.clone();
+        older[last_seal..].fill(0);
+        disk.put("manifest", &older);
+        Linked::Done
+    };
+    let mut options = CopyOptions { link, progress: &mut |_, _| {}, piece_bytes: 4 << 10, skip_generations: 0 };
+    match copy_store(&mut source, &mut SimDevice::attach(&target), &mut options) {
+        Err(CopyError::Damaged { file, detail }) => assert!(file == "manifest" && detail.contains("seal"), "{detail}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
