@@ -82,7 +82,7 @@ impl<D: Device> Engine<D> {
     ///
     /// # Errors
     /// [`OpenError`] reports the corruption and how to proceed; a store is never replaced by an empty one.
-    pub fn open(mut device: D, mut options: Options, now: Now) -> Result<(Self, OpenReport), OpenError> {
+    pub fn open(mut device: D, options: Options, now: Now) -> Result<(Self, OpenReport), OpenError> {
         device.lock()?;
         abandon_operations(&mut device);
         let mut report = OpenReport::default();
@@ -97,8 +97,6 @@ impl<D: Device> Engine<D> {
         if options.secret.is_some_and(|secret| secret != identity.secret) {
             return Err(OpenError::SecretDiffers);
         }
-        options.segment_bytes = identity.segment_bytes;
-        options.index = options.index_of_range(identity.pointers);
         let clock = manifest.state().clock;
         let clock = clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
@@ -140,12 +138,14 @@ impl<D: Device> Engine<D> {
     /// An engine without ranges' contents and segments.
     fn bare(
         device: D,
-        options: Options,
+        mut options: Options,
         identity: Identity,
         manifest: ManifestFile,
         (now, clock): (Now, ExpiryClock),
     ) -> Self {
         let Identity { store, secret, segment_bytes, .. } = identity;
+        options.segment_bytes = segment_bytes;
+        options.index = options.index_of_range(identity.pointers);
         let mut engine = Self {
             generation: manifest.state().generation,
             last_sequence: manifest.state().last_sequence,

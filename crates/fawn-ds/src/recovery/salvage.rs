@@ -101,7 +101,7 @@ fn is_damage(error: &OpenError) -> bool {
 }
 
 impl<D: Device> Engine<D> {
-    fn salvage(mut device: D, mut options: Options, now: Now) -> Result<(Self, SalvageReport), OpenError> {
+    fn salvage(mut device: D, options: Options, now: Now) -> Result<(Self, SalvageReport), OpenError> {
         // The same judgement as an open's. It locks the directory.
         let (report, listed) = check::check_all(&mut device)?;
         if let Some((file, error)) = report.other_format {
@@ -123,7 +123,6 @@ impl<D: Device> Engine<D> {
             })?,
         };
         let Some(identity) = state.identity else { unreachable!("a manifest has an identity") };
-        options.segment_bytes = identity.segment_bytes;
         let listed_through = state.last_sequence;
         adopt_segments(&mut state, &headers, identity);
         let damaged = findings.iter().filter(|finding| finding.severity == Severity::Damage);

@@ -4,8 +4,8 @@ use fawn_ds::internals::format::StoreUuid;
 use fawn_ds::internals::format::manifest::{ManifestHeader, decode_all, encode_header, encode_snapshot, slots_max};
 use fawn_ds::internals::format::segment::{self, HEADER_BYTES};
 use fawn_ds::internals::index::PointerWidth;
-use fawn_ds::internals::{Options, View, check};
-use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_ds::internals::{Options, RecordRef, View, check, open_for_salvage};
+use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
 use std::collections::BTreeMap;
@@ -122,6 +122,36 @@ fn segments_beyond_32_bits_are_read_overwritten_cleaned_and_checkpointed() {
     let state = decode_all(&high.contents("manifest").unwrap()).unwrap().state;
     let first = slots_max(SEGMENT_BYTES, PointerWidth::Bits32);
     assert!(state.segments.keys().any(|&slot| slot < first), "new segments take the lowest slots");
+}
+
+#[test]
+fn segments_beyond_32_bits_are_salvaged() {
+    let (mut rng, mut content) = (Rng::new(12), Content::new());
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, options(Some(PointerWidth::Bits40)), Now::at(1)).unwrap();
+    write_some(&mut node, &mut content, &mut rng, 500);
+    drop(node.engine.close().unwrap());
+    let high = move_to_high_slots(&disk);
+    let segment = high.names().into_iter().find(|name| segment::is_file_name(name)).unwrap();
+    let salvaged = || {
+        let device = || Ok(SimDevice::attach(&high));
+        let (mut engine, found) = open_for_salvage(device, &options(None), Now::at(2)).unwrap();
+        assert!(found.is_damaged());
+        let mut salvaged = Content::new();
+        let visit = |_, record: &RecordRef<'_>| {
+            salvaged.insert(record.key.to_vec(), record.value.to_vec());
+            Ok::<_, ()>(())
+        };
+        assert_eq!(engine.dump(visit).unwrap().unread, 0);
+        salvaged
+    };
+    high.flip_bits(&segment, 8192, 1);
+    let left = salvaged();
+    let is_left = |(key, value): &(&Vec<u8>, &Vec<u8>)| left.get(*key) == Some(value);
+    assert!(content.iter().filter(is_left).count() >= content.len() - 1, "one record was hit");
+    high.flip_bits(&segment, 8192, 1);
+    SimDevice::attach(&high).unlink("manifest").unwrap();
+    assert_eq!(salvaged(), content, "without its manifest, it may have the longer ones");
 }
 
 #[test]
