@@ -3,6 +3,7 @@ use super::{FoundStore, Losses, open_device, open_store, refuse_misplaced_key};
 use crate::data_dir::{Layout, create_private};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::record::{RecordRef, VALUE_BYTES_LIMIT};
+use fawn_ds::internals::index::PointerWidth;
 use fawn_ds::internals::{Engine, EngineError, Options, RecordLayout};
 use fawn_flash::{Device, FileDevice};
 use fawn_node::Placement;
@@ -112,6 +113,8 @@ impl StoreCopy {
             durability: Durability::EverySecond,
             secret: Some(secret),
             number_if_new: u32::from(placement.shard().0),
+            // The space that is free now says nothing about the source's capacity. The shorter ones could bound the log below it.
+            pointers_if_new: Some(source.map_or(PointerWidth::Bits40, |source| source.options().index.pointers)),
             layout: if has_runs { RecordLayout::Auto } else { RecordLayout::Log },
             ..defaults
         };
@@ -263,6 +266,28 @@ mod tests {
             copy.close().unwrap();
             std::fs::remove_dir_all(&to).unwrap();
         }
+    }
+
+    /// With shorter ones, the copy could hold less than its source: however much space is free while it is made.
+    #[test]
+    fn a_copy_has_the_pointers_of_its_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let placement = Layout::flat(dir.path()).shard_dirs().next().unwrap().0;
+        let create = |name: &str, source: Option<&Engine<FileDevice>>| {
+            let dir = dir.path().join(name);
+            create_private(&dir).unwrap();
+            StoreCopy::create(&dir, (placement, None), SECRET, Epoch::default(), source).unwrap()
+        };
+        for pointers in [PointerWidth::Bits32, PointerWidth::Bits40] {
+            let name = format!("{pointers:?}");
+            let options = Options { pointers_if_new: Some(pointers), secret: Some(SECRET), ..Options::default() };
+            create_private(&dir.path().join(&name)).unwrap();
+            let device = open_device(&dir.path().join(&name)).unwrap();
+            let (source, _) = Engine::open(device, options, fawn_flash::clock::now()).unwrap();
+            let copy = create(&format!("{name}.repaired"), Some(&source));
+            assert_eq!(copy.engine.options().index.pointers, pointers);
+        }
+        assert_eq!(create("lost", None).engine.options().index.pointers, PointerWidth::Bits40, "its own are unknown");
     }
 
     #[test]
