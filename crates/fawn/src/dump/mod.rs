@@ -39,6 +39,8 @@ pub(crate) struct DumpSummary {
     pub(crate) flags_dropped: u64,
     /// Damage and losses.
     pub(crate) losses: Losses,
+    /// Name of the file if a file of the requested name was there, which stays.
+    pub(crate) other_name: Option<PathBuf>,
 }
 
 /// A shard, the directory of its store, and the store.
@@ -108,7 +110,7 @@ pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> R
     if let DumpEncoder::Jsonl(writer) = encoder {
         out.write(|out| writer.end(out, is_complete))?;
     }
-    out.finish()?;
+    summary.other_name = out.finish(is_complete)?;
     summary.print(start.elapsed().as_secs_f64());
     Ok(summary)
 }
@@ -181,6 +183,10 @@ impl DumpSummary {
         }
         self.losses.explain();
         let losses = self.losses.describe();
-        Err(Failure::new(Exit::Lost, format!("{}: damaged: {losses}; the dump has what is left", dir.display())))
+        let left = match &self.other_name {
+            Some(path) => format!("the file that was there stays as it is, {} has what is left", path.display()),
+            None => "the dump has what is left".to_owned(),
+        };
+        Err(Failure::new(Exit::Lost, format!("{}: damaged: {losses}; {left}", dir.display())))
     }
 }

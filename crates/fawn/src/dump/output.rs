@@ -1,4 +1,4 @@
-//! Destination of a dump: standard output, or a file that gets its name when it is complete.
+//! Destination of a dump: standard output, or a file that gets its name when it is written and durable.
 use crate::data_dir::with_suffix;
 use crate::failure::{Exit, Failure};
 use rustix::fs::OFlags;
@@ -76,22 +76,27 @@ impl DumpOutput {
         write(&mut self.writer).map_err(Failure::about(Exit::Failed, &self.name))
     }
 
-    /// Everything is written: makes it durable under its name.
-    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+    /// Everything is written: makes it durable under its name. A dump that is not complete, because the store is damaged, gets
+    /// another one if there is a file of its name. Returns that one.
+    pub(crate) fn finish(mut self, is_complete: bool) -> Result<Option<PathBuf>, Failure> {
         self.write(|writer| writer.flush())?;
-        let Some(file) = &mut self.file else { return Ok(()) };
-        file.publish().map_err(Failure::about(Exit::Failed, &self.name))
+        let Some(file) = &mut self.file else { return Ok(None) };
+        let is_kept = !is_complete && file.path.symlink_metadata().is_ok();
+        let other_name = is_kept.then(|| with_suffix(&file.path, ".damaged"));
+        let path = other_name.clone().unwrap_or_else(|| file.path.clone());
+        file.publish(&path).map_err(Failure::about(Exit::Failed, path.display()))?;
+        Ok(other_name)
     }
 }
 
 impl NamedLater {
     /// Gives the file its name, durably.
-    fn publish(&mut self) -> std::io::Result<()> {
+    fn publish(&mut self, path: &Path) -> std::io::Result<()> {
         self.file.sync_all()?;
-        std::fs::rename(&self.partial, &self.path)?;
+        std::fs::rename(&self.partial, path)?;
         self.has_name = true;
         // Without this, a power loss could take the new name back.
-        File::open(parent_of(&self.path))?.sync_all()
+        File::open(parent_of(path))?.sync_all()
     }
 }
 
@@ -174,7 +179,7 @@ mod tests {
 
     fn write(mut output: DumpOutput, bytes: &[u8]) {
         output.write(|writer| writer.write_all(bytes)).unwrap();
-        output.finish().unwrap();
+        assert_eq!(output.finish(true).unwrap(), None);
     }
 
     #[test]

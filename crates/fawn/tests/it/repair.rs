@@ -156,6 +156,33 @@ fn a_directory_of_which_no_shard_can_be_read_is_neither_copied_nor_dumped() {
     assert!(code == 3 && error.contains("restore a backup") && !error.contains("--repair"), "{code} {error}");
 }
 
+/// What is left must not take the place of what was whole.
+#[test]
+fn a_dump_of_a_damaged_directory_leaves_an_earlier_one_as_it_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = filled(dir.path(), "2");
+    let [dump, damaged] = ["dump.jsonl", "dump.jsonl.damaged"].map(|name| dir.path().join(name));
+    let run_dump = || run(&["dump", data.to_str().expect("text"), "-o", dump.to_str().expect("text")]);
+    let (code, _, error) = run_dump();
+    assert_eq!(code, 0, "{error}");
+    let good = fs::read(&dump).expect("a dump");
+    fs::remove_dir_all(data.join("shard-1")).expect("removed");
+    // The second time, it replaces the one before.
+    for _ in 0..2 {
+        let (code, _, error) = run_dump();
+        assert!(code == 8 && error.contains("dump.jsonl.damaged has what is left"), "{code} {error}");
+        assert!(fs::read(&dump).is_ok_and(|kept| kept == good), "the whole dump stays");
+        let left = fs::read_to_string(&damaged).expect("a dump");
+        assert!(left.contains(r#""complete":false"#) && left.len() < good.len(), "{left}");
+        assert!(!dir.path().join("dump.jsonl.partial").exists());
+    }
+    fs::remove_file(&damaged).expect("removed");
+    fs::remove_file(&dump).expect("removed");
+    let (code, _, error) = run_dump();
+    assert!(code == 8 && error.contains("the dump has what is left"), "{code} {error}");
+    assert!(dump.exists() && !damaged.exists(), "there was none before");
+}
+
 /// A client that has read a lost value would overwrite another one.
 #[test]
 fn no_token_of_a_lost_shard_is_given_out_again() {
