@@ -17,8 +17,12 @@ impl<D: Device> Engine<D> {
     /// range for expired only [`crate::Options::expiry_margin_ms`] later, and ignores the store's clock: it may be ahead
     /// of the clock of the chain's head. An unknown range is ignored.
     pub fn set_chain_time(&mut self, range: RangeId, time: TimeMs) {
-        if let Ok(at) = self.range_at(range) {
-            self.ranges[at].chain_time = Some(time);
+        let Ok(at) = self.range_at(range) else { return };
+        self.ranges[at].chain_time = Some(time);
+        // No chain sets the time of a retired range, and cleaning judges its records by that of the heir.
+        for retired in self.ranges[at].inherited.clone() {
+            let latest = &mut self.ranges[retired].chain_time;
+            *latest = (*latest).max(Some(time));
         }
     }
 

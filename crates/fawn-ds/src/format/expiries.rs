@@ -37,6 +37,11 @@ impl Expiries {
         ended.map(|(step, _)| u64::from(self.bytes[step])).sum()
     }
 
+    /// Bytes of all puts that expire.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.bytes.iter().copied().map(u64::from).sum()
+    }
+
     /// Bytes of the steps of which a part may have expired at this time: no others have.
     pub(crate) fn begun_bytes(&self, at: TimeMs) -> u64 {
         let has_begun = |step: usize| step == 0 || self.base.0.saturating_add(end_ms(step - 1)) < at.0;

@@ -43,10 +43,10 @@ struct VictimLengths {
     dead_bytes: u64,
 }
 
-/// The dead puts of a segment that have expired, for an estimate of its copies.
+/// The dead puts of a segment that expire, for an estimate of its copies.
 #[derive(Clone, Copy)]
 enum ExpiredPuts {
-    /// All hide older ones, so that cleaning writes a tombstone for each.
+    /// All that cleaning may take for removed ones hide older ones, so that it writes a tombstone for each.
     Copied,
     /// All were replaced before they expired.
     Replaced,
@@ -173,13 +173,18 @@ impl<D: Device> Engine<D> {
         segment.live_bytes() + self.kept_tombstone_bytes(segment) + expired_bytes
     }
 
-    /// Length of the tombstones that the segment's dead puts may become, at most: a tombstone is shorter than its put. Of the dead puts
-    /// that have expired, only cleaning finds out which of them hide older ones.
+    /// Length of the tombstones that the segment's dead puts may become, at most: a tombstone is shorter than its put. Only cleaning
+    /// finds out which of them hide older ones.
     pub(super) fn expired_tombstone_bytes_max(&self, segment: &Segment) -> u64 {
         let may_hide = |share: &&RangeShare| self.hides_elsewhere(share.range, segment.sequence, share.newest);
         let times = segment.shares.iter().filter(may_hide).map(|share| self.time_of(share.range));
-        let begun_bytes = times.max().map_or(0, |time| segment.expiries.begun_bytes(time));
-        begun_bytes.min(segment.dead_bytes(segment.tombstone_bytes))
+        // A put that was deleted before it expired may be taken for one that a lookup removed, if any record of the segment was removed.
+        let has_removed = segment.shares.iter().any(|share| share.hides_below > Version::ZERO);
+        let expired_bytes = times.max().map_or(0, |time| match has_removed {
+            true => segment.expiries.total_bytes(),
+            false => segment.expiries.begun_bytes(time),
+        });
+        expired_bytes.min(segment.dead_bytes(segment.tombstone_bytes))
     }
 
     fn victim_lengths(&self, segment: &Segment) -> VictimLengths {

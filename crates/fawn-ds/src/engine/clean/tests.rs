@@ -3,9 +3,10 @@ use super::*;
 use crate::format::FRAMES_OFFSET;
 use crate::format::record::RecordRef;
 use crate::options::Options;
+use crate::range::RangeState;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_types::{Durability, Epoch, HashSecret, KeyRange, Now, RangeId, RingKey, Version};
+use fawn_types::{Durability, Epoch, HashSecret, KeyRange, Now, RangeId, RingKey, TimeMs, Version};
 use pace::{STEP_BYTES, STEP_BYTES_MAX};
 
 const RANGE: RangeId = RangeId(1);
@@ -156,4 +157,22 @@ fn filing_leaves_survivors_alone_until_they_are_written() {
     disk.clear_faults();
     disk.release_hung();
     assert_eq!(file(&mut engine, 100_000), 0);
+}
+
+/// Cleaning judges the records of a retired range by the time of the heir that has their keys, and estimates their copies before.
+#[test]
+fn the_time_of_a_retired_range_is_the_latest_of_its_heirs() {
+    let mut engine = open(&SimDisk::new(SimOptions::instant(1)));
+    put(&mut engine, 1, 1);
+    engine.sync_all().unwrap();
+    commit(&mut engine);
+    engine.set_chain_time(RANGE, TimeMs(1_000));
+    let mut boundary = RingKey([0; 20]);
+    boundary.0[0] = 0x80;
+    engine.split_range(RANGE, boundary, RangeId(2), RangeId(3)).unwrap();
+    let retired = engine.ranges.iter().position(RangeState::is_retired).unwrap();
+    for (range, at_ms, expected_ms) in [(2, 5_000, 5_000), (3, 9_000, 9_000), (2, 6_000, 9_000), (2, 10_000, 10_000)] {
+        engine.set_chain_time(RangeId(range), TimeMs(at_ms));
+        assert_eq!(engine.time_of(retired), TimeMs(expected_ms), "range {range} at {at_ms}");
+    }
 }

@@ -3,6 +3,7 @@ use super::*;
 use crate::format::record::{RecordKind, RecordRef};
 use crate::log::segments::Segment;
 use crate::options::Options;
+use crate::overlay::ReplacedRecord;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, HashSecret, KeyRange, Now, RangeId, Version};
 
@@ -34,14 +35,47 @@ fn wait_while(engine: &mut Engine<SimDevice>, mut is_waiting: impl FnMut(&mut En
     }
 }
 
-/// Appends and commits a put.
 fn put(engine: &mut Engine<SimDevice>, seq: u64, key: &[u8], value_bytes: usize, expires_at_ms: u64) {
-    let version = Version::new(Epoch::new(engine.generation()).unwrap(), seq).unwrap();
     let value = vec![1; value_bytes];
-    let record = RecordRef { expires_at_ms, ..RecordRef::put(version, key, &value) };
-    wait_while(engine, |engine| engine.append(RANGE, KeyHash::of(&SECRET, key), &record).is_err());
-    wait_while(engine, |engine| engine.progress(RANGE).synced < version);
-    engine.commit(RANGE, version);
+    let record = RecordRef { expires_at_ms, ..RecordRef::put(version_of(engine, seq), key, &value) };
+    write(engine, &record);
+}
+
+fn delete(engine: &mut Engine<SimDevice>, seq: u64, key: &[u8]) {
+    write(engine, &RecordRef::bare(RecordKind::Tombstone, version_of(engine, seq), key));
+}
+
+/// Appends and commits a record.
+fn write(engine: &mut Engine<SimDevice>, record: &RecordRef<'_>) {
+    wait_while(engine, |engine| engine.append(RANGE, KeyHash::of(&SECRET, record.key), record).is_err());
+    wait_while(engine, |engine| engine.progress(RANGE).synced < record.version);
+    engine.commit(RANGE, record.version);
+}
+
+/// Fills the store. The survivors have a last segment with so much room at most.
+fn fill_survivors(engine: &mut Engine<SimDevice>, room_bytes: u64) {
+    let (version, number) = (engine.progress(RANGE).committed, engine.ranges[0].number);
+    let long = [1; 4_000];
+    let copy = RecordRef::bare(RecordKind::Tombstone, version, &long);
+    let append = |engine: &mut Engine<SimDevice>| {
+        wait_while(engine, |engine| engine.append_survivor(0, number, &copy, RecordKind::Tombstone).is_err());
+    };
+    append(engine);
+    wait_while(engine, |engine| engine.has_writes_in_flight());
+    engine.options.capacity_bytes = Some(engine.taken_segments() * u64::from(engine.options.segment_bytes));
+    while engine.survivors_room().segments > 0 || engine.survivors_room().active_bytes > room_bytes {
+        append(engine);
+    }
+    assert!(engine.has_no_room_for_copies(), "{engine:?}");
+}
+
+/// Begins to clean the segment of this slot and end, whose read completes.
+fn begin_cleaning(engine: &mut Engine<SimDevice>, (slot, end): (u32, u32)) {
+    engine.segments.expect_mut(slot).pins += 1;
+    engine.cleaner.begin(Victim::new(slot, end, VictimPurpose::Clean), engine.now.mono);
+    engine.earn_credit();
+    engine.clean_victim();
+    wait_while(engine, |engine| engine.cleaner.is_reading());
 }
 
 /// A full store that cleans a segment which begins with an expired record of this key, too long for the last space for copies.
@@ -55,25 +89,10 @@ fn clean_expired(engine: &mut Engine<SimDevice>, key: &[u8]) -> u32 {
     let is_victim = |segment: &&Segment| segment.shares.iter().any(|share| share.lowest_put.as_u64() == expiring);
     let (slot, end) = engine.segments.iter().find(is_victim).map(|segment| (segment.slot, segment.end)).unwrap();
     assert!(engine.segments.expect(slot).sealed);
-    // The survivors have a last segment with little room.
-    let (version, number) = (engine.progress(RANGE).committed, engine.ranges[0].number);
-    let long = [1; 4_000];
-    let copy = RecordRef::bare(RecordKind::Tombstone, version, &long);
-    let append = |engine: &mut Engine<SimDevice>| {
-        wait_while(engine, |engine| engine.append_survivor(0, number, &copy, RecordKind::Tombstone).is_err());
-    };
-    append(engine);
-    engine.options.capacity_bytes = Some(engine.taken_segments() * u64::from(engine.options.segment_bytes));
-    while engine.survivors_room().active_bytes > 8_000 {
-        append(engine);
-    }
-    assert!(engine.has_no_room_for_copies() && engine.has_no_room_for_copy(14_000), "{engine:?}");
+    fill_survivors(engine, 8_000);
+    assert!(engine.has_no_room_for_copy(14_000), "{engine:?}");
     engine.advance_clock(Now::at(1 << 40));
-    engine.segments.expect_mut(slot).pins += 1;
-    engine.cleaner.begin(Victim::new(slot, end, VictimPurpose::Clean), engine.now.mono);
-    engine.earn_credit();
-    engine.clean_victim();
-    wait_while(engine, |engine| engine.cleaner.is_reading());
+    begin_cleaning(engine, (slot, end));
     slot
 }
 
@@ -98,4 +117,66 @@ fn a_victim_that_is_left_because_its_copies_have_no_room_is_none_for_a_while() {
     engine.clean_victim();
     assert!(engine.cleaner.victim.is_none(), "{:?}", engine.cleaner);
     assert_eq!(engine.segments.expect(slot).clean_again_at, engine.now.mono.plus_ms(SEARCH_MS_MAX));
+}
+
+fn version_of(engine: &Engine<SimDevice>, seq: u64) -> Version {
+    Version::new(Epoch::new(engine.generation()).unwrap(), seq).unwrap()
+}
+
+/// A key so long that no further copy of it may have room.
+fn long_key(seq: u64, len: usize) -> Vec<u8> {
+    let mut key = vec![7; len];
+    key[..8].copy_from_slice(&seq.to_be_bytes());
+    key
+}
+
+/// Removes the expired put of this version, as a lookup does.
+fn find_expired(engine: &mut Engine<SimDevice>, seq: u64, key: &[u8], value_bytes: usize) {
+    let (version, hash, value) = (version_of(engine, seq), KeyHash::of(&SECRET, key), vec![1; value_bytes]);
+    let record = RecordRef { expires_at_ms: 1_000, ..RecordRef::put(version, key, &value) };
+    let found: Vec<_> = engine.ranges[0].index.candidates(hash).collect();
+    assert_eq!(found.len(), 1, "record {seq}");
+    let expired = ReplacedRecord { pointer: found[0], len_bytes: record::encoded_len(&record) as u32 };
+    engine.remove_expired(0, hash, expired, version);
+}
+
+/// Two segments of live records, and an old one that was replaced: newer tombstones may hide it.
+fn put_old(engine: &mut Engine<SimDevice>) {
+    put(engine, 1, b"old", 14_000, 0);
+    (2..5).for_each(|seq| put(engine, seq, &seq.to_be_bytes(), 14_000, 0));
+    put(engine, 5, b"old", 14_000, 0);
+    (6..9).for_each(|seq| put(engine, seq, &seq.to_be_bytes(), 14_000, 0));
+}
+
+/// The segment that begins with the record of this version, and its end.
+fn segment_from(engine: &Engine<SimDevice>, first: Version) -> (u32, u32) {
+    let is_it = |segment: &&Segment| segment.shares.iter().any(|share| share.lowest_put == first);
+    engine.segments.iter().find(is_it).map(|segment| (segment.slot, segment.end)).unwrap()
+}
+
+/// Cleaning cannot tell records that were deleted days before they expire from one that a lookup has found expired, and copies all.
+#[test]
+fn deleted_records_count_as_copies_before_they_expire_if_another_one_was_found_expired() {
+    const LEN: usize = 6_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = open(&disk);
+    put_old(&mut engine);
+    (9..14).for_each(|seq| put(&mut engine, seq, &long_key(seq, LEN), 100, 1 << 50));
+    put(&mut engine, 14, &long_key(14, LEN), 100, 1_000);
+    (15..19).for_each(|seq| put(&mut engine, seq, &seq.to_be_bytes(), 14_000, 0));
+    (9..14).for_each(|seq| delete(&mut engine, 10 + seq, &long_key(seq, LEN)));
+    engine.advance_clock(Now::at(1 << 20));
+    find_expired(&mut engine, 14, &long_key(14, LEN), 100);
+    let (slot, end) = segment_from(&engine, version_of(&engine, 9));
+    let estimate = engine.expired_tombstone_bytes_max(engine.segments.expect(slot));
+    begin_cleaning(&mut engine, (slot, end));
+    for _ in 0..100 {
+        engine.earn_credit();
+        engine.clean_victim();
+        engine.submit(Now::at(1));
+        engine.wait(Now::at(1), &mut Vec::new());
+    }
+    assert!(engine.cleaner.victim.is_none(), "{:?}", engine.cleaner);
+    assert_eq!(engine.stats.moved_tombstones, 6);
+    assert!(estimate >= 6 * LEN as u64, "an estimate of {estimate} B");
 }
