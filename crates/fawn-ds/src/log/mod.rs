@@ -4,6 +4,7 @@ pub(crate) mod flush;
 pub(crate) mod segments;
 pub(crate) mod stream;
 pub(crate) mod tail;
+pub(crate) mod unfinished;
 pub(crate) mod window;
 
 /// A position in the store's append stream, bytes; it grows over the store's whole life.

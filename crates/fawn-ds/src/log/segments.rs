@@ -4,6 +4,7 @@ mod tests;
 
 use super::LogPosition;
 use super::failures::ReadFailures;
+use super::unfinished::RefusedCopies;
 use crate::format::manifest::slots_max;
 use crate::format::manifest::{ManifestEdit, SegmentSeal};
 use crate::format::record::{self, RecordKind};
@@ -285,8 +286,10 @@ pub(crate) struct Segment {
     pub(crate) is_filing_failed: bool,
     /// The last cleaning left records that the index did not have yet.
     pub(crate) had_unconfirmed: bool,
-    /// Not before: records that the last cleaning left will have expired then, or its copies had no room.
+    /// Not before: records that the last cleaning left will have expired then.
     pub(crate) clean_again_at: MonoMs,
+    /// The last cleaning whose copies had no room.
+    pub(crate) refused_copies: Option<RefusedCopies>,
     /// Cleaning that ended before the end of the segment, or left records in it, has copied the tombstones before this offset that
     /// are needed. The next one copies none of them again.
     pub(crate) tombstones_copied_to: u32,
@@ -334,6 +337,7 @@ impl Segment {
             is_filing_failed: false,
             had_unconfirmed: false,
             clean_again_at: MonoMs(0),
+            refused_copies: None,
             tombstones_copied_to: 0,
             failures: ReadFailures::default(),
             lengths: Lengths::new(),

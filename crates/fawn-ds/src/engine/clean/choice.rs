@@ -8,6 +8,7 @@ use crate::format::segment::{PerStream, StreamKind};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment};
 use crate::log::stream::NextSegment;
+use crate::log::unfinished::RefusedCopies;
 use fawn_flash::Device;
 use fawn_types::{TimeMs, Version};
 use std::collections::BTreeSet;
@@ -223,11 +224,26 @@ impl<D: Device> Engine<D> {
         if !segment.sealed || segment.is_cleaned || self.now.mono < segment.clean_again_at {
             return false;
         }
+        if segment.refused_copies.is_some_and(|refused| self.is_refused_again(&refused, room, expired)) {
+            return false;
+        }
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.
         let segment_bytes = u64::from(self.options.segment_bytes);
         let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
         let copied_bytes = self.with_frames(self.copied_bytes_max(segment, expired));
         room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable(segment)
+    }
+
+    /// Whether the segment's copies would have no room again.
+    fn is_refused_again(&self, refused: &RefusedCopies, room: SurvivorsRoom, expired: ExpiredPuts) -> bool {
+        let has_more_room = room.segments > 0 || room.active_bytes > refused.room_bytes;
+        // The copies that an estimate includes may have become fewer. Of those that it leaves out, nothing says so: the segment would be
+        // read for ever.
+        let may_fit = match expired {
+            ExpiredPuts::Copied => self.now.mono >= refused.again_at,
+            ExpiredPuts::Replaced => false,
+        };
+        !has_more_room && !may_fit
     }
 
     /// Whether the segment is sorted soon, with more than a quarter of it live. Copies of it would be sorted later, and their old

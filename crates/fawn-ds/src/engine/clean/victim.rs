@@ -11,6 +11,7 @@ use crate::format::record::{self, PEEK_BYTES, PeekedKey, RecordPlace};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
 use crate::log::segments::RangeShare;
+use crate::log::unfinished::RefusedCopies;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
 use fawn_types::{KeyHash, MonoMs};
@@ -474,14 +475,14 @@ impl<D: Device> Engine<D> {
 
     /// Leaves the rest of a segment whose copies have no room.
     fn give_up_without_room(&mut self, victim: Victim) {
-        let again_at = self.now.mono.plus_ms(SEARCH_MS_MAX);
+        let (room, again_at) = (self.survivors_room(), self.now.mono.plus_ms(SEARCH_MS_MAX));
         let segment = self.segments.expect_mut(victim.slot);
         if matches!(victim.purpose, VictimPurpose::Sort(_)) {
             // Only records that are too long for a run are copied.
             segment.too_long = segment.too_long.max(1);
         } else {
             // Chosen again at once, it would stop the cleaning of others that fit.
-            segment.clean_again_at = again_at;
+            segment.refused_copies = Some(RefusedCopies { room_bytes: room.active_bytes, again_at });
         }
         self.give_up_victim(victim);
     }

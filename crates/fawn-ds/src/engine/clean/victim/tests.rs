@@ -1,9 +1,11 @@
 //! Unit tests of victims: what cleaning copies of one, and when it gives one up.
 use super::*;
+use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
 use crate::log::segments::Segment;
 use crate::options::Options;
 use crate::overlay::ReplacedRecord;
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, HashSecret, KeyRange, Now, RangeId, Version};
 
@@ -116,7 +118,8 @@ fn a_victim_that_is_left_because_its_copies_have_no_room_is_none_for_a_while() {
     let slot = clean_expired(&mut engine, &[7; 10_000]);
     engine.clean_victim();
     assert!(engine.cleaner.victim.is_none(), "{:?}", engine.cleaner);
-    assert_eq!(engine.segments.expect(slot).clean_again_at, engine.now.mono.plus_ms(SEARCH_MS_MAX));
+    let again_at = engine.segments.expect(slot).refused_copies.map(|refused| refused.again_at);
+    assert_eq!(again_at, Some(engine.now.mono.plus_ms(SEARCH_MS_MAX)));
 }
 
 fn version_of(engine: &Engine<SimDevice>, seq: u64) -> Version {
@@ -152,6 +155,70 @@ fn put_old(engine: &mut Engine<SimDevice>) {
 fn segment_from(engine: &Engine<SimDevice>, first: Version) -> (u32, u32) {
     let is_it = |segment: &&Segment| segment.shares.iter().any(|share| share.lowest_put == first);
     engine.segments.iter().find(is_it).map(|segment| (segment.slot, segment.end)).unwrap()
+}
+
+/// Fills so many segments with records of long keys that were found expired. Each hides an old record in another segment.
+fn put_expired(engine: &mut Engine<SimDevice>, segments: u64) {
+    put_old(engine);
+    let expiring = 9..12 + 4 * segments;
+    expiring.clone().for_each(|seq| put(engine, seq, &long_key(seq, 10_000), 4_000, 1_000));
+    (expiring.end..expiring.end + 4).for_each(|seq| put(engine, seq, &seq.to_be_bytes(), 14_000, 0));
+    engine.advance_clock(Now::at(1 << 40));
+    expiring.for_each(|seq| find_expired(engine, seq, &long_key(seq, 10_000), 4_000));
+}
+
+/// Lets the time pass in so many steps, with four attempts of a write in each. Returns the number of attempts that were refused.
+fn pass(engine: &mut Engine<SimDevice>, steps: u64, step_ms: u64) -> u64 {
+    let (mut refused, value) = (0, [1; 14_000]);
+    for attempt in 0..4 * steps {
+        // The first one makes a search for a victim due, which keeps a distance to the last one. The others follow it.
+        let now = engine.now.plus_ms(if attempt % 4 == 0 { step_ms } else { 20 });
+        let seq = engine.progress(RANGE).appended.seq() + 1;
+        let key = seq.to_be_bytes();
+        let record = RecordRef::put(version_of(engine, seq), &key, &value);
+        match engine.append(RANGE, KeyHash::of(&SECRET, &key), &record) {
+            Err(EngineError::StoreFull) => refused += 1,
+            taken => assert!(matches!(taken, Ok(()) | Err(EngineError::Overloaded)), "{taken:?}"),
+        }
+        engine.submit(now);
+        engine.wait(now, &mut Vec::new());
+        engine.commit(RANGE, engine.progress(RANGE).synced);
+    }
+    refused
+}
+
+/// They were tried again every ten seconds, and writes waited for each read.
+#[test]
+fn segments_whose_copies_have_no_room_are_read_once_until_there_is_more() {
+    const SEGMENTS: u64 = 40;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = open(&disk);
+    put_expired(&mut engine, SEGMENTS);
+    fill_survivors(&mut engine, 8_000);
+    engine.cleaner.is_stopped = false;
+    let reads = disk.counted(OpKind::Read);
+    let refused = pass(&mut engine, 3_600, 1_000);
+    let reads = disk.counted(OpKind::Read) - reads;
+    assert!((SEGMENTS / 2..=2 * SEGMENTS).contains(&reads) && refused > 6_000, "{reads} reads, {refused} refused");
+    engine.options.capacity_bytes = engine.options.capacity_bytes.map(|bytes| bytes + (128 << 10));
+    pass(&mut engine, 30, 100);
+    assert!(engine.stats.moved_tombstones > 0, "{:?}", engine.cleaner);
+}
+
+/// Only a read shows that nothing of it has to be copied.
+#[test]
+fn a_segment_of_replaced_records_is_cleaned_although_copies_of_others_have_no_room() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = open(&disk);
+    put_expired(&mut engine, 4);
+    for (seq, expires_at_ms) in (100..108).map(|seq| (seq, 1_000)).chain((108..116).map(|seq| (seq, 0))) {
+        put(&mut engine, seq, &[seq as u8 % 8], 14_000, expires_at_ms);
+    }
+    (116..120).for_each(|seq| put(&mut engine, seq, &seq.to_be_bytes(), 14_000, 0));
+    fill_survivors(&mut engine, 8_000);
+    engine.cleaner.is_stopped = false;
+    pass(&mut engine, 9, 1_000);
+    assert!(engine.stats.segments_dropped > 0, "{:?}", engine.cleaner);
 }
 
 /// Cleaning cannot tell records that were deleted days before they expire from one that a lookup has found expired, and copies all.
