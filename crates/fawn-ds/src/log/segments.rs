@@ -4,7 +4,7 @@ mod tests;
 
 use super::LogPosition;
 use super::failures::ReadFailures;
-use super::unfinished::RefusedCopies;
+use super::unfinished::{CopiedPart, RefusedCopies};
 use crate::format::manifest::slots_max;
 use crate::format::manifest::{ManifestEdit, SegmentSeal};
 use crate::format::record::{self, RecordKind};
@@ -290,9 +290,8 @@ pub(crate) struct Segment {
     pub(crate) clean_again_at: MonoMs,
     /// The last cleaning whose copies had no room.
     pub(crate) refused_copies: Option<RefusedCopies>,
-    /// Cleaning that ended before the end of the segment, or left records in it, has copied the tombstones before this offset that
-    /// are needed. The next one copies none of them again.
-    pub(crate) tombstones_copied_to: u32,
+    /// Tombstones that were copied by a cleaning that ended before the end of the segment, or left records in it.
+    pub(crate) copied_part: CopiedPart,
     /// Reads for cleaning or sorting that failed.
     pub(crate) failures: ReadFailures,
     pub(crate) lengths: Lengths,
@@ -338,7 +337,7 @@ impl Segment {
             had_unconfirmed: false,
             clean_again_at: MonoMs(0),
             refused_copies: None,
-            tombstones_copied_to: 0,
+            copied_part: CopiedPart::default(),
             failures: ReadFailures::default(),
             lengths: Lengths::new(),
             expiries: Expiries::default(),

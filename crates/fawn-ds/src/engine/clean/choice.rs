@@ -162,7 +162,8 @@ impl<D: Device> Engine<D> {
     /// Tombstones of the segment that cleaning may have to copy, bytes.
     pub(in crate::engine) fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
         let is_hiding = |share: &RangeShare| self.hides_elsewhere(share.range, segment.sequence, share.hides_below);
-        if segment.shares.iter().any(is_hiding) { segment.tombstone_bytes } else { 0 }
+        let uncopied_bytes = segment.tombstone_bytes.saturating_sub(segment.copied_part.tombstone_bytes);
+        if segment.shares.iter().any(is_hiding) { uncopied_bytes } else { 0 }
     }
 
     /// Bytes that cleaning may have to copy of the segment.
@@ -185,7 +186,8 @@ impl<D: Device> Engine<D> {
             true => segment.expiries.total_bytes(),
             false => segment.expiries.begun_bytes(time),
         });
-        expired_bytes.min(segment.dead_bytes(segment.tombstone_bytes))
+        let uncopied_bytes = segment.expiries.total_bytes().saturating_sub(segment.copied_part.expiring_bytes);
+        expired_bytes.min(uncopied_bytes).min(segment.dead_bytes(segment.tombstone_bytes))
     }
 
     fn victim_lengths(&self, segment: &Segment) -> VictimLengths {

@@ -133,7 +133,7 @@ impl<D: Device> Engine<D> {
             let cleaned = self.copy_tombstone(at, (slot, offset), record.version, record.key)?;
             if is_current {
                 debug_assert!(
-                    offset >= self.segments.expect(slot).tombstones_copied_to,
+                    offset >= self.segments.expect(slot).copied_part.end,
                     "slot {slot}, offset {offset}: a record before it was copied, or had no entry"
                 );
                 self.remove_expired(at, hash, original, record.version);
@@ -242,7 +242,7 @@ impl<D: Device> Engine<D> {
         key: &[u8],
     ) -> Result<Cleaned, CopyRefused> {
         let segment = self.segments.expect(slot);
-        if offset >= segment.tombstones_copied_to && self.hides_elsewhere(at, segment.sequence, version) {
+        if offset >= segment.copied_part.end && self.hides_elsewhere(at, segment.sequence, version) {
             let (number, copy) = (self.ranges[at].number, RecordRef::bare(RecordKind::Tombstone, version, key));
             self.append_survivor(at, number, &copy, RecordKind::Tombstone)
                 .map_err(|_| CopyRefused(record::encoded_len(&copy)))?;

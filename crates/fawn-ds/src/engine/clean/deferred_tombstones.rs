@@ -11,6 +11,7 @@ use super::copy::CopyRefused;
 use super::victim::Pause;
 use crate::format::RangeNumber;
 use crate::format::record::Stored;
+use crate::log::unfinished::CopiedPart;
 use fawn_flash::Device;
 use fawn_types::Version;
 use std::collections::VecDeque;
@@ -23,7 +24,8 @@ const WAITING_BYTES_MAX: usize = 256 << 10;
 struct DeferredTombstone {
     number: RangeNumber,
     version: Version,
-    offset: u32,
+    /// The part of the victim before it.
+    before: CopiedPart,
     key: Box<[u8]>,
     /// It waits until this version of the range is durably committed. `None`: only until index entries have moved.
     committed: Option<Version>,
@@ -38,16 +40,16 @@ pub(super) struct DeferredTombstones {
 }
 
 impl DeferredTombstones {
-    pub(super) fn push(&mut self, offset: u32, stored: &Stored<'_>, committed: Option<Version>) {
+    pub(super) fn push(&mut self, before: CopiedPart, stored: &Stored<'_>, committed: Option<Version>) {
         let (record, number) = (&stored.record, stored.envelope.number);
         self.bytes += size_of::<DeferredTombstone>() + record.key.len();
         let (version, key) = (record.version, record.key.into());
-        self.waiting.push_back(DeferredTombstone { number, version, offset, key, committed });
+        self.waiting.push_back(DeferredTombstone { number, version, before, key, committed });
     }
 
-    /// Offset of the first one that is not copied.
-    pub(super) fn first_offset(&self) -> Option<u32> {
-        self.waiting.front().map(|tombstone| tombstone.offset)
+    /// The part of the victim before the first one that is not copied.
+    pub(super) fn before_first(&self) -> Option<CopiedPart> {
+        self.waiting.front().map(|tombstone| tombstone.before)
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -67,6 +69,7 @@ impl<D: Device> Engine<D> {
             return Err(Pause::Unmoved);
         }
         while let Some(tombstone) = deferred.waiting.front() {
+            let place = (slot, tombstone.before.end);
             // The range may have been split, merged or dropped since.
             if let Some((at, cleared)) = self.owner_of(tombstone.number, &tombstone.key) {
                 if let Some(committed) =
@@ -75,10 +78,10 @@ impl<D: Device> Engine<D> {
                     self.want_durable(at, committed);
                     return Err(Pause::Undurable);
                 }
-                let is_needed = tombstone.version > cleared
-                    && !self.is_void((slot, tombstone.offset), tombstone.number, tombstone.version);
+                let is_needed =
+                    tombstone.version > cleared && !self.is_void(place, tombstone.number, tombstone.version);
                 if is_needed {
-                    self.copy_tombstone(at, (slot, tombstone.offset), tombstone.version, &tombstone.key)
+                    self.copy_tombstone(at, place, tombstone.version, &tombstone.key)
                         .map_err(|CopyRefused(len)| Pause::NoRoom(len))?;
                 }
             }

@@ -7,11 +7,11 @@ use super::WRITE_BYTES;
 use super::copy::{Cleaned, CopyRefused};
 use super::deferred_tombstones::DeferredTombstones;
 use super::pace::SEARCH_MS_MAX;
-use crate::format::record::{self, PEEK_BYTES, PeekedKey, RecordPlace};
+use crate::format::record::{self, PEEK_BYTES, PeekedKey, RecordKind, RecordPlace, RecordRef};
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
 use crate::log::segments::RangeShare;
-use crate::log::unfinished::RefusedCopies;
+use crate::log::unfinished::{CopiedPart, RefusedCopies};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
 use fawn_types::{KeyHash, MonoMs};
@@ -36,6 +36,9 @@ pub(super) struct Victim {
     pub(super) slot: u32,
     /// Offset of the next record or frame.
     at: u32,
+    /// Deletes before it, and puts that expire, bytes.
+    tombstone_bytes: u64,
+    expiring_bytes: u64,
     /// Ends of the current frame's records, and of the frame.
     records_end: u32,
     frame_end: u32,
@@ -49,9 +52,9 @@ pub(super) struct Victim {
     reading: Option<(Token, MonoMs)>,
     /// The last poll has ended its step, with credit left.
     has_next_step: bool,
-    /// Records that had to stay, and the offset of the first of them.
+    /// Records that had to stay, and the part before the first of them.
     stays: u64,
-    stays_from: Option<u32>,
+    before_stays: Option<CopiedPart>,
     /// The longest time for which one of them has to stay, ms, if that is known.
     stays_ms: u64,
     deferred: DeferredTombstones,
@@ -69,6 +72,8 @@ impl Victim {
             purpose,
             slot,
             at,
+            tombstone_bytes: 0,
+            expiring_bytes: 0,
             records_end: at,
             frame_end: at,
             end,
@@ -77,7 +82,7 @@ impl Victim {
             reading: None,
             has_next_step: false,
             stays: 0,
-            stays_from: None,
+            before_stays: None,
             stays_ms: 0,
             deferred: DeferredTombstones::default(),
             room_at: None,
@@ -108,16 +113,32 @@ impl Victim {
         self.room_at
     }
 
+    /// The part before its position.
+    const fn walked(&self) -> CopiedPart {
+        CopiedPart { end: self.at, tombstone_bytes: self.tombstone_bytes, expiring_bytes: self.expiring_bytes }
+    }
+
+    /// Its position passes a record of this length.
+    fn pass(&mut self, record: &RecordRef<'_>, len_bytes: usize) {
+        self.at += len_bytes as u32;
+        match record.kind {
+            RecordKind::Tombstone => self.tombstone_bytes += len_bytes as u64,
+            _ if record.expires_at_ms != 0 => self.expiring_bytes += len_bytes as u64,
+            _ => {}
+        }
+    }
+
     /// The record at its position stays in the segment for this time, ms; 0: for an unknown one.
     fn note_stay(&mut self, ms: u64) {
         (self.stays, self.stays_ms) = (self.stays + 1, self.stays_ms.max(ms));
-        self.stays_from.get_or_insert(self.at);
+        let walked = self.walked();
+        self.before_stays.get_or_insert(walked);
     }
 
-    /// End of the part in which all tombstones that are needed were copied: those that are still deferred are dropped, and a record
-    /// that stays may be needed as a tombstone later.
-    fn tombstones_copied_to(&self) -> u32 {
-        [self.stays_from, self.deferred.first_offset()].into_iter().flatten().fold(self.at, u32::min)
+    /// The part of which all tombstones that are needed were copied: those that are still deferred are dropped, and a record that
+    /// stays may be needed as a tombstone later.
+    fn copied_part(&self) -> CopiedPart {
+        [self.before_stays, self.deferred.before_first()].into_iter().flatten().fold(self.walked(), CopiedPart::min)
     }
 
     fn wait_for_room(&mut self, now: MonoMs) {
@@ -293,15 +314,15 @@ impl<D: Device> Engine<D> {
                     Cleaned::Gone => {}
                     Cleaned::Stays => victim.note_stay(0),
                     Cleaned::StaysFor(ms) => victim.note_stay(ms),
-                    Cleaned::TombstoneOnceMoved => victim.deferred.push(victim.at, &stored, None),
+                    Cleaned::TombstoneOnceMoved => victim.deferred.push(victim.walked(), &stored, None),
                     Cleaned::TombstoneOnceDurable(committed) => {
-                        victim.deferred.push(victim.at, &stored, Some(committed))
+                        victim.deferred.push(victim.walked(), &stored, Some(committed))
                     }
                 }
             }
             VictimPurpose::File(counts) => self.file_and_count((victim.slot, victim.at), &stored, counts),
         }
-        victim.at += stored.encoded_len as u32;
+        victim.pass(&stored.record, stored.encoded_len);
         self.cleaner.pace.spend(stored.encoded_len as u64);
         self.write_survivors_if_many();
         Ok(())
@@ -425,7 +446,7 @@ impl<D: Device> Engine<D> {
         let end = self.survivors_end();
         let segment = self.segments.expect_mut(victim.slot);
         // An earlier cleaning may have come further, or met records that have not stayed since.
-        segment.tombstones_copied_to = segment.tombstones_copied_to.max(victim.tombstones_copied_to());
+        segment.copied_part = segment.copied_part.max(victim.copied_part());
         // Also if it was given up: at each retry the tombstones behind would be copied again.
         segment.had_unconfirmed = victim.stays > 0 || (victim.is_given_up && segment.had_unconfirmed);
         if !victim.is_given_up {

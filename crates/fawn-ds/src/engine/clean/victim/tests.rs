@@ -1,7 +1,6 @@
 //! Unit tests of victims: what cleaning copies of one, and when it gives one up.
 use super::*;
 use crate::error::EngineError;
-use crate::format::record::{RecordKind, RecordRef};
 use crate::log::segments::Segment;
 use crate::options::Options;
 use crate::overlay::ReplacedRecord;
@@ -219,6 +218,37 @@ fn a_segment_of_replaced_records_is_cleaned_although_copies_of_others_have_no_ro
     engine.cleaner.is_stopped = false;
     pass(&mut engine, 9, 1_000);
     assert!(engine.stats.segments_dropped > 0, "{:?}", engine.cleaner);
+}
+
+/// The first cleaning ended without room. With room for the rest, the segment is a victim again.
+#[test]
+fn an_estimate_of_copies_leaves_out_those_of_an_earlier_cleaning() {
+    const LEN: usize = 9_000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = open(&disk);
+    put_old(&mut engine);
+    // Deletes and records that expire, in turn.
+    for seq in (9..15).step_by(2) {
+        delete(&mut engine, seq, &long_key(seq, LEN));
+        put(&mut engine, seq + 1, &long_key(seq + 1, LEN), 100, 1_000);
+    }
+    (15..19).for_each(|seq| put(&mut engine, seq, &seq.to_be_bytes(), 14_000, 0));
+    engine.advance_clock(Now::at(1 << 40));
+    (10..15).step_by(2).for_each(|seq| find_expired(&mut engine, seq, &long_key(seq, LEN), 100));
+    let (slot, end) = segment_from(&engine, version_of(&engine, 10));
+    let copied_bytes = |engine: &Engine<SimDevice>| {
+        let segment = engine.segments.expect(slot);
+        [engine.kept_tombstone_bytes(segment), engine.expired_tombstone_bytes_max(segment)]
+    };
+    let [deletes, expired] = copied_bytes(&engine);
+    assert!(deletes > 3 * LEN as u64 && expired > 3 * LEN as u64, "{deletes} and {expired} B");
+    // For two copies.
+    fill_survivors(&mut engine, 22_500);
+    begin_cleaning(&mut engine, (slot, end));
+    engine.clean_victim();
+    assert!(engine.cleaner.victim.is_none(), "{:?}", engine.cleaner);
+    assert_eq!(engine.stats.moved_tombstones, 2);
+    assert_eq!(copied_bytes(&engine), [deletes / 3 * 2, expired / 3 * 2]);
 }
 
 /// Cleaning cannot tell records that were deleted days before they expire from one that a lookup has found expired, and copies all.
