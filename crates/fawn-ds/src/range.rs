@@ -127,8 +127,10 @@ pub(crate) struct ResultCopies {
     pub(crate) due_before: Option<u64>,
     /// Time of the next attempt to copy them.
     pub(crate) copy_at: MonoMs,
-    /// Time when some were last copied, or became due.
+    /// Time when some were last copied, became due, or began or ended to wait for a mark.
     pub(crate) progressed_at: MonoMs,
+    /// Open results that are due were not durably committed at the last poll.
+    pub(crate) waits_for_mark: bool,
     pub(crate) unsynced: Option<UnsyncedCopies>,
     /// Time of the last warning that needed records were dropped before they were copied.
     pub(crate) warned_at: Option<MonoMs>,

@@ -334,19 +334,24 @@ impl<D: Device> Engine<D> {
             return self.are_synced_soon(at);
         }
         let has_gain = has_originals || self.due_copies(at, before).is_some();
-        if has_gain && (is_new || self.are_committed_soon(at)) {
+        if has_gain && is_new {
             self.ranges[at].result_copies.progressed_at = self.now.mono;
             return true;
         }
-        has_gain && self.are_copied_soon(at)
+        has_gain && (self.are_committed_soon(at) || self.are_copied_soon(at))
     }
 
-    /// Whether results that keep log are durably committed soon: the host copies them then.
+    /// Whether results that keep log are durably committed soon: the host copies them then. The mark says so, once it is synced: that
+    /// is begun at once in any mode, and takes longer than a second only if the device hangs.
     fn are_committed_soon(&self, at: usize) -> bool {
         let range = &self.ranges[at];
+        let marked_ms = self.now.mono.ms_since(range.marks.appended_at);
         self.due_results(at).any(|due| {
-            let is_marked_soon = !due.is_unmarked(range) || self.marks_retry_at.is_none();
-            due.is_given_up && !due.is_durable(range) && is_marked_soon
+            let is_soon = match due.is_unmarked(range) {
+                true => self.marks_retry_at.is_none() && self.has_copy_progress(at),
+                false => marked_ms < PROGRESS_MS_MAX || self.has_copy_progress(at),
+            };
+            due.is_given_up && !due.is_durable(range) && is_soon
         })
     }
 
@@ -362,7 +367,8 @@ impl<D: Device> Engine<D> {
         self.has_copy_progress(at) && !range.is_beginning() && self.due_results(at).any(is_ready)
     }
 
-    /// Whether results of the range became due, or were copied, a moment ago. Attempts may fail for long, as with a device that hangs.
+    /// Whether results of the range became due, began or ended to wait for a mark, or were copied, a moment ago. Attempts may fail for
+    /// long, as with a device that hangs.
     fn has_copy_progress(&self, at: usize) -> bool {
         self.now.mono.ms_since(self.ranges[at].result_copies.progressed_at) < PROGRESS_MS_MAX
     }
@@ -421,7 +427,11 @@ impl<D: Device> Engine<D> {
                 // On a full store nothing else writes one.
                 self.ranges[at].marks.is_wanted = true;
             }
+            let waits = self.due_results(at).any(|due| !due.is_durable(&self.ranges[at]));
             let range = &mut self.ranges[at];
+            if core::mem::replace(&mut range.result_copies.waits_for_mark, waits) != waits {
+                range.result_copies.progressed_at = self.now.mono;
+            }
             let Some(UnsyncedCopies { before, transferred_to, below, is_given_up, .. }) =
                 range.result_copies.unsynced.take_if(|unsynced| unsynced.end <= synced)
             else {

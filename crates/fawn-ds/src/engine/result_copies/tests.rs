@@ -180,6 +180,19 @@ fn a_copy_that_ends_a_frame_needs_space_for_the_next_one() {
     }
 }
 
+/// Time until the store refuses a write, ms, in five seconds.
+fn ms_until_refused(member: &mut Member) -> Option<u64> {
+    let since = member.now;
+    while member.now.mono.ms_since(since.mono) < 5_000 {
+        if member.try_write(1, false) == Err(EngineError::StoreFull) {
+            return Some(member.now.mono.ms_since(since.mono));
+        }
+        member.poll();
+        member.copy();
+    }
+    None
+}
+
 /// A write waited as long as a sync of copies did, for ever on a device that hangs.
 #[test]
 fn a_write_waits_a_second_for_copies_whose_sync_hangs() {
@@ -199,16 +212,38 @@ fn a_write_waits_a_second_for_copies_whose_sync_hangs() {
         }
         disk.release_hung();
     }
-    let (since, mut refused_ms) = (member.now, None);
-    while refused_ms.is_none() && member.now.mono.ms_since(since.mono) < 5_000 {
-        if member.try_write(1, false) == Err(EngineError::StoreFull) {
-            refused_ms = Some(member.now.mono.ms_since(since.mono));
+    let refused_ms = ms_until_refused(&mut member);
+    assert!(are_unsynced(&member), "the sync hangs");
+    assert!(refused_ms.is_some_and(|ms| (500..2_000).contains(&ms)), "{refused_ms:?} ms: {:?}", member.engine);
+}
+
+/// Copies wait for the mark that says that the results are committed. On a device that hangs, a write waited for ever with them.
+#[test]
+fn a_write_waits_a_second_for_a_mark_whose_sync_hangs() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut member = Member::open(&disk, 8, 1);
+    (0..160).for_each(|i| member.write(100 + i, false));
+    member.write(0, true);
+    for i in 0.. {
+        assert!(i < 10_000, "{:?}", member.engine);
+        let _ = member.try_write(i % 5, false);
+        if member.engine.full && member.engine.results_wait_for_mark() {
+            break;
         }
         member.poll();
         member.copy();
     }
-    assert!(are_unsynced(&member), "the sync hangs");
+    disk.hang(OpKind::Sync);
+    let refused_ms = ms_until_refused(&mut member);
+    assert!(member.engine.results_wait_for_mark() && disk.hung() > 0, "the sync of the mark hangs");
     assert!(refused_ms.is_some_and(|ms| (500..2_000).contains(&ms)), "{refused_ms:?} ms: {:?}", member.engine);
+    disk.release_hung();
+    for _ in 0..10 {
+        member.poll();
+        member.copy();
+    }
+    (0..20).for_each(|i| member.write(10_000 + i, false));
+    assert_eq!(member.copies, 1);
 }
 
 /// Copies beyond a bound on the number of results free nothing. But without them results are dropped, and retries applied twice.
