@@ -196,16 +196,29 @@ impl<D: Device> Engine<D> {
         if self.ranges[heir].retain_floor.is_none() || family.is_empty() {
             return;
         }
-        let retained = family.iter().flat_map(|&at| self.ranges[at].retained.iter().copied());
-        let mut retained = in_log_order(retained.collect());
         family.push(heir);
         let results = family.iter().flat_map(|&at| self.ranges[at].copied_results.iter().copied());
         let mut kept = in_log_order(results.collect());
-        let is_result = |record: &Retained| kept.binary_search_by_key(&log_place(record), log_place).is_ok();
-        retained.retain(|record| !is_result(record));
-        // An opening retains many records that are not needed: the oldest of these go before any result.
-        let excess = retained.len().saturating_sub(self.needed_max.saturating_sub(kept.len()));
-        kept.extend_from_slice(&retained[excess..]);
+        let is_of_history = |record: &&Retained| kept.binary_search_by_key(&log_place(record), log_place).is_err();
+        let histories = self.ranges[heir].inherited.iter().map(|&at| {
+            let history = self.ranges[at].retained.iter().filter(is_of_history);
+            history.copied().collect::<Vec<Retained>>()
+        });
+        let histories: Vec<_> = histories.filter(|history| !history.is_empty()).collect();
+        let records: usize = histories.iter().map(Vec::len).sum();
+        // An opening retains many records that are not needed: these go before any result.
+        let records_max = self.needed_max.saturating_sub(kept.len());
+        // Of one range, all that are needed fit: its split or merge has seen to that, and they are its newest ones.
+        if histories.len() > 1 && records > records_max {
+            let number = self.ranges[heir].number;
+            tracing::warn!(
+                ?number,
+                records,
+                records_max,
+                "too many records of former ranges to keep all of them for retries: retried operations may be applied twice"
+            );
+        }
+        kept.append(&mut newest_of_each(histories, records_max));
         self.ranges[heir].copied_results = in_log_order(kept).into();
         if self.ranges[heir].bound_copied_results(self.needed_max) {
             self.warn_of_dropped_results(heir);
@@ -650,6 +663,17 @@ fn in_log_order(mut kept: Vec<Retained>) -> Vec<Retained> {
     kept.sort_by_key(log_place);
     kept.dedup_by_key(|kept| log_place(kept));
     kept
+}
+
+/// The newest records of each of these histories, at most so many together: an equal share of each, and more where others are shorter.
+fn newest_of_each(mut histories: Vec<Vec<Retained>>, records_max: usize) -> Vec<Retained> {
+    histories.sort_unstable_by_key(Vec::len);
+    let (mut newest, count) = (Vec::new(), histories.len());
+    for (at, history) in histories.iter().enumerate() {
+        let share = (records_max - newest.len()) / (count - at);
+        newest.extend_from_slice(&history[history.len().saturating_sub(share)..]);
+    }
+    newest
 }
 
 fn log_place(record: &Retained) -> (u64, Pointer) {

@@ -315,6 +315,32 @@ fn an_opening_keeps_results_of_a_retired_range_rather_than_its_history() {
     check(&mut harness, &[3, 4, 5], 0..TAGGED, "opened");
 }
 
+/// The one parent has a few results, and has rested since. The other one has many records that are not needed.
+#[test]
+fn an_opening_after_a_merge_keeps_the_results_of_a_parent_that_rested() {
+    let options =
+        Options { memory_bytes: 1 << 20, retained_records_max: 100, checkpoint_log_bytes_min: u64::MAX, ..options() };
+    let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(24)), options, false);
+    harness.add(1, KeyRange { end: Some(ring_at(0x80)), ..KeyRange::ALL });
+    harness.add(2, KeyRange { start: ring_at(0x80), ..KeyRange::ALL });
+    retain(&mut harness);
+    let is_right = |seq: &u64| RingKey::of(&SECRET, &key(*seq)) >= ring_at(0x80);
+    let tagged: BTreeSet<u64> = (0..).filter(|seq| !is_right(seq)).take(50).collect();
+    harness.engine.set_needed_from(RangeId(1), Some(Version::from_u64(1)));
+    harness.engine.set_needed_from(RangeId(2), None);
+    write_tagged(&mut harness, tagged.iter().copied());
+    harness.engine.set_retained_max(RETAINED_MAX);
+    for seq in (1_000..).filter(is_right).take(2_000) {
+        harness.write(&key(seq), Some(&[7; 20]));
+        harness.turn();
+    }
+    harness.settle();
+    harness.merge(1, 2, 3);
+    assert_eq!(results_of(&mut harness, 3), tagged, "merged");
+    harness.reopen(24, true);
+    assert_eq!(results_of(&mut harness, 3), tagged, "opened");
+}
+
 /// The records of both were numbered alike.
 #[test]
 fn a_merged_range_copies_open_results_of_one_version() {
