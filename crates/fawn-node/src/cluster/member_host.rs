@@ -13,6 +13,7 @@ use fawn_ds::internals::{Engine, EngineError, Event, OpenResult};
 use fawn_flash::Device;
 use fawn_types::{MemberId, MonoMs, Now, RangeId, Version};
 use slab::Slab;
+use std::collections::BTreeSet;
 
 /// Interval at which a cut is tried again, and rejected records are requested again, while the store has no space for
 /// them.
@@ -52,6 +53,8 @@ pub(crate) struct MemberHost<D: Device> {
     /// Peers that received a range's entry in this iteration. Stale requests come in bursts; one entry per burst is
     /// enough.
     pub(crate) announced_to: Vec<(MemberId, RangeId)>,
+    /// Ranges whose addition waits for copies of results, of which the log says so.
+    pub(super) deferred_ranges: BTreeSet<RangeId>,
     /// Members that stopped serving: their waiting requests are to be refused.
     pub(crate) stopped: Vec<RangeSlot>,
     eager_sync: bool,
@@ -78,6 +81,7 @@ impl<D: Device> MemberHost<D> {
             records: Vec::new(),
             events: Vec::new(),
             announced_to: Vec::new(),
+            deferred_ranges: BTreeSet::new(),
             stopped: Vec::new(),
             eager_sync: false,
             is_slow: false,

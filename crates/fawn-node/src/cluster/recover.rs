@@ -121,11 +121,14 @@ impl<D: Device> MemberHost<D> {
     pub(super) fn try_add_member(&mut self, range: RangeId, keys: KeyRange) -> Result<(), NodeError> {
         match self.engine.add_range(range, keys) {
             Err(EngineError::Overloaded) => {
-                tracing::warn!(?range, "a new range waits until results of other ranges are copied");
+                if self.deferred_ranges.insert(range) {
+                    tracing::warn!(?range, "a new range waits until results of other ranges are copied");
+                }
                 Ok(())
             }
             added => {
                 added?;
+                self.deferred_ranges.remove(&range);
                 self.add_member(range)
             }
         }
@@ -218,6 +221,10 @@ mod tests {
     use fawn_ds::internals::{Engine, Options, RecordRef};
     use fawn_flash::{SimDevice, SimDisk, SimOptions};
     use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyHash, NodeId, Now, ShardId};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Level, Metadata, Subscriber};
 
     const RANGE: RangeId = RangeId(1);
     const NEW: RangeId = RangeId(2);
@@ -281,5 +288,44 @@ mod tests {
             host.members.find(NEW).is_some()
         });
         assert!(repetitions.is_some(), "the range is not added: {:?}", host.engine);
+    }
+
+    /// Counts the warnings of this module.
+    #[derive(Clone, Default)]
+    struct WarningCount(Arc<AtomicUsize>);
+
+    impl Subscriber for WarningCount {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::WARN && metadata.target().starts_with("fawn_node::cluster::recover")
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// The manager repeats its entry every few moments, for as long as the results are not copied.
+    #[test]
+    fn a_range_that_waits_is_logged_once() {
+        let (mut host, warnings) = (member_with_needed_records(), WarningCount::default());
+        tracing::subscriber::with_default(warnings.clone(), || {
+            for _ in 0..10 {
+                host.try_add_member(NEW, KeyRange::ALL).unwrap();
+                assert!(host.members.find(NEW).is_none(), "nothing was copied");
+            }
+        });
+        assert_eq!(warnings.0.load(Ordering::Relaxed), 1);
     }
 }
