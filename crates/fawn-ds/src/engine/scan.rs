@@ -20,7 +20,7 @@ const STEP_KEY_BYTES: usize = 64 << 10;
 /// Cells of the index after which a step ends, whether they have entries or not: an index keeps its size when its keys are deleted. That of
 /// an empty store has fewer.
 const STEP_CELLS: usize = 128 << 10;
-/// Maximum records whose failed reads are remembered.
+/// Maximum places whose failed reads are remembered.
 const FAILED_READS_MAX: usize = 1024;
 
 /// A key that a scan met.
@@ -38,11 +38,11 @@ pub struct ScanItem {
     pub value: Option<Vec<u8>>,
 }
 
-/// A record that a scan could not read, and passed: some key's current record, or an old version that the store could
-/// not yet rule out to be one.
+/// A record, or a page of records, that a scan could not read, and passed: some key's current record, or an old version that the
+/// store could not yet rule out to be one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CorruptRecord {
-    /// The segment's file.
+    /// The file of the segment or run.
     pub file: String,
     /// Where in it.
     pub offset_bytes: u32,
@@ -53,12 +53,19 @@ pub struct CorruptRecord {
     pub is_lost: bool,
 }
 
-/// A record whose read failed in a scan, and has not succeeded in one since.
+/// A place that a scan reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ScanPlace {
+    /// A record of the log, in the segment with this sequence number.
+    Log { pointer: Pointer, sequence: u64 },
+    /// A page of the run with this id.
+    Run { id: u64, page: u32 },
+}
+
+/// A place whose read failed in a scan, and has not succeeded in one since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailedRead {
-    pointer: Pointer,
-    /// Its segment's sequence number.
-    sequence: u64,
+    place: ScanPlace,
     since: MonoMs,
 }
 
@@ -346,7 +353,7 @@ impl<D: Device> Engine<D> {
                     let is_there = self.segments.get(slot).is_some_and(|segment| segment.sequence == sequence);
                     // If its segment is gone, the cell begins again with the next step.
                     if is_there {
-                        let is_lost = self.note_failed_read(pointer, sequence);
+                        let is_lost = self.note_failed_read(ScanPlace::Log { pointer, sequence });
                         let error = self.corrupt(slot, offset, &error.to_string());
                         self.pass_damaged(at, scan, pointer, error, is_lost);
                     }
@@ -357,25 +364,26 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Remembers that the record's read failed. Returns whether its reads have failed for so long that it is lost.
-    fn note_failed_read(&mut self, pointer: Pointer, sequence: u64) -> bool {
+    /// Remembers that the place's read failed. Returns whether its reads have failed for so long that it is lost.
+    pub(super) fn note_failed_read(&mut self, place: ScanPlace) -> bool {
         let now = self.now.mono;
-        let is_it = |failed: &&FailedRead| failed.pointer == pointer && failed.sequence == sequence;
-        let since = match self.failed_reads.iter().find(is_it) {
+        let since = match self.failed_reads.iter().find(|failed| failed.place == place) {
             Some(failed) => failed.since,
             None => {
                 let segments = &self.segments;
-                let is_there = |failed: &FailedRead| {
-                    segments
-                        .get(segments.slot_and_offset(failed.pointer).0)
-                        .is_some_and(|at| at.sequence == failed.sequence)
+                let is_there = |failed: &FailedRead| match failed.place {
+                    ScanPlace::Log { pointer, sequence } => segments
+                        .get(segments.slot_and_offset(pointer).0)
+                        .is_some_and(|segment| segment.sequence == sequence),
+                    // A run's places are forgotten when it goes from the list.
+                    ScanPlace::Run { .. } => true,
                 };
                 self.failed_reads.retain(is_there);
                 match self.failed_reads.last() {
                     // So many failures are one of the device: the last one remembered counts for all others.
                     Some(last) if self.failed_reads.len() >= FAILED_READS_MAX => last.since,
                     _ => {
-                        self.failed_reads.push(FailedRead { pointer, sequence, since: now });
+                        self.failed_reads.push(FailedRead { place, since: now });
                         now
                     }
                 }
@@ -384,10 +392,21 @@ impl<D: Device> Engine<D> {
         now.ms_since(since) >= LOST_AFTER_MS
     }
 
-    fn forget_failed_read(&mut self, pointer: Pointer) {
+    /// The place of a record of the log.
+    pub(super) fn place_in_log(&self, pointer: Pointer) -> ScanPlace {
+        let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
+        ScanPlace::Log { pointer, sequence }
+    }
+
+    pub(super) fn forget_failed_read(&mut self, place: ScanPlace) {
         if !self.failed_reads.is_empty() {
-            self.failed_reads.retain(|failed| failed.pointer != pointer);
+            self.failed_reads.retain(|failed| failed.place != place);
         }
+    }
+
+    /// Forgets failed reads of runs that are listed no more: no scan reads these.
+    pub(super) fn forget_failed_runs(&mut self, ids: &[u64]) {
+        self.failed_reads.retain(|failed| !matches!(failed.place, ScanPlace::Run { id, .. } if ids.contains(&id)));
     }
 
     /// Notes the corrupt record that the cell is at and passes it, if it still counts; else the cell begins again, for
@@ -426,7 +445,7 @@ impl<D: Device> Engine<D> {
             match self.probe(at, pointer, Expected::Any) {
                 Ok(Probe::Match(hit)) => {
                     scan.todo.pop();
-                    self.forget_failed_read(pointer);
+                    self.forget_failed_read(ScanPlace::Log { pointer, sequence });
                     self.meet(at, scan, &hit, now);
                 }
                 Ok(Probe::Missing(span)) => return Some(ScanStep::Read(LookupPlan::of_span(scan.range, span))),

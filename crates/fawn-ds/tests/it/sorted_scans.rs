@@ -379,19 +379,23 @@ fn a_misdirected_read_of_a_run_fails_no_scan_and_one_step_of_a_transfer() {
     assert!(failed_transfers > 10, "{failed_transfers} transfers");
 }
 
-/// A scan passes a corrupt page of a run, a corrupt record of the log beside a run, and reads that fail, and finds all other keys.
-#[test]
-fn a_scan_of_runs_passes_what_is_corrupt() {
-    let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = sorted_store_on(&disk);
+/// A store with all keys in runs, and newer records of some in the log, behind which there are others: no window has their segment.
+fn overwritten_store_on(disk: &SimDisk) -> TestNode {
+    let mut node = sorted_store_on(disk);
     overwrite(&mut node, (0..KEYS).step_by(7));
-    // Behind them, so that no window has their segment.
     for number in 0..250 {
         put(&mut node, b"another", Some(&[number; 600]));
         node.turn();
     }
     node.settle();
-    let now = node.now;
+    node
+}
+
+/// A scan passes a corrupt page of a run, a corrupt record of the log beside a run, and reads that fail, and finds all other keys.
+#[test]
+fn a_scan_of_runs_passes_what_is_corrupt() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let now = overwritten_store_on(&disk).now;
     let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
     let open = |disk: &SimDisk| open_held(disk, &options, now);
     let missing = |found: Pairs| {
@@ -431,4 +435,41 @@ fn a_scan_of_runs_passes_what_is_corrupt() {
     let (found, corrupt) = scan_damaged(&mut node, Some(Version::ZERO), |_| {});
     assert_eq!((missing(found), corrupt.len()), (vec![14], 1), "{corrupt:?}");
     assert!(corrupt[0].is_lost && corrupt[0].file.starts_with("segment-"), "{corrupt:?}");
+}
+
+/// Clients repeat a step that fails with its cursor. It would fail for ever if what cannot be read were never lost.
+#[test]
+fn what_a_scan_of_runs_cannot_read_for_long_is_lost() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let now = overwritten_store_on(&disk).now;
+    let options = Options { sort_bytes: 1, memory_bytes: 1 << 20, ..sorted(Durability::Sync) };
+    let mut node = open_held(&disk, &options, now);
+    let make_unreadable = || {
+        disk.make_unreadable(&runs(&disk)[0], 4096..8192);
+        for file in disk.names().into_iter().filter(|name| name.starts_with("segment-")) {
+            let bytes = disk.contents(&file).unwrap();
+            if let Some(at) = bytes.windows(10).rposition(|window| window == key(14)) {
+                disk.make_unreadable(&file, at as u64 / 4096 * 4096..at as u64 + 60);
+            }
+        }
+    };
+    // Files and whether the part is lost.
+    let scan = |node: &mut TestNode, after_ms: u64| {
+        node.now = node.now.plus_ms(after_ms);
+        node.turn();
+        let (_, corrupt) = scan_damaged(node, Some(Version::ZERO), |_| {});
+        let of_runs = corrupt.iter().filter(|lost| lost.file.starts_with("run-")).count();
+        assert!(corrupt.is_empty() || (of_runs > 0 && of_runs < corrupt.len()), "{corrupt:?}");
+        (corrupt.len(), corrupt.iter().filter(|lost| lost.is_lost).count())
+    };
+    make_unreadable();
+    let (all, lost) = scan(&mut node, 0);
+    assert_eq!((lost, scan(&mut node, 9_999)), (0, (all, 0)), "the reads have not failed for long");
+    assert_eq!(node.engine.stats().corrupt_passed, 0);
+    assert_eq!(scan(&mut node, 1), (all, all), "the reads have failed for long");
+    assert_eq!(node.engine.stats().corrupt_passed, all as u64);
+    disk.heal();
+    assert_eq!(scan(&mut node, 0), (0, 0), "all is there again");
+    make_unreadable();
+    assert_eq!(scan(&mut node, 20_000), (all, 0), "reads have succeeded in between");
 }

@@ -387,6 +387,7 @@ impl<D: Device> Engine<D> {
         let taken = self.sorted.runs.take(ids);
         taken.iter().for_each(|listed| self.scrub_retired(listed.file_bytes));
         self.sorted.retired.extend(taken);
+        self.forget_failed_runs(ids);
     }
 
     fn drop_edits(&self, ids: &[u64]) -> Vec<ManifestEdit> {

@@ -4,7 +4,7 @@
 //! written since the scan began: the log's part may have passed its hash before. Merges leave a tombstone of what has expired
 //! while the log may have a record of the key. So a key that is there throughout is met at least once; one that is written
 //! or sorted meanwhile may be met twice.
-use super::super::scan::{ScanExtent, ScanStep};
+use super::super::scan::{ScanExtent, ScanPlace, ScanStep};
 use super::super::scan_position::ScanPosition;
 use super::super::{Engine, EngineError, LookupPlan};
 use super::stretch::{InLog, RunStretch, StretchKey};
@@ -103,21 +103,26 @@ impl<D: Device> Engine<D> {
 
     /// Passes the page, or the key with the record, that a scan of runs could not read.
     pub(in crate::engine) fn pass_unread(&mut self, scan: &mut Scan, span: &ReadSpan, error: &DeviceError) {
-        let file = match span.run() {
+        let (place, file, offset_bytes) = match span.run() {
             Some(id) => {
-                let Some(listed) = self.sorted.find(id) else { return };
-                scan.stretch.lose_page(id, (span.from / PAGE_BYTES as u32).saturating_sub(1));
-                run::file_name(listed.run.header().uuid)
+                // If it is listed no more, the next step begins the stretch again.
+                let Some(listed) = self.sorted.runs.iter().find(|listed| listed.id == id) else { return };
+                let page = (span.from / PAGE_BYTES as u32).saturating_sub(1);
+                scan.stretch.lose_page(id, page);
+                (ScanPlace::Run { id, page }, run::file_name(listed.run.header().uuid), span.from)
             }
             None => {
                 // If its segment is gone, the next step looks again.
                 let segment = self.segments.get(span.slot).filter(|segment| segment.sequence == span.sequence);
                 let Some(segment) = segment else { return };
-                scan.stretch.pop();
-                segment.name.clone()
+                let Some(pointer) = scan.stretch.pop().and_then(|key| key.awaited) else { return };
+                let place = ScanPlace::Log { pointer, sequence: span.sequence };
+                (place, segment.name.clone(), self.segments.slot_and_offset(pointer).1)
             }
         };
-        scan.corrupt.push(CorruptRecord { file, offset_bytes: span.from, detail: error.to_string(), is_lost: false });
+        let is_lost = self.note_failed_read(place);
+        self.stats.corrupt_passed += u64::from(is_lost);
+        scan.corrupt.push(CorruptRecord { file, offset_bytes, detail: error.to_string(), is_lost });
     }
 
     /// Returns a key of a run if it counts; `Some`: a record of the log must be read first.

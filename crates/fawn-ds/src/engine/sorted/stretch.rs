@@ -1,5 +1,6 @@
 //! Stretches of runs: the newest records of a few keys that follow each other in all runs, for scans and transfers.
 use super::super::fetch::{Expected, Hit, Probe, ReadSpan, Rejected};
+use super::super::scan::ScanPlace;
 use super::super::scan_position::{RingCells, SLICE_BITS, in_tag, next_tag};
 use super::super::{Engine, EngineError};
 use super::engine_error;
@@ -55,13 +56,16 @@ pub(in crate::engine) struct StretchKey {
     pub(in crate::engine) expires_at_ms: u64,
     /// Records of the log that are not the key's.
     pub(in crate::engine) rejected: Rejected,
+    /// The record of the log whose read is awaited.
+    pub(in crate::engine) awaited: Option<Pointer>,
 }
 
 impl StretchKey {
     fn of(record: &RunRecord<'_>) -> Self {
         let value = (record.kind == RecordKind::Put).then(|| record.value.to_vec());
         let RunRecord { version, flags, expires_at_ms, .. } = *record;
-        Self { key: record.key.to_vec(), value, version, flags, expires_at_ms, rejected: Rejected::new() }
+        let (key, rejected) = (record.key.to_vec(), Rejected::new());
+        Self { key, value, version, flags, expires_at_ms, rejected, awaited: None }
     }
 }
 
@@ -321,6 +325,7 @@ impl<D: Device> Engine<D> {
         match self.cache.get(file, (page_offset(page) / PAGE_BYTES as u64) as u32) {
             Some(content) => {
                 stretch.pages.insert((id, page), content.to_vec());
+                self.forget_failed_read(ScanPlace::Run { id, page });
                 None
             }
             None => Some(ReadSpan::of_run(id, page_offset(page), false)),
@@ -334,6 +339,7 @@ impl<D: Device> Engine<D> {
         {
             let page = (u64::from(resume.span.from) / PAGE_BYTES as u64) as u32 - 1;
             stretch.pages.insert((id, page), resume.buf[..PAGE_BYTES].to_vec());
+            self.forget_failed_read(ScanPlace::Run { id, page });
         }
     }
 
@@ -378,10 +384,14 @@ impl<D: Device> Engine<D> {
                 // Only this one read may have been wrong: the corruption is not remembered.
                 found.rejected.pop();
             }
-            match probed? {
-                Probe::Match(hit) => return Ok(InLog::Record(hit)),
-                Probe::Missing(span) => return Ok(InLog::Read(span)),
-                Probe::Other => {}
+            let probed = probed?;
+            if let Probe::Missing(span) = probed {
+                found.awaited = Some(pointer);
+                return Ok(InLog::Read(span));
+            }
+            self.forget_failed_read(self.place_in_log(pointer));
+            if let Probe::Match(hit) = probed {
+                return Ok(InLog::Record(hit));
             }
         }
         Ok(InLog::None)
