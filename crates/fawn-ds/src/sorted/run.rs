@@ -182,6 +182,12 @@ impl Run {
         self.candidates(space, key).is_some()
     }
 
+    /// Whether this page may hold `key`, by fences and filters; never false for the page that holds it.
+    #[must_use]
+    pub fn may_contain_at(&self, space: Space, key: &RingKey, page: u32) -> bool {
+        self.candidates(space, key).is_some_and(|span| (span.first..=span.last).contains(&page))
+    }
+
     /// The pages that may hold keys from `from` to before `to`.
     #[must_use]
     pub fn extent(&self, space: Space, from: &RingKey, to: Option<&RingKey>) -> core::ops::Range<u32> {

@@ -4,7 +4,8 @@ use crate::sorted_files::{put, runs, sort_out};
 use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, TestWrite};
 use crate::transfer_reads::{transfer, transfer_in_spite_of_errors};
-use fawn_ds::internals::{CorruptRecord, Options, Scan, ScanStep};
+use fawn_ds::internals::format::run;
+use fawn_ds::internals::{CorruptRecord, Options, Scan, ScanStep, View};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now, Version};
@@ -340,10 +341,10 @@ fn no_key_is_passed_while_the_entries_of_sorted_segments_are_removed() {
 /// Opens a store of a chain, commits all that it has, and holds its runs.
 fn open_held(disk: &SimDisk, options: &Options, now: Now) -> TestNode {
     let mut node = TestNode::open_in_chain(disk, options.clone(), now).unwrap();
+    node.engine.hold_runs(true);
     let last = node.engine.progress(RANGE).appended;
     node.engine.commit(RANGE, last);
     node.settle();
-    node.engine.hold_runs(true);
     node
 }
 
@@ -472,4 +473,55 @@ fn what_a_scan_of_runs_cannot_read_for_long_is_lost() {
     assert_eq!(scan(&mut node, 0), (0, 0), "all is there again");
     make_unreadable();
     assert_eq!(scan(&mut node, 20_000), (all, 0), "reads have succeeded in between");
+}
+
+/// The newest record of a key may be on a lost page, while an older run has its old value, or the value before its delete.
+#[test]
+fn a_scan_that_passes_a_lost_page_returns_no_older_records_of_its_keys() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = sorted_store_on(&disk);
+    let listed = node.engine.stats().runs_listed;
+    let mut content: BTreeMap<_, _> = (0..KEYS).map(|number| (key(number), b"before".repeat(50))).collect();
+    let (replaced, deleted) = (content.keys().step_by(8).cloned(), content.keys().skip(4).step_by(8).cloned());
+    let (replaced, deleted): (BTreeSet<_>, BTreeSet<_>) = (replaced.collect(), deleted.collect());
+    for (replaced, deleted) in replaced.iter().zip(&deleted) {
+        put(&mut node, replaced, Some(b"after".repeat(60).as_slice()));
+        put(&mut node, deleted, None);
+        content.insert(replaced.clone(), b"after".repeat(60));
+        content.remove(deleted);
+    }
+    let mut fillers = 0;
+    while node.engine.stats().runs_listed == listed {
+        put(&mut node, b"another", Some(&[7; 300]));
+        node.turn();
+        node.now = node.now.plus_ms(1);
+        let committed = node.engine.progress(RANGE).committed;
+        node.engine.set_retain_floor(RANGE, committed);
+        fillers += 1;
+        assert!(fillers < 2_000, "nothing is sorted: {:?}", node.engine);
+    }
+    // The new run and the older ones are not merged.
+    node.engine.hold_runs(true);
+    let (now, options) = (node.now, Options { sort_bytes: 1, ..sorted(Durability::Sync) });
+    let mut hidden = 0;
+    for file in runs(&disk) {
+        let bytes = disk.contents(&file).unwrap();
+        let tail_offset = run::decode_footer(&bytes[bytes.len() - 4096..]).unwrap().tail_offset();
+        for offset in (4096..tail_offset).step_by(4096) {
+            let image = disk.image(Loss::Process, 1);
+            image.flip_bits(&file, offset + 100, 1);
+            let mut node = open_held(&image, &options, now);
+            let mut found: BTreeMap<_, _> = scan(&mut node, false, |_| {}).into_iter().collect();
+            let since = node.engine.progress(RANGE).committed;
+            found.extend(scan_damaged(&mut node, Some(since), |_| {}).0);
+            found.remove(&b"another"[..]);
+            let wrong = found.iter().find(|(key, value)| content.get(*key) != Some(value));
+            assert!(wrong.is_none(), "{file} at {offset}: {:?}", String::from_utf8_lossy(wrong.unwrap().0));
+            for key in content.keys().filter(|key| !found.contains_key(*key)) {
+                assert!(node.get(key, View::Committed).is_err(), "{file} at {offset}: {key:?} is not met");
+                hidden += u64::from(replaced.contains(key));
+            }
+        }
+    }
+    assert!(hidden > 10, "{hidden} replaced keys are not met");
 }

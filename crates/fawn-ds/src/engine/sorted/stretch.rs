@@ -100,7 +100,7 @@ impl RunStretch {
         self.keys.get_or_insert_default().push(key);
     }
 
-    /// Passes a page of a run from now on, as if it had no records. The stretch begins again.
+    /// Passes a page of a run from now on, with all keys whose newest record it may have. The stretch begins again.
     pub(in crate::engine) fn lose_page(&mut self, id: u64, page: u32) {
         let mut lost = core::mem::take(&mut self.lost);
         lost.push((id, page));
@@ -290,6 +290,13 @@ impl<D: Device> Engine<D> {
         bounds: &StretchBounds,
         stretch: &RunStretch,
     ) -> Result<Vec<StretchKey>, EngineError> {
+        let place_of = |id: u64| self.sorted.runs.iter().position(|listed| listed.id == id);
+        let lost = stretch.lost.iter().filter_map(|&(id, page)| Some((place_of(id)?, page)));
+        let lost: SmallVec<[(usize, u32); 1]> = lost.collect();
+        let is_hidden = |place: usize, key: &RingKey| {
+            let mut newer = lost.iter().filter(|(lost, _)| *lost < place);
+            newer.any(|&(lost, page)| self.sorted.runs[lost].run.may_contain_at(Space::KEYS, key, page))
+        };
         // Newest runs first: of two records of a key the first one counts.
         let mut newest: BTreeMap<RingKey, StretchKey> = BTreeMap::new();
         for (place, listed) in self.sorted.runs.iter().enumerate() {
@@ -301,7 +308,12 @@ impl<D: Device> Engine<D> {
                         let position = bounds.cells.position(&ring_key);
                         let is_inside = position >= bounds.from && stretch.next.is_none_or(|next| position < next);
                         if is_inside && bounds.keys.contains(&ring_key) {
-                            newest.entry(ring_key).or_insert_with(|| StretchKey::of(&record));
+                            newest.entry(ring_key).or_insert_with(|| {
+                                let mut key = StretchKey::of(&record);
+                                // The lost page may have a delete or a newer put of it: only a record of the log can count.
+                                key.value.take_if(|_| is_hidden(place, &ring_key));
+                                key
+                            });
                         }
                     }
                 })?;
