@@ -21,7 +21,7 @@ pub enum TransferStep {
     Chunk {
         /// The place of the next chunk; `None` after the last.
         next: Option<TransferPlace>,
-        /// Number of records; 0 if the last part of the range holds none.
+        /// Number of records; 0 if nothing of what was read is sent.
         count: usize,
     },
     /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb`], then step again.

@@ -252,3 +252,40 @@ fn a_transfer_leaves_out_records_that_are_replaced_once_verified() {
         assert_eq!(value, number.is_multiple_of(2).then_some(2), "key {number}");
     }
 }
+
+/// Records of runs that are not sent: tombstones and what they hide, or, as here, what was written after the base.
+#[test]
+fn a_chunk_ends_after_many_records_of_runs_that_are_not_sent() {
+    const KEYS: u64 = 8_000;
+    let mut node = open(Options { sort_bytes: 1, ..sorted(Durability::Sync) });
+    put(&mut node, b"first", Some(b"value"));
+    node.settle();
+    let base = node.engine.progress(RANGE).committed;
+    for number in 0..KEYS {
+        put(&mut node, &key(number), Some(&[7; 400]));
+        if number % 32 == 0 {
+            node.turn();
+        }
+    }
+    sort_out(&mut node);
+    node.engine.hold_runs(true);
+    let (mut next, mut chunks, mut most, mut is_sent) = (Some(TransferPlace::START), 0, 0, false);
+    while let Some(place) = next {
+        let (mut scan, mut reads) = (TransferScan::new(RANGE, place, base, 1 << 20), 0);
+        next = loop {
+            match node.engine.transfer_step(&mut scan, |record| is_sent |= record.key == b"first").unwrap() {
+                TransferStep::Chunk { next, .. } => break next,
+                TransferStep::Read(plan) => {
+                    node.engine.read(plan, 42);
+                    let plan = node.wait_for_plan();
+                    node.engine.absorb(plan).unwrap();
+                    reads += 1;
+                }
+            }
+        };
+        assert!(next.is_none_or(|next| next > place), "{next:?} after {place:?}");
+        (chunks, most) = (chunks + 1, most.max(reads));
+    }
+    println!("{chunks} chunks, {most} reads");
+    assert!(is_sent && chunks >= 3 && most <= 300, "{chunks} chunks, {most} reads");
+}

@@ -10,6 +10,10 @@ use super::stretch::{InLog, RunStretch, RunsState, StretchKey};
 use crate::format::record::RecordRef;
 use fawn_flash::Device;
 
+/// Stretches of a chunk at most: runs may have many records that are not sent, and with each change of their list the chunk begins
+/// again.
+const STRETCHES_MAX: usize = 256;
+
 /// A chunk that is being gathered.
 #[derive(Debug)]
 pub(in crate::engine) struct RunsTransfer {
@@ -23,6 +27,8 @@ pub(in crate::engine) struct RunsTransfer {
     /// A key without a value is not sent.
     held: Vec<StretchKey>,
     held_bytes: usize,
+    /// Stretches that were read for it.
+    stretches: usize,
     /// Held keys that the current pass over them has checked.
     checked: usize,
     /// The current pass has waited for a read.
@@ -38,6 +44,7 @@ impl RunsTransfer {
             state: None,
             held: Vec::new(),
             held_bytes: 0,
+            stretches: 0,
             checked: 0,
             has_waited: false,
         }
@@ -60,7 +67,8 @@ impl<D: Device> Engine<D> {
         }
         runs.state = Some(state);
         self.take_stretch_page(&mut runs.stretch);
-        while let Some(position) = runs.position.filter(|_| runs.held_bytes < scan.bytes_max()) {
+        let is_full = |runs: &RunsTransfer| runs.held_bytes >= scan.bytes_max() || runs.stretches >= STRETCHES_MAX;
+        while let Some(position) = runs.position.filter(|_| !is_full(runs)) {
             if let Some(span) = self.load_stretch(at, position, &mut runs.stretch)? {
                 return Ok(TransferStep::Read(LookupPlan::of_span(scan.range(), span)));
             }
@@ -71,6 +79,7 @@ impl<D: Device> Engine<D> {
             }
             runs.position = runs.stretch.next();
             runs.stretch = RunStretch::default();
+            runs.stretches += 1;
         }
         if let Some(span) = self.check_held(at, runs)? {
             return Ok(TransferStep::Read(LookupPlan::of_span(scan.range(), span)));
@@ -83,7 +92,7 @@ impl<D: Device> Engine<D> {
             visit(&record);
             count += 1;
         }
-        (runs.held_bytes, runs.state) = (0, None);
+        (runs.held_bytes, runs.stretches, runs.state) = (0, 0, None);
         if let Some(position) = runs.position {
             runs.start = position;
         }
