@@ -92,7 +92,7 @@ fn write(device: &mut SimDevice, options: RunWriterOptions, buffer: SortBuffer) 
         is_void: &|_, _| false,
         number: &|record, _| record.number,
         may_hide: &|_, _| false,
-        is_kept: &|_| false,
+        is_kept: &|_, _| false,
     };
     let mut merge = RunMerge::new(vec![MergeSource::Memory(buffer)]);
     let mut writer = RunWriter::create(device, options)?;

@@ -413,6 +413,22 @@ impl<D: Device> Engine<D> {
         heirs
     }
 
+    /// The owners of records by number, for a step that asks for many: [`Engine::owner_of`] searches all lineages each time.
+    pub(crate) fn record_owners(&self) -> RecordOwners {
+        let mut owners: BTreeMap<RangeNumber, OwnedParts> = BTreeMap::new();
+        for (at, range) in self.ranges.iter().enumerate() {
+            let Some(id) = range.id else { continue };
+            let listed = range.cleared.listed;
+            owners.entry(range.number).or_default().push((KeyRange::ALL, (at, listed)));
+            let entry = self.manifest.state().ranges.get(&id);
+            for &Ancestor { number, keys, cleared, .. } in entry.into_iter().flat_map(|entry| &entry.lineage) {
+                owners.entry(number).or_default().push((keys, (at, cleared.max(listed))));
+            }
+        }
+        owners.values_mut().for_each(|parts| parts.sort_unstable_by_key(|(keys, _)| keys.start));
+        RecordOwners(owners)
+    }
+
     /// By place: the retired ranges whose keys this range took over, from each other or at last.
     pub(crate) fn elders(&self) -> Vec<SmallVec<[usize; 2]>> {
         let mut elders = vec![SmallVec::new(); self.ranges.len()];
@@ -680,9 +696,24 @@ fn log_place(record: &Retained) -> (u64, Pointer) {
     (record.sequence, record.pointer)
 }
 
+/// Parts of the ring in their order, each with the place of the range whose records of a number are there, and the version up to
+/// which these are invalidated by the manifest.
+type OwnedParts = SmallVec<[(KeyRange, (usize, Version)); 1]>;
+
+/// Owners of records: see [`Engine::record_owners`].
+#[derive(Debug)]
+pub(crate) struct RecordOwners(BTreeMap<RangeNumber, OwnedParts>);
+
+impl RecordOwners {
+    /// As [`Engine::owner_of`].
+    pub(crate) fn of(&self, number: RangeNumber, key: &RingKey) -> Option<(usize, Version)> {
+        heir_with_key(self.0.get(&number)?, key)
+    }
+}
+
 /// The heir that took a key over, of those of one range ([`Engine::heirs_by_place`]). Their parts do not overlap.
-pub(crate) fn heir_with_key(heirs: &[(KeyRange, usize)], key: &RingKey) -> Option<usize> {
-    let begins = |(keys, _): &(KeyRange, usize)| {
+pub(crate) fn heir_with_key<T: Copy>(heirs: &[(KeyRange, T)], key: &RingKey) -> Option<T> {
+    let begins = |(keys, _): &(KeyRange, T)| {
         #[cfg(test)]
         HEIRS_COMPARED.set(HEIRS_COMPARED.get() + 1);
         keys.start <= *key
@@ -694,7 +725,7 @@ pub(crate) fn heir_with_key(heirs: &[(KeyRange, usize)], key: &RingKey) -> Optio
 #[cfg(test)]
 thread_local! {
     /// Heirs that were compared with keys.
-    static HEIRS_COMPARED: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+    pub(crate) static HEIRS_COMPARED: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
 /// Width of the part that two ranges share, in units of the ring keys' highest 64 bits.

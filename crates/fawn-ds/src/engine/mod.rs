@@ -76,6 +76,8 @@ use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError, Token};
 use fawn_types::{ExpiryClock, HashSecret, MonoMs, Now, RangeId};
 use fetch::{FetchResume, ReadSpan, Rejected};
+#[cfg(test)]
+pub(crate) use lineage::HEIRS_COMPARED;
 pub(crate) use lineage::heir_with_key;
 use scan::FailedRead;
 use scrub::QueuedFile;

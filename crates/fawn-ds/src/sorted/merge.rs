@@ -53,7 +53,7 @@ pub struct MergeRules<'r> {
     /// has passed the log before that was written meets the key in runs only.
     pub may_hide: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool,
     /// Whether an expired record stays as it is: a write that found it in time is not committed yet.
-    pub is_kept: &'r dyn Fn(&RunRecord<'_>) -> bool,
+    pub is_kept: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool,
 }
 
 /// Error of a merge. Its sources are unharmed; the output is abandoned.
@@ -275,7 +275,7 @@ impl RunMerge {
             return Ok(None);
         };
         let is_tombstone = record.kind == RecordKind::Tombstone;
-        let is_expired = !is_tombstone && record.entry().is_expired(rules.now) && !(rules.is_kept)(&record);
+        let is_expired = !is_tombstone && record.entry().is_expired(rules.now) && !(rules.is_kept)(&record, &ring_key);
         let may_hide = (is_tombstone || is_expired) && (rules.may_hide)(&record, &ring_key);
         let pushed = match fate(WinnerFacts { is_tombstone, is_expired, may_hide }) {
             Fate::Keep => writer.push(&record)?,

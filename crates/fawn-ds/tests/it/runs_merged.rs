@@ -22,7 +22,7 @@ fn may_hide(_: &RunRecord<'_>, ring_key: &RingKey) -> bool {
 }
 
 fn rules<'r>(may_hide: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool) -> MergeRules<'r> {
-    MergeRules { now: NOW, is_void: &is_void, number: &|record, _| record.number, may_hide, is_kept: &|_| false }
+    MergeRules { now: NOW, is_void: &is_void, number: &|record, _| record.number, may_hide, is_kept: &|_, _| false }
 }
 
 fn expected(inputs: &[Vec<Owned>]) -> Vec<Owned> {

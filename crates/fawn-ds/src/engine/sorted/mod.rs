@@ -360,20 +360,12 @@ impl<D: Device> Engine<D> {
     /// Whether the record belongs to the range at this place, and was not cleared.
     fn counts_for(&self, at: usize, record: &RunRecord<'_>) -> bool {
         let owner = self.owner_of(record.number, record.key);
-        owner.is_some_and(|(owner, cleared)| {
-            owner == at && record.version > cleared.max(self.ranges[at].cleared.committed)
-        })
+        owner.is_some_and(|(owner, _)| owner == at) && !self.is_void_in_run(record, owner)
     }
 
-    /// Whether the record counts for no range.
-    fn is_void_in_run(&self, record: &RunRecord<'_>) -> bool {
-        self.owner_of(record.number, record.key).is_none_or(|(at, _)| !self.counts_for(at, record))
-    }
-
-    /// Whether the log may have a committed record of the key, newer than this one.
-    fn may_be_in_log(&self, record: &RunRecord<'_>) -> bool {
-        let owner = self.owner_of(record.number, record.key);
-        owner.is_some_and(|(at, _)| self.has_candidates(at, KeyHash::of(&self.secret, record.key)))
+    /// Whether the record, which belongs to this owner, was cleared; without an owner it counts for no range.
+    fn is_void_in_run(&self, record: &RunRecord<'_>, owner: Option<(usize, Version)>) -> bool {
+        owner.is_none_or(|(at, cleared)| record.version <= cleared.max(self.ranges[at].cleared.committed))
     }
 
     /// Whether a write of the key is not committed, or its old version not verified.

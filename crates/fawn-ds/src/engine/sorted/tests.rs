@@ -2,6 +2,7 @@
 mod batches;
 mod bounds;
 mod many_runs;
+mod owners;
 mod rest;
 mod space;
 mod waits;

@@ -12,7 +12,7 @@ use crate::sorted::{MergeError, MergeRules, Merged, ReadRange, RunMerge, RunWrit
 use core::ops::RangeInclusive;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
-use fawn_types::{MonoMs, RingKey, TimeMs, Version};
+use fawn_types::{KeyHash, MonoMs, RingKey, TimeMs, Version};
 use smallvec::SmallVec;
 
 /// Records that a step passes from the sources to the run.
@@ -215,12 +215,16 @@ impl<D: Device> Engine<D> {
     }
 
     fn merge_step(&self, job: &SortJob, merge: &mut RunMerge, writer: &mut RunWriter) -> Result<Merged, MergeError> {
+        let owners = self.record_owners();
+        let owner_of = |record: &RunRecord<'_>, ring_key: &RingKey| owners.of(record.number, ring_key);
         let rules = MergeRules {
             now: self.runs_expired_by(),
-            is_void: &|record: &RunRecord<'_>, _: &RingKey| self.is_void_in_run(record),
+            is_void: &|record: &RunRecord<'_>, ring_key: &RingKey| {
+                self.is_void_in_run(record, owner_of(record, ring_key))
+            },
             // Otherwise a number would stay in lineages for good, and these would grow with every split.
-            number: &|record: &RunRecord<'_>, _: &RingKey| {
-                self.owner_of(record.number, record.key).map_or(record.number, |(at, _)| self.ranges[at].number)
+            number: &|record: &RunRecord<'_>, ring_key: &RingKey| {
+                owner_of(record, ring_key).map_or(record.number, |(at, _)| self.ranges[at].number)
             },
             may_hide: &|record: &RunRecord<'_>, ring_key: &RingKey| {
                 let space = Space::of_type_byte(record.type_byte);
@@ -229,12 +233,16 @@ impl<D: Device> Engine<D> {
                 let listed = covering.filter(|listed| listed.age < job.oldest_source_age).map(|listed| &listed.run);
                 let of_batches = job.done.iter().filter(|done| done.age < job.age).map(|done| &done.run);
                 let is_in_older = listed.chain(of_batches).any(|run| run.may_contain(space, ring_key));
-                // A sort's own records have index entries until its run is listed.
-                is_in_older || (!job.inputs.sources.is_empty() && self.may_be_in_log(record))
+                // The log may have a committed record of the key, newer than this one. A sort's own records have index entries
+                // until its run is listed.
+                let may_be_in_log = || {
+                    let hash = KeyHash::of(&self.secret, record.key);
+                    owner_of(record, ring_key).is_some_and(|(at, _)| self.has_candidates(at, hash))
+                };
+                is_in_older || (!job.inputs.sources.is_empty() && may_be_in_log())
             },
-            is_kept: &|record: &RunRecord<'_>| {
-                let owner = self.owner_of(record.number, record.key);
-                owner.is_some_and(|(at, _)| self.is_in_overlay(at, record.key))
+            is_kept: &|record: &RunRecord<'_>, ring_key: &RingKey| {
+                owner_of(record, ring_key).is_some_and(|(at, _)| self.is_in_overlay(at, record.key))
             },
         };
         merge.step(writer, &rules, RECORDS_PER_STEP)
