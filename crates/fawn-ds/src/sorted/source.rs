@@ -3,9 +3,11 @@ use super::{Run, RunError};
 use crate::format::SegmentUuid;
 use crate::format::run::page::RunPage;
 use crate::format::run::{PageChain, RunRecord, SPACES, Space, page_offset};
+use core::cmp::Reverse;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{HashSecret, RingKey, Version};
 use std::collections::VecDeque;
+use std::collections::binary_heap::{BinaryHeap, PeekMut};
 use std::ops::Range;
 
 /// Length of a chunk, bytes, at which reads are sequential for any disk.
@@ -262,46 +264,91 @@ const fn content_offset() -> usize {
     crate::format::run::page::PAGE_HEADER_BYTES
 }
 
+/// Length of a block of records in memory, bytes: thousands of short records, which are sorted within a millisecond or so.
+const BLOCK_BYTES: usize = 256 << 10;
+
 /// Records of log segments, gathered in memory up to a bound and sorted.
+///
+/// They are in blocks: each is sorted once it is full, and the records are merged as they are passed. To sort all at once would take up
+/// to a second, in which nothing else is done.
 #[derive(Debug)]
 pub struct SortBuffer {
     secret: HashSecret,
     bytes_max: usize,
-    bytes: Vec<u8>,
-    entries: Vec<SortEntry>,
-    next: usize,
+    len_bytes: usize,
+    blocks: Vec<SortBlock>,
+    /// The next record of each block, once all are sorted.
+    heads: BinaryHeap<Reverse<BlockHead>>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct SortEntry {
+#[derive(Debug)]
+struct SortBlock {
+    bytes: Vec<u8>,
+    order: Vec<SortEntry>,
+}
+
+/// Records of a key are in the order of their versions, the newest one first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct SortKey {
     space: Space,
     ring_key: RingKey,
-    version: Version,
+    version: Reverse<Version>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct SortEntry {
+    key: SortKey,
     at: u32,
 }
 
+/// A block's next record. Of equal keys that of the first block comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct BlockHead {
+    key: SortKey,
+    block: usize,
+    nth: usize,
+}
+
+impl SortBlock {
+    fn head(&self, block: usize, nth: usize) -> Option<BlockHead> {
+        self.order.get(nth).map(|entry| BlockHead { key: entry.key, block, nth })
+    }
+
+    /// Sorts its records. No others are added.
+    fn sort(&mut self) {
+        self.order.shrink_to_fit();
+        self.order.sort_unstable();
+    }
+}
+
 impl SortBuffer {
-    /// A buffer for at most this many bytes of records, less than 4 GiB.
+    /// A buffer for at most this many bytes of records.
     #[must_use]
-    pub fn new(secret: HashSecret, bytes_max: usize) -> Self {
-        assert!(bytes_max < u32::MAX as usize, "positions have 32 bits");
-        Self { secret, bytes_max, bytes: Vec::new(), entries: Vec::new(), next: 0 }
+    pub const fn new(secret: HashSecret, bytes_max: usize) -> Self {
+        Self { secret, bytes_max, len_bytes: 0, blocks: Vec::new(), heads: BinaryHeap::new() }
     }
 
     /// Adds a record that [fits](RunRecord::fits) a run; false if the buffer is full.
     pub fn push(&mut self, record: &RunRecord<'_>) -> bool {
-        let (at, len) = (self.bytes.len(), record.encoded_len());
-        if at + len > self.bytes_max {
+        let len = record.encoded_len();
+        if self.len_bytes + len > self.bytes_max {
             return false;
         }
-        if at == 0 {
-            // Doubled lengths would take up to twice as much.
-            self.bytes.reserve_exact(self.bytes_max);
+        if self.blocks.last().is_none_or(|last| last.bytes.len() + len > BLOCK_BYTES) {
+            if let Some(full) = self.blocks.last_mut() {
+                full.sort();
+            }
+            let bytes = Vec::with_capacity(BLOCK_BYTES.min(self.bytes_max));
+            self.blocks.push(SortBlock { bytes, order: Vec::new() });
         }
-        self.bytes.resize(at + len, 0);
-        record.encode(&mut self.bytes[at..]);
+        let Some(block) = self.blocks.last_mut() else { unreachable!("a block was just added") };
+        let at = block.bytes.len();
+        block.bytes.resize(at + len, 0);
+        record.encode(&mut block.bytes[at..]);
         let ring_key = RingKey::of(&self.secret, record.key);
-        self.entries.push(SortEntry { space: record.space(), ring_key, version: record.version, at: at as u32 });
+        let key = SortKey { space: record.space(), ring_key, version: Reverse(record.version) };
+        block.order.push(SortEntry { key, at: at as u32 });
+        self.len_bytes += len;
         true
     }
 
@@ -315,33 +362,43 @@ impl SortBuffer {
     /// Length of the records, bytes.
     #[must_use]
     pub const fn len_bytes(&self) -> usize {
-        self.bytes.len()
+        self.len_bytes
     }
 
-    /// Memory of the records and of their order, bytes.
+    /// Memory that is taken for the records and their order, bytes.
     #[must_use]
-    pub const fn resident_bytes(&self) -> usize {
-        self.bytes.capacity() + self.entries.capacity() * size_of::<SortEntry>()
+    pub fn resident_bytes(&self) -> usize {
+        let of_block = |block: &SortBlock| block.bytes.capacity() + block.order.capacity() * size_of::<SortEntry>();
+        self.blocks.iter().map(of_block).sum::<usize>() + self.heads.capacity() * size_of::<BlockHead>()
     }
 
-    /// Sorts by space, ring key, then newest version first, and begins at the first record.
+    /// Ends the additions: begins at the first record by space, ring key, then newest version first.
     pub fn sort(&mut self) {
-        self.entries.sort_unstable_by(|a, b| {
-            (a.space, a.ring_key, b.version, a.at).cmp(&(b.space, b.ring_key, a.version, b.at))
-        });
-        self.next = 0;
+        if let Some(last) = self.blocks.last_mut() {
+            last.sort();
+        }
+        let heads = self.blocks.iter().enumerate().filter_map(|(at, block)| block.head(at, 0));
+        self.heads = heads.map(Reverse).collect();
     }
 
     /// The next record.
     #[must_use]
     pub fn head(&self) -> SourceHead<'_> {
-        let entry = self.entries.get(self.next);
-        let record = entry.and_then(|entry| Some((entry, RunRecord::decode(&self.bytes[entry.at as usize..])?.0)));
-        record.map_or(SourceHead::End, |(entry, record)| SourceHead::Record(entry.ring_key, record))
+        let record = self.heads.peek().and_then(|Reverse(head)| {
+            let block = &self.blocks[head.block];
+            let (record, _) = RunRecord::decode(&block.bytes[block.order[head.nth].at as usize..])?;
+            Some(SourceHead::Record(head.key.ring_key, record))
+        });
+        record.unwrap_or(SourceHead::End)
     }
 
     /// Passes the record of [`Self::head`].
-    pub const fn advance(&mut self) {
-        self.next += 1;
+    pub fn advance(&mut self) {
+        let Some(mut head) = self.heads.peek_mut() else { return };
+        let Reverse(BlockHead { block, nth, .. }) = *head;
+        match self.blocks[block].head(block, nth + 1) {
+            Some(next) => *head = Reverse(next),
+            None => _ = PeekMut::pop(head),
+        }
     }
 }

@@ -5,7 +5,8 @@ use crate::runs_written::{Model, random_record};
 use fawn_ds::internals::format::record::RecordKind;
 use fawn_ds::internals::format::run::RunRecord;
 use fawn_ds::internals::sorted::{
-    Fate, MergeError, MergeRules, MergeSource, Merged, RunMerge, RunSource, RunWriter, SortBuffer, WinnerFacts, fate,
+    Fate, MergeError, MergeRules, MergeSource, Merged, RunMerge, RunSource, RunWriter, SortBuffer, SourceHead,
+    WinnerFacts, fate,
 };
 use fawn_types::{RingKey, TimeMs};
 
@@ -146,6 +147,23 @@ fn a_sort_buffer_has_a_bound() {
     let record = Owned::put(1, "key", [0; 79]);
     let mut buffer = SortBuffer::new(SECRET, 250);
     assert_eq!([0; 3].map(|_| buffer.push(&record.as_ref())), [true, true, false]);
+}
+
+/// The buffer sorts its records in blocks, which the head merges.
+#[test]
+fn a_sort_buffer_of_many_blocks_passes_its_records_in_order() {
+    let mut buffer = SortBuffer::new(SECRET, 8 << 20);
+    let mut records: Vec<_> =
+        (0..20_000_u64).map(|i| Owned::put(1 + i % 7, format!("k{}", i % 9_000), [1; 80])).collect();
+    assert!(records.iter().all(|record| buffer.push(&record.as_ref())));
+    buffer.sort();
+    records.sort_by_key(|record| (record.place(), core::cmp::Reverse(record.version)));
+    for record in &records {
+        let SourceHead::Record(ring_key, found) = buffer.head() else { panic!("it has ended") };
+        assert_eq!((ring_key, found), (record.place().1, record.as_ref()));
+        buffer.advance();
+    }
+    assert!(matches!(buffer.head(), SourceHead::End));
 }
 
 /// A corrupt page of a source ends the merge: no record is left out silently.
