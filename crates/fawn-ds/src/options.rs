@@ -91,8 +91,8 @@ pub struct Options {
     /// Records of the log that are sorted into a run at a time, bytes, 256 MiB at most; 0: a sixteenth of the budget, or a 64th of the
     /// capacity if that is less.
     pub sort_bytes: u64,
-    /// Records that a sort holds in memory at a time, bytes: those of a longer segment go to several runs; 0: a sixteenth of the
-    /// budget, from 256 KiB to 256 MiB.
+    /// Memory of the records that a sort holds at a time and of their order, bytes: a sort that needs more writes several runs; 0: a
+    /// thirteenth of the budget, from 320 KiB to 320 MiB.
     pub sort_batch_bytes: u64,
     /// Longest run, bytes; 0: a 128th of the capacity, from 1 MiB to 256 MiB.
     pub run_bytes_max: u64,

@@ -275,7 +275,9 @@ const BLOCK_BYTES: usize = 256 << 10;
 pub struct SortBuffer {
     secret: HashSecret,
     bytes_max: usize,
+    /// Length of the records, bytes, and their number.
     len_bytes: usize,
+    records: usize,
     blocks: Vec<SortBlock>,
     /// The next record of each block, once all are sorted.
     heads: BinaryHeap<Reverse<BlockHead>>,
@@ -325,7 +327,13 @@ impl SortBuffer {
     /// A buffer for at most this many bytes of records.
     #[must_use]
     pub const fn new(secret: HashSecret, bytes_max: usize) -> Self {
-        Self { secret, bytes_max, len_bytes: 0, blocks: Vec::new(), heads: BinaryHeap::new() }
+        Self { secret, bytes_max, len_bytes: 0, records: 0, blocks: Vec::new(), heads: BinaryHeap::new() }
+    }
+
+    /// Memory of so many records of this length together, bytes: their order counts too.
+    #[must_use]
+    pub const fn memory_of(len_bytes: u64, records: u64) -> u64 {
+        len_bytes + records * size_of::<SortEntry>() as u64
     }
 
     /// Adds a record that [fits](RunRecord::fits) a run; false if the buffer is full.
@@ -348,7 +356,7 @@ impl SortBuffer {
         let ring_key = RingKey::of(&self.secret, record.key);
         let key = SortKey { space: record.space(), ring_key, version: Reverse(record.version) };
         block.order.push(SortEntry { key, at: at as u32 });
-        self.len_bytes += len;
+        (self.len_bytes, self.records) = (self.len_bytes + len, self.records + 1);
         true
     }
 
@@ -359,10 +367,10 @@ impl SortBuffer {
         core::mem::replace(self, empty)
     }
 
-    /// Length of the records, bytes.
+    /// Memory that the records and their order use, bytes.
     #[must_use]
-    pub const fn len_bytes(&self) -> usize {
-        self.len_bytes
+    pub const fn used_bytes(&self) -> u64 {
+        Self::memory_of(self.len_bytes as u64, self.records as u64)
     }
 
     /// Memory that is taken for the records and their order, bytes.

@@ -11,7 +11,7 @@ use fawn_types::{Durability, Now};
 
 /// Each segment of 64 KiB in five batches or so.
 fn in_batches(durability: Durability) -> Options {
-    Options { sort_bytes: 1, sort_batch_bytes: 12 << 10, ..sorted(durability) }
+    Options { sort_bytes: 1, sort_batch_bytes: 15 << 10, ..sorted(durability) }
 }
 
 fn put(node: &mut TestNode, number: u64, value: Vec<u8>) {

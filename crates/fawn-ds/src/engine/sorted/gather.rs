@@ -8,10 +8,12 @@ use crate::format::RangeNumber;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef, Stored};
 use crate::format::run::RunRecord;
+use crate::format::run::record::RECORD_HEADER_BYTES;
 use crate::log::segments::Segment;
 use crate::options::RecordLayout;
 use crate::overlay::ReplacedRecord;
 use crate::range::RangeState;
+use crate::sorted::SortBuffer;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, RingKey, Version};
 
@@ -40,6 +42,21 @@ const BATCH_BYTES_MIN: u64 = 256 << 10;
 const SORTS_AHEAD: u64 = 2;
 /// Share of the memory that the index may take before puts wait for the sorts, percent.
 const INDEX_PERCENT_MAX: u64 = 60;
+
+/// Live records that are sorted, at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SortSize {
+    /// Their length, bytes.
+    pub(super) bytes: u64,
+    pub(super) count: u64,
+}
+
+impl SortSize {
+    /// Memory that they and their order take, bytes.
+    const fn memory_bytes(self) -> u64 {
+        SortBuffer::memory_of(self.bytes, self.count)
+    }
+}
 
 /// The reason why segments are sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,21 +128,27 @@ impl<D: Device> Engine<D> {
         if self.full { bytes.min(2 * u64::from(self.options.segment_bytes)) } else { bytes }
     }
 
-    /// Batches of a sort of so many bytes of records, and their length, bytes. Only a segment that is longer than what a sort may
-    /// hold in memory is sorted in several: it is read once, and has as many runs as shorter segments would have.
-    fn batches_of_sort(&self, bytes: u64) -> (u64, u64) {
-        let batch_bytes = match self.options.sort_batch_bytes {
-            0 => (self.options.memory_bytes / SORTS_PER_MEMORY).clamp(BATCH_BYTES_MIN, SORT_BYTES_MAX),
+    /// Memory that the records of a sort take at a time at most, bytes.
+    fn batch_bytes_max(&self) -> u64 {
+        match self.options.sort_batch_bytes {
+            // With a quarter for the order of the records: that of short ones takes more than they do.
+            0 => (self.options.memory_bytes / SORTS_PER_MEMORY).clamp(BATCH_BYTES_MIN, SORT_BYTES_MAX) / 4 * 5,
             bytes => bytes,
-        };
-        let batches = bytes.div_ceil(batch_bytes).max(1);
+        }
+    }
+
+    /// Batches of a sort of so many records, and the memory of each, bytes. Only a segment that needs more than a sort may hold is
+    /// sorted in several: it is read once, and has as many runs as shorter segments would have.
+    fn batches_of_sort(&self, records: SortSize) -> (u64, u64) {
+        let bytes = records.memory_bytes();
+        let batches = bytes.div_ceil(self.batch_bytes_max()).max(1);
         (batches, bytes.div_ceil(batches))
     }
 
-    /// Space that the runs of a sort of so many bytes of live records take at most, bytes.
-    pub(super) fn space_of_sort(&self, bytes: u64) -> u64 {
-        let (batches, batch_bytes) = self.batches_of_sort(bytes);
-        batches * self.space_of_records(batch_bytes)
+    /// Space that the runs of a sort of so many live records take at most, bytes.
+    pub(super) fn space_of_sort(&self, records: SortSize) -> u64 {
+        let (batches, _) = self.batches_of_sort(records);
+        batches * self.space_of_records(records.bytes.div_ceil(batches))
     }
 
     /// Whether the segment's reader continues: not while a batch of the job is written. A job that was given up takes no records,
@@ -167,8 +190,13 @@ impl<D: Device> Engine<D> {
             RecordLayout::Auto => self.index_bytes() * 100 > self.options.memory_bytes * INDEX_PERCENT_MAX,
         };
         let part_bytes = self.sorted.sweep.as_ref().map_or(0, |sweep| sweep.part_bytes);
+        // Of a segment whose records are as long as those that were appended.
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let record_bytes = self.stats.record_bytes / self.stats.appended_records.max(1);
+        let count = segment_bytes / record_bytes.max(RECORD_HEADER_BYTES as u64);
+        let (batches, _) = self.batches_of_sort(SortSize { bytes: segment_bytes, count });
         // Each is read and written; a part of a sweep comes between two sorts, and a merge of the last one's batches.
-        let merged_bytes = if self.batches_of_sort(bytes).0 > 1 { bytes } else { 0 };
+        let merged_bytes = if batches > 1 { bytes } else { 0 };
         let work_bytes = 2 * (bytes + part_bytes + merged_bytes);
         is_behind.then_some(PutRate { puts_bytes: bytes / 4 * 3, work_bytes })
     }
@@ -263,17 +291,22 @@ impl<D: Device> Engine<D> {
         let lowest = |segment: &Segment| segment.shares.iter().map(|share| share.lowest_put).min();
         sortable.sort_unstable_by_key(|segment| (lowest(segment), segment.sequence));
         let all_bytes: u64 = sortable.iter().chain(&later).map(|segment| segment.live_bytes()).sum();
-        let (mut bytes, mut slots) = (0, Vec::new());
+        // Their order has its quarter of the memory.
+        let memory_bytes_max = self.batch_bytes_max().max(bytes_max / 4 * 5);
+        let (mut records, mut slots) = (SortSize::default(), Vec::new());
         for segment in &sortable {
-            let together = bytes + segment.live_bytes();
-            if (bytes > 0 && together > bytes_max) || self.space_of_sort(together) > room_bytes {
+            let (bytes, count) = (records.bytes + segment.live_bytes(), records.count + segment.live_records());
+            let together = SortSize { bytes, count };
+            let is_too_long = bytes > bytes_max || together.memory_bytes() > memory_bytes_max;
+            if (records.bytes > 0 && is_too_long) || self.space_of_sort(together) > room_bytes {
                 break;
             }
-            bytes = together;
+            records = together;
             slots.push(segment.slot);
         }
+        let bytes = records.bytes;
         // A run for every segment would make many small ones. A full store makes space with them, and so do deletes.
-        let space_bytes = self.space_of_sort(bytes);
+        let space_bytes = self.space_of_sort(records);
         let is_paid_by_rest = space_bytes <= self.sorted.rest.bytes_max();
         let is_due = self.full || reason == SortReason::Deletes;
         let is_any_enough = is_due || is_paid_by_rest;
@@ -297,7 +330,7 @@ impl<D: Device> Engine<D> {
         }
         slots.reverse();
         let id = self.sorted.next_job();
-        let mut job = SortJob::of_segments(id, slots, age, self.secret, self.batches_of_sort(bytes));
+        let mut job = SortJob::of_segments(id, slots, age, self.secret, self.batches_of_sort(records));
         job.space_bytes = space_bytes;
         job.paid_bytes = if is_only_for_rest { self.sorted.rest.pay(space_bytes) } else { 0 };
         self.sorted.job = Some(Box::new(job));

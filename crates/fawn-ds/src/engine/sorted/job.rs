@@ -83,9 +83,9 @@ pub(crate) struct SortJob {
     /// Segments that were gathered whole; pinned.
     pub(super) slots: Vec<Gathered>,
     buffer: Option<SortBuffer>,
-    /// Batches of a sort, and the length of the records of one, bytes.
+    /// Batches of a sort, and the memory of one, bytes.
     pub(super) batches: u64,
-    batch_bytes: usize,
+    batch_bytes: u64,
     pub(super) inputs: RunInputs,
     /// The oldest age of the runs that are read: these stay listed until the job ends. Older runs may have what tombstones hide.
     pub(super) oldest_source_age: u64,
@@ -137,7 +137,7 @@ impl DoneRun {
 }
 
 impl SortJob {
-    /// A sort of these segments, which are pinned, in so many batches of so many bytes of records.
+    /// A sort of these segments, which are pinned, in so many batches of so many bytes of memory.
     pub(super) fn of_segments(
         id: SortJobId,
         todo: Vec<u32>,
@@ -145,9 +145,8 @@ impl SortJob {
         secret: HashSecret,
         (batches, batch_bytes): (u64, u64),
     ) -> Self {
-        let batch_bytes = batch_bytes as usize;
-        // A batch is full once it is longer.
-        let buffer = Some(SortBuffer::new(secret, batch_bytes + RECORD_BYTES_MAX));
+        // A batch is full once it takes more.
+        let buffer = Some(SortBuffer::new(secret, batch_bytes as usize + RECORD_BYTES_MAX));
         Self { todo, buffer, batches, batch_bytes, ..Self::empty(id, SortStep::Gather, age, LATER_FILTER_BITS) }
     }
 
@@ -212,7 +211,7 @@ impl SortJob {
 
     /// Ends the batch that is being gathered if it is full.
     pub(super) fn end_full_batch(&mut self) {
-        let is_full = self.buffer.as_ref().is_some_and(|buffer| buffer.len_bytes() > self.batch_bytes);
+        let is_full = self.buffer.as_ref().is_some_and(|buffer| buffer.used_bytes() > self.batch_bytes);
         if self.step == SortStep::Gather && is_full {
             self.step = SortStep::WriteBatch;
             self.sort_gathered();
@@ -273,7 +272,7 @@ impl SortJob {
     /// Memory of its records, reads and complete runs, bytes.
     pub(super) fn resident_bytes(&self) -> usize {
         // A sort fills its buffer soon: it counts from the start.
-        let least = if self.step == SortStep::Gather { self.batch_bytes } else { 0 };
+        let least = if self.step == SortStep::Gather { self.batch_bytes as usize } else { 0 };
         let gathered = self.buffer.as_ref().map_or(0, |buffer| buffer.resident_bytes().max(least));
         let fences: usize = self.done.iter().map(|done| done.run.memory_bytes()).sum();
         gathered + fences + self.merge.as_ref().map_or(0, RunMerge::resident_bytes) + self.read_bytes

@@ -1,6 +1,8 @@
 //! Space for runs: how long they may be, what jobs may take, and what is kept for merges.
 use super::super::Engine;
+use super::gather::SortSize;
 use super::merge_choice::SpaceLeft;
+use crate::format::run::record::RECORD_HEADER_BYTES;
 use crate::format::segment::StreamKind;
 use crate::log::segments::{RangeShare, Segment};
 use crate::log::stream::NextSegment;
@@ -163,7 +165,10 @@ impl<D: Device> Engine<D> {
         if !(self.full && is_swept && is_short) || self.taken_segments() > self.capacity_segments() {
             return room;
         }
-        room.max(self.space_of_sort(u64::from(self.options.segment_bytes)).min(SHORT_PART_BYTES))
+        let bytes = u64::from(self.options.segment_bytes);
+        // The shortest records have the most batches.
+        let records = SortSize { bytes, count: bytes / RECORD_HEADER_BYTES as u64 };
+        room.max(self.space_of_sort(records).min(SHORT_PART_BYTES))
     }
 
     /// Space that runs of so many pages take at most, bytes.

@@ -1,6 +1,7 @@
 //! Unit tests of sorts in batches: what a later batch does to earlier ones, and to other work meanwhile.
 use super::space::SmallStore;
 use super::*;
+use crate::engine::sorted::gather::SortSize;
 use crate::format::RangeNumber;
 use crate::format::run::RunRecord;
 
@@ -22,7 +23,7 @@ fn write_batch(store: &mut SmallStore, record: &RunRecord<'_>) {
 
 /// Writes until a segment is read to be sorted in five batches.
 fn begin_batches(store: &mut SmallStore) {
-    store.engine.options.sort_batch_bytes = 12 << 10;
+    store.engine.options.sort_batch_bytes = 14 << 10;
     while !store.engine.sorted.is_gathering() {
         store.put(store.writes);
         store.turn();
@@ -120,8 +121,29 @@ fn a_full_store_has_room_for_the_batches_of_a_segment() {
     store.engine.options.capacity_bytes = Some(store.engine.taken_segments() * super::space::SEGMENT_BYTES);
     store.engine.full = true;
     assert_eq!((store.engine.runs(), store.engine.room_for_runs(0)), (1, 0));
-    let needed = store.engine.space_of_sort(super::space::SEGMENT_BYTES);
+    let bytes = super::space::SEGMENT_BYTES;
+    let needed = store.engine.space_of_sort(SortSize { bytes, count: bytes / 400 });
     assert!(
         store.engine.room_for_sort() >= needed && needed > store.engine.space_of_records(super::space::SEGMENT_BYTES)
+    );
+}
+
+/// The order of short records takes more memory than they do. It was outside the bound, and doubled as it grew.
+#[test]
+fn a_batch_of_short_records_is_full_once_their_order_takes_its_memory() {
+    const BATCH_BYTES: u64 = 1 << 20;
+    let mut job = SortJob::of_segments(SortJobId::default(), Vec::new(), 1, SECRET, (2, BATCH_BYTES));
+    let mut taken = 0;
+    while job.step == SortStep::Gather {
+        let key = key(taken);
+        assert!(job.take_record(&record(RangeNumber(1), taken + 1, RecordKind::Put, &key)));
+        job.end_full_batch();
+        taken += 1;
+    }
+    let resident_bytes = job.resident_bytes() as u64;
+    assert!(resident_bytes < BATCH_BYTES / 4 * 5, "{resident_bytes} B for {taken} records of {BATCH_BYTES} B");
+    assert!(
+        resident_bytes > BATCH_BYTES / 4 * 3 && taken * 26 > BATCH_BYTES / 3,
+        "{resident_bytes} B, {taken} records"
     );
 }
