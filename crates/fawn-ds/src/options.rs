@@ -1,4 +1,5 @@
 //! Options for opening a store, and the sizes derived from them.
+use crate::format::manifest::Identity;
 use crate::format::record::RESULT_HEADER_BYTES_MAX;
 use crate::index::{IndexOptions, PointerWidth};
 use crate::range::Retained;
@@ -143,6 +144,12 @@ impl Options {
             RecordLayout::Log | RecordLayout::Auto => self.index.entries_min,
         };
         IndexOptions { entries_min, pointers, ..self.index }
+    }
+
+    /// With the sizes that the store has had since it was created.
+    pub(crate) fn of_store(self, identity: &Identity) -> Self {
+        let index = self.index_of_range(identity.pointers);
+        Self { segment_bytes: identity.segment_bytes, index, ..self }
     }
 
     /// Maximum bytes of the append window; beyond that, appends return `Overloaded`.

@@ -202,14 +202,14 @@ impl Overlay {
         self.deferred.len() > 0 && (from..=to).contains(&sequence)
     }
 
-    /// Takes the records that an opening defers, one per key, and the table of their places. They lie in segments with
-    /// sequence numbers between these two.
-    pub(crate) fn defer(&mut self, records: Vec<DeferredRecord>, table: PlaceTable, segments: (u64, u64)) {
+    /// Takes the records that an opening defers, one per key, and their places by key, of each range. They lie in
+    /// segments with sequence numbers between these two.
+    pub(crate) fn defer(&mut self, records: Vec<DeferredRecord>, tables: Vec<PlaceTable>, segments: (u64, u64)) {
         assert!(self.is_empty(), "an opening defers before it enters anything else");
         for record in &records {
             count_delete(&mut self.deletes, record.range(), &record.written, true);
         }
-        self.deferred = DeferredList::new(records, table);
+        self.deferred = DeferredList::new(records, tables);
         self.deferred_in = segments;
     }
 
@@ -451,11 +451,11 @@ mod tests {
     use super::*;
 
     fn defer(overlay: &mut Overlay, records: Vec<DeferredRecord>, segments: (u64, u64)) {
-        let mut table = PlaceTable::default();
+        let mut tables = vec![PlaceTable::default(), PlaceTable::default()];
         for (record, place) in records.iter().zip(0..) {
-            table.insert(record.name.hash, place, records.len());
+            tables[record.range()].insert(record.name.hash, place, records.len());
         }
-        overlay.defer(records, table, segments);
+        overlay.defer(records, tables, segments);
     }
 
     #[test]

@@ -36,12 +36,12 @@ impl DeferredRecord {
     }
 }
 
-/// The deferred records, in the order of the log, and their places by key.
+/// The deferred records, and their places by key.
 #[derive(Debug, Default)]
 pub(super) struct DeferredList {
     records: Vec<DeferredRecord>,
-    /// Also of records that are taken, or were removed from the end of the list.
-    table: PlaceTable,
+    /// By range, also of records that are taken, or were removed from the end of the list.
+    tables: Vec<PlaceTable>,
     /// Records that are not taken, in all and by range: searches pass over none of a range whose records are all taken.
     left: usize,
     left_by_range: Vec<usize>,
@@ -49,14 +49,14 @@ pub(super) struct DeferredList {
 
 impl DeferredList {
     /// A list of records, one per key.
-    pub(super) fn new(mut records: Vec<DeferredRecord>, table: PlaceTable) -> Self {
+    pub(super) fn new(mut records: Vec<DeferredRecord>, tables: Vec<PlaceTable>) -> Self {
         records.shrink_to_fit();
         let mut left_by_range = Vec::new();
         for record in &records {
             left_by_range.resize(left_by_range.len().max(record.range() + 1), 0);
             left_by_range[record.range()] += 1;
         }
-        Self { left: records.len(), left_by_range, records, table }
+        Self { left: records.len(), left_by_range, records, tables }
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -73,10 +73,8 @@ impl DeferredList {
     }
 
     fn place_of(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<u32> {
-        let is_it = |record: &DeferredRecord| {
-            record.range() == range && record.name.hash == hash && record.name.ident == ident()
-        };
-        self.table.find(hash, |place| self.get(place).is_some_and(&is_it))
+        let is_it = |record: &DeferredRecord| record.name.hash == hash && record.name.ident == ident();
+        self.tables.get(range)?.find(hash, |place| self.get(place).is_some_and(&is_it))
     }
 
     /// The record of a key; `ident` is computed only if 64 bits already match.
@@ -119,9 +117,9 @@ impl DeferredList {
 
     /// Records of a range with hashes from `from` to `to`, both included, in no order.
     pub(super) fn between(&self, range: usize, from: u64, to: u64) -> impl Iterator<Item = &DeferredRecord> {
-        let places = self.has_any(range).then(|| self.table.between(from, to)).into_iter().flatten();
-        let records = places.filter_map(|place| self.get(place));
-        records.filter(move |record| record.range() == range && (from..=to).contains(&record.name.hash))
+        let table = self.tables.get(range).filter(|_| self.has_any(range));
+        let places = table.map(|table| table.between(from, to)).into_iter().flatten();
+        places.filter_map(|place| self.get(place)).filter(move |record| (from..=to).contains(&record.name.hash))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &DeferredRecord> {
@@ -141,6 +139,7 @@ impl DeferredList {
     }
 
     pub(super) fn resident_bytes(&self) -> usize {
-        self.records.capacity() * size_of::<DeferredRecord>() + self.table.resident_bytes()
+        self.records.capacity() * size_of::<DeferredRecord>()
+            + self.tables.iter().map(PlaceTable::resident_bytes).sum::<usize>()
     }
 }

@@ -22,8 +22,8 @@ const FILTER_WORDS_MAX: usize = 1 << 24;
 #[derive(Debug)]
 pub(super) struct DeferredRecords {
     records: Vec<DeferredRecord>,
-    /// Their places, by key.
-    table: PlaceTable,
+    /// Their places by key, of each range.
+    tables: Vec<PlaceTable>,
     keys_max: usize,
     /// Lowest and highest sequence number of their segments.
     segments: (u64, u64),
@@ -46,8 +46,8 @@ impl DeferredRecords {
         let filter_words = options.memory_bytes as usize / FILTER_SHARE / size_of::<u64>();
         let filter_words = filter_words.clamp(FILTER_WORDS_MIN, FILTER_WORDS_MAX);
         let (survivors, survivors_highest) = (Vec::new(), Version::ZERO);
-        let (records, table) = (Vec::new(), PlaceTable::default());
-        Self { records, table, keys_max, segments: (u64::MAX, 0), survivors, survivors_highest, filter_words }
+        let (records, tables) = (Vec::new(), Vec::new());
+        Self { records, tables, keys_max, segments: (u64::MAX, 0), survivors, survivors_highest, filter_words }
     }
 
     /// Leaves memory for indexes of so many bytes.
@@ -55,10 +55,11 @@ impl DeferredRecords {
         self.keys_max = self.keys_max.min(options.deferred_keys_max_beside(index_bytes));
     }
 
-    /// Makes room for the keys of so many scanned records.
-    pub(super) fn expect(&mut self, records: u64) {
+    /// Makes room for the keys of so many scanned records of each range, and for so many in all.
+    pub(super) fn expect(&mut self, by_range: &[u64], records: u64) {
         let keys = usize::try_from(records).unwrap_or(usize::MAX).min(self.keys_max);
-        self.table = PlaceTable::with_capacity(keys);
+        let share_of = |of_range: u64| (u128::from(of_range) * keys as u128 / u128::from(records.max(1))) as usize;
+        self.tables = by_range.iter().map(|&of_range| PlaceTable::with_capacity(share_of(of_range))).collect();
         // Address space alone: memory is taken once it is used. A system that counts both may refuse it; then the list grows as
         // it is needed.
         if self.records.try_reserve_exact(keys).is_ok() {
@@ -103,17 +104,19 @@ impl DeferredRecords {
             let known = &self.records[at as usize];
             known.name == name && known.range() == range
         };
-        self.table.find(name.hash, is_of_key).map(|at| at as usize)
+        self.tables.get(range)?.find(name.hash, is_of_key).map(|at| at as usize)
     }
 
-    /// Prefetches the places of keys.
-    pub(super) fn prefetch_places(&self, hashes: &[KeyHash]) {
-        hashes.iter().for_each(|hash| self.table.prefetch(hash.0));
+    /// Prefetches the places of a range's keys.
+    pub(super) fn prefetch_places(&self, range: usize, hashes: &[KeyHash]) {
+        let Some(table) = self.tables.get(range) else { return };
+        hashes.iter().for_each(|hash| table.prefetch(hash.0));
     }
 
     /// Prefetches the records of keys whose places were prefetched before.
-    pub(super) fn prefetch_records(&self, hashes: &[KeyHash]) {
-        let places = hashes.iter().filter_map(|hash| self.table.find(hash.0, |_| true));
+    pub(super) fn prefetch_records(&self, range: usize, hashes: &[KeyHash]) {
+        let Some(table) = self.tables.get(range) else { return };
+        let places = hashes.iter().filter_map(|hash| table.find(hash.0, |_| true));
         places.for_each(|at| prefetch(&self.records[at as usize..][..1]));
     }
 
@@ -144,7 +147,11 @@ impl DeferredRecords {
     }
 
     fn enter(&mut self, at: usize) {
-        self.table.insert(self.records[at].name.hash, at as u32, self.keys_max);
+        let record = &self.records[at];
+        if self.tables.len() <= record.range() {
+            self.tables.resize_with(record.range() + 1, PlaceTable::default);
+        }
+        self.tables[record.range()].insert(record.name.hash, at as u32, self.keys_max);
     }
 
     /// A put is live until its verification says otherwise.
@@ -165,13 +172,13 @@ impl DeferredRecords {
             // Each clear of the log comes here.
             return;
         }
-        self.table.clear();
+        self.tables.iter_mut().for_each(PlaceTable::clear);
         (0..self.records.len()).for_each(|at| self.enter(at));
     }
 
     /// Hands the records over to the overlay.
     pub(super) fn hand_over<D: Device>(&mut self, engine: &mut Engine<D>) {
-        let (records, table) = (core::mem::take(&mut self.records), core::mem::take(&mut self.table));
-        engine.overlay.defer(records, table, self.segments);
+        let (records, tables) = (core::mem::take(&mut self.records), core::mem::take(&mut self.tables));
+        engine.overlay.defer(records, tables, self.segments);
     }
 }

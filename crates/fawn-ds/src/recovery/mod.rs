@@ -138,15 +138,14 @@ impl<D: Device> Engine<D> {
     /// An engine without ranges' contents and segments.
     fn bare(
         device: D,
-        mut options: Options,
+        options: Options,
         identity: Identity,
         manifest: ManifestFile,
         (now, clock): (Now, ExpiryClock),
     ) -> Self {
         let Identity { store, secret, segment_bytes, .. } = identity;
-        options.segment_bytes = segment_bytes;
-        options.index = options.index_of_range(identity.pointers);
-        let mut engine = Self {
+        let options = options.of_store(&identity);
+        let engine = Self {
             generation: manifest.state().generation,
             last_sequence: manifest.state().last_sequence,
             cache: PageCache::new((options.memory_bytes / 2) as usize),
@@ -211,12 +210,11 @@ impl<D: Device> Engine<D> {
             needed_max: 0,
             options,
         };
-        engine.place_ranges();
-        engine
+        engine.with_ranges()
     }
 
     /// Gives the manifest's ranges their places, and their shares of what is retained.
-    fn place_ranges(&mut self) {
+    fn with_ranges(mut self) -> Self {
         let ranges = &self.manifest.state().ranges;
         self.retained_share = self.options.retained_share(ranges.len());
         self.needed_max = self.options.needed_max(ranges.len());
@@ -226,6 +224,7 @@ impl<D: Device> Engine<D> {
             self.range_ids.push(Some(id));
         }
         self.place_ancestors();
+        self
     }
 
     /// Everything that was recovered is flushed and synced.

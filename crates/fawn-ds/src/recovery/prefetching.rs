@@ -49,7 +49,7 @@ impl<D: Device> IndexBuilder<'_, D> {
             keys.len += 1;
         }
         self.engine.ranges[at].index.prefetch_handles(keys.hashes());
-        self.deferred.prefetch_places(keys.hashes());
+        self.deferred.prefetch_places(at, keys.hashes());
         keys
     }
 
@@ -58,7 +58,7 @@ impl<D: Device> IndexBuilder<'_, D> {
     fn prefetch_pages(&self, keys: &PrefetchedKeys) {
         if keys.len > 0 {
             self.engine.ranges[keys.range].index.prefetch_fragments(keys.hashes());
-            self.deferred.prefetch_records(keys.hashes());
+            self.deferred.prefetch_records(keys.range, keys.hashes());
         }
     }
 }

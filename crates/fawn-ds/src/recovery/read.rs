@@ -43,11 +43,9 @@ impl<D: Device> Engine<D> {
         }
         // A sorted segment before the checkpoint hides copies behind it.
         listed.retain(|(_, entry)| entry.is_sorted || entry.sequence >= from[entry.stream].sequence);
-        let sealed = listed.iter().filter_map(|(_, entry)| entry.seal.as_ref());
-        let records = sealed.flat_map(|seal| &seal.facts.numbers).map(|facts| u64::from(facts.records)).sum();
         if report.checkpoint_entries.is_some() {
             // Without a checkpoint most keys are new.
-            builder.deferred.expect(records);
+            builder.expect_deferred(&listed);
         }
         let segment_bytes = builder.engine.options.segment_bytes;
         let len = |(_, entry): &(u32, SegmentEntry)| entry.sealed_len().unwrap_or(segment_bytes) - FRAMES_OFFSET;
@@ -76,6 +74,21 @@ impl<D: Device> Engine<D> {
         }
         let strays = builder.finish()?;
         Ok((scanned, strays))
+    }
+}
+
+impl<D: Device> IndexBuilder<'_, D> {
+    /// Makes room for the records of these segments. Those of a retired range are counted to none: they are of several heirs.
+    fn expect_deferred(&mut self, listed: &[(u32, SegmentEntry)]) {
+        let (mut by_range, mut records) = (vec![0; self.engine.ranges.len()], 0);
+        let sealed = listed.iter().filter_map(|(_, entry)| entry.seal.as_ref());
+        for facts in sealed.flat_map(|seal| &seal.facts.numbers) {
+            records += u64::from(facts.records);
+            if let Some(&at) = self.numbers.get(&facts.number) {
+                by_range[at] += u64::from(facts.records);
+            }
+        }
+        self.deferred.expect(&by_range, records);
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Dump {
     /// Format of the output.
     #[arg(long, value_enum, value_name = "FORM", default_value = "jsonl")]
     format: DumpFormat,
-    /// The file to write; it gets its name when it is complete. `-` or nothing: standard output. What is left of a damaged
+    /// The file to write; it gets its name when it is complete. `-` or nothing: standard output. The rest of a damaged
     /// store does not replace a file: it is written to FILE.damaged if FILE exists.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,

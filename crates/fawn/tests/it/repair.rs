@@ -156,7 +156,7 @@ fn a_directory_of_which_no_shard_can_be_read_is_neither_copied_nor_dumped() {
     assert!(code == 3 && error.contains("restore a backup") && !error.contains("--repair"), "{code} {error}");
 }
 
-/// What is left must not take the place of what was whole.
+/// A partial dump must not take the place of a whole one.
 #[test]
 fn a_dump_of_a_damaged_directory_leaves_an_earlier_one_as_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
