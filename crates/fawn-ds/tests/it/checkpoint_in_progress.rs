@@ -327,6 +327,41 @@ fn no_checkpoint_begins_during_a_transfer() {
     assert!(!checkpoint_files(&harness.disk).is_empty());
 }
 
+/// A transfer puts off a due checkpoint, which is tried again and again. A large segment takes more polls than there are between two
+/// attempts: if each made filing begin again, it would never end.
+#[test]
+fn a_checkpoint_that_cannot_begin_leaves_filing_alone() {
+    let options = Options { segment_bytes: 1 << 20, memory_bytes: 64 << 20, ..small(Durability::Sync) };
+    let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), options, true);
+    harness.add(ID.0, KeyRange::ALL);
+    let receiving = RangeId(9);
+    harness.add(receiving.0, KeyRange::ALL);
+    harness.models.remove(&receiving);
+    harness.engine.begin_transfer(receiving, Version::new(Epoch::new(9).unwrap(), 1_000).unwrap()).unwrap();
+    let keys: Vec<_> = (0..200).map(|i| format!("key {i}").into_bytes()).collect();
+    for (i, key) in keys.iter().enumerate() {
+        harness.write(key, Some(&[1; 4_000]));
+        if i % 20 == 19 {
+            harness.turn();
+        }
+    }
+    harness.settle();
+    harness.split(ID.0, ring_at(0x80), 2, 3);
+    assert_eq!(harness.engine.segments_to_file(), 1);
+    for _ in 0..20 {
+        // The next attempt is due in each poll.
+        harness.now = harness.now.plus_ms(10_000);
+        harness.turn();
+    }
+    assert_eq!(harness.engine.segments_to_file(), 0, "{:?}", harness.engine);
+    assert_eq!(harness.engine.stats().checkpoints, 0);
+    harness.engine.finish_transfer(receiving).unwrap();
+    harness.now = harness.now.plus_ms(10_000);
+    (0..20).for_each(|_| harness.turn());
+    assert_eq!(harness.engine.stats().checkpoints, 1, "it was due");
+    harness.check(&keys, "filed");
+}
+
 /// Writes more than a close leaves to the next opening, while the checkpoint's writes hang.
 fn write_behind(harness: &mut RangeHarness) {
     for i in 0..20 {

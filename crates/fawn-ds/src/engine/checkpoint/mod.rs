@@ -214,10 +214,6 @@ impl<D: Device> Engine<D> {
             // They are flushed in a moment.
             return;
         }
-        if self.moves_retired() {
-            // Entries that move could be in the image twice, or in neither place.
-            return;
-        }
         if self.has_survivor_apart() {
             self.warn_of_unconfirmed_survivor();
         }
@@ -234,6 +230,11 @@ impl<D: Device> Engine<D> {
         }
         if !self.has_checkpoint_space() {
             return self.checkpoint_refused(&only_reserve_left());
+        }
+        // Last, because it makes filing begin again: attempts that are refused would let no large segment be filed.
+        if self.moves_retired() {
+            // Entries that move could be in the image twice, or in neither place.
+            return;
         }
         self.checkpoints.begun += 1;
         self.checkpoints.has_warned = false;

@@ -183,7 +183,7 @@ impl<D: Device> Engine<D> {
         self.stats.filing_failed += 1;
     }
 
-    /// Whether cleaning or filing moves entries of retired ranges now.
+    /// Whether cleaning or filing moves entries of retired ranges now. A segment that is being filed begins again.
     pub(crate) fn moves_retired(&mut self) -> bool {
         self.restart_filing();
         let Some(victim) = &self.cleaner.victim else { return false };
