@@ -456,14 +456,19 @@ impl<D: Device> Engine<D> {
     pub(crate) fn invalidate_for_heirs(&mut self, at: usize, after: Version, (slot, end): (u32, LogPosition)) {
         let (number, heirs): (RangeNumber, SmallVec<[usize; 2]>) = (self.ranges[at].number, self.heirs(at).collect());
         let mut slots: BTreeSet<u32> = BTreeSet::new();
-        for heir in heirs {
+        for &heir in &heirs {
             slots.extend(self.ranges[heir].segments.values());
             self.enter_segment(heir, slot, Version::ZERO, RecordKind::Rollback);
         }
+        // Of the records so far, only those that were rolled back are above an heir's base. Its own records follow in the log.
+        let state = self.manifest.state();
+        let base_of = |&heir: &usize| Some((heir, state.ranges.get(&self.range_ids[heir]?)?.beginning?.base));
+        let bases: SmallVec<[(usize, Version); 2]> = heirs.iter().filter_map(base_of).collect();
         for slot in slots {
             let segment = self.segments.expect_mut(slot);
             if segment.stream == StreamKind::Foreground {
                 segment.invalidate(number, after, end);
+                bases.iter().for_each(|&(heir, base)| segment.lower_newest(heir, base));
             }
         }
     }

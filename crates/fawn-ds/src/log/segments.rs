@@ -502,6 +502,13 @@ impl Segment {
         }
     }
 
+    /// The range's records above `last` in the segment were rolled back.
+    pub(crate) fn lower_newest(&mut self, range: usize, last: Version) {
+        if let Some(share) = self.shares.iter_mut().find(|share| share.range == range) {
+            share.newest = share.newest.min(last);
+        }
+    }
+
     /// The records under this number above `last` were rolled back by a record right before `log_end`.
     pub(crate) fn invalidate(&mut self, number: RangeNumber, last: Version, log_end: LogPosition) {
         self.voids.push(VoidRecords { number, before: log_end, above: last });
