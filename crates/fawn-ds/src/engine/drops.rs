@@ -13,6 +13,7 @@ use crate::log::segments::{AppendedRecord, RangeShare, Segment};
 use crate::manifest_file::CommitNumber;
 use fawn_flash::{Device, DeviceError};
 use fawn_types::{MonoMs, Version};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Slot and sequence number of a segment. Slots are reused, sequence numbers are not.
@@ -151,12 +152,12 @@ impl<D: Device> Engine<D> {
     /// an index that a range inherited which was cleared, and the clear is not listed. In both, one range of the family may have
     /// the delete, and another one the put.
     pub(crate) fn hides_elsewhere(&self, at: usize, sequence: u64, version: Version) -> bool {
-        let hides_live = self.is_any_of_family(at, |at| {
+        let family = self.family(at);
+        let hides_live = family.iter().any(|&at| {
             let keeps_inherited = !self.ranges[at].inherited.is_empty() && self.has_unlisted_clear(at);
             keeps_inherited || self.overlay.has_unconfirmed(at)
         });
-        self.is_any_of_family(at, |at| {
-            let range = &self.ranges[at];
+        family.iter().map(|&at| &self.ranges[at]).any(|range| {
             let puts = if hides_live { &range.lowest_puts } else { &range.dead_puts_hidden_from };
             puts.has_elsewhere(sequence, version)
         })
@@ -165,11 +166,7 @@ impl<D: Device> Engine<D> {
     /// As [`Engine::hides_elsewhere`], with tombstones, for a record of a sorted segment.
     pub(crate) fn sorted_hides_elsewhere(&self, at: usize, sequence: u64, version: Version) -> bool {
         self.hides_elsewhere(at, sequence, version)
-            || self.is_any_of_family(at, |at| self.ranges[at].lowest_tombstones.has_elsewhere(sequence, version))
-    }
-
-    fn is_any_of_family(&self, at: usize, mut is_it: impl FnMut(usize) -> bool) -> bool {
-        is_it(at) || (self.is_of_family(at) && self.family(at).into_iter().any(is_it))
+            || self.family(at).into_iter().any(|at| self.ranges[at].lowest_tombstones.has_elsewhere(sequence, version))
     }
 
     /// Whether records of other ranges in segments may be of the same keys.
@@ -305,8 +302,10 @@ impl<D: Device> Engine<D> {
 
     fn kept_because(&self, segment: &Segment) -> Option<(KeepReason, Option<usize>)> {
         let facts = self.segment_facts(segment);
-        let ranges = segment.shares.iter().map(|share| (share.range, self.range_facts(segment, share)));
-        keep_reason(&facts, ranges)
+        // Each reason looks at all ranges: their facts are found once.
+        let facts_of = |share: &RangeShare| (share.range, self.range_facts(segment, share));
+        let ranges: SmallVec<[(usize, RangeFacts); 2]> = segment.shares.iter().map(facts_of).collect();
+        keep_reason(&facts, ranges.iter().copied())
     }
 
     pub(super) fn range_facts(&self, segment: &Segment, share: &RangeShare) -> RangeFacts {

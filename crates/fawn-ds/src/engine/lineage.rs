@@ -595,7 +595,11 @@ impl<D: Device> Engine<D> {
 
     /// Places of the serving ranges that have records of this one.
     pub(crate) fn heirs(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
-        let has = move |(_, range): &(usize, &RangeState)| range.id.is_some() && range.inherited.contains(&at);
+        let has = move |(_, range): &(usize, &RangeState)| {
+            #[cfg(test)]
+            PLACES_VISITED.set(PLACES_VISITED.get() + range.inherited.len());
+            range.id.is_some() && range.inherited.contains(&at)
+        };
         self.ranges.iter().enumerate().filter(has).map(|(heir, _)| heir)
     }
 
@@ -606,10 +610,12 @@ impl<D: Device> Engine<D> {
         let heirs = self.ranges[at].id.is_none().then(|| self.heirs(at)).into_iter().flatten();
         let related = heirs.flat_map(|heir| [heir].into_iter().chain(self.ranges[heir].inherited.iter().copied()));
         for place in related.chain(self.ranges[at].inherited.iter().copied()) {
-            if !family.contains(&place) {
-                family.push(place);
-            }
+            #[cfg(test)]
+            PLACES_VISITED.set(PLACES_VISITED.get() + 1);
+            family.push(place);
         }
+        family.sort_unstable();
+        family.dedup();
         family
     }
 
@@ -660,15 +666,18 @@ impl<D: Device> Engine<D> {
     /// Forgets retired ranges that have nothing left, or no heir.
     pub(crate) fn forget_retired(&mut self) {
         // A checkpoint in progress names places.
-        if self.checkpoints.is_copying() {
+        if self.checkpoints.is_copying() || !self.has_retired() {
             return;
         }
-        for at in 0..self.ranges.len() {
-            if !self.ranges[at].is_retired() {
-                continue;
-            }
-            let has_heir = self.heirs(at).next().is_some();
-            if has_heir && !self.ranges[at].segments.is_empty() {
+        // Every poll comes here: one pass over all lineages, not one for each retired range.
+        let mut has_heir = vec![false; self.ranges.len()];
+        for from in self.ranges.iter().filter(|range| range.id.is_some()).flat_map(|range| &range.inherited) {
+            #[cfg(test)]
+            PLACES_VISITED.set(PLACES_VISITED.get() + 1);
+            has_heir[*from] = true;
+        }
+        for (at, has_heir) in has_heir.into_iter().enumerate() {
+            if !self.ranges[at].is_retired() || (has_heir && !self.ranges[at].segments.is_empty()) {
                 continue;
             }
             self.restart_filing();
@@ -731,6 +740,8 @@ pub(crate) fn heir_with_key<T: Copy>(heirs: &[(KeyRange, T)], key: &RingKey) -> 
 thread_local! {
     /// Heirs that were compared with keys.
     pub(crate) static HEIRS_COMPARED: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+    /// Inherited places that were visited to find the heirs or the family of ranges.
+    static PLACES_VISITED: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
 /// Width of the part that two ranges share, in units of the ring keys' highest 64 bits.

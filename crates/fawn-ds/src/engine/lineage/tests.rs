@@ -1,4 +1,4 @@
-//! Unit tests of lineages: the work of an opening.
+//! Unit tests of lineages: the work of an opening, and that of a poll.
 use super::*;
 use crate::format::manifest::ANCESTORS_VISITED;
 use crate::format::record::RecordRef;
@@ -40,15 +40,27 @@ fn put(engine: &mut Engine<SimDevice>, range: RangeId) {
 /// ancestors.
 fn split_often(disk: &SimDisk, parts: u8) -> usize {
     let mut engine = open(disk);
+    split_parts(&mut engine, parts);
+    engine.lineage_len()
+}
+
+fn split_parts(engine: &mut Engine<SimDevice>, parts: u8) {
     engine.add_range(RangeId(1), KeyRange::ALL).unwrap();
     for part in 1..=parts {
         let mut boundary = RingKey([0; 20]);
         boundary.0[0] = part;
         let last = RangeId(2 * u32::from(part) - 1);
-        put(&mut engine, last);
+        put(engine, last);
         engine.split_range(last, boundary, RangeId(last.0 + 1), RangeId(last.0 + 2)).unwrap();
     }
-    engine.lineage_len()
+}
+
+/// A store in which nothing of the retired ranges is filed.
+fn split_unfiled(parts: u8) -> Engine<SimDevice> {
+    let mut engine = open(&SimDisk::new(SimOptions::instant(1)));
+    engine.cleaner.stop();
+    split_parts(&mut engine, parts);
+    engine
 }
 
 #[test]
@@ -76,4 +88,52 @@ fn an_opening_compares_each_key_with_few_of_the_ranges_that_took_keys_over() {
         let most = records * (parts.ilog2() as usize + 2);
         assert!((records..=most).contains(&compared), "{compared} comparisons for {records} records");
     }
+}
+
+/// Each poll looks for retired ranges that can go.
+#[test]
+fn a_poll_visits_each_inherited_place_once() {
+    for parts in [10_u8, 30] {
+        let mut engine = split_unfiled(parts);
+        let inherited: usize = engine.ranges.iter().map(|range| range.inherited.len()).sum();
+        PLACES_VISITED.set(0);
+        engine.forget_retired();
+        let visited = PLACES_VISITED.get();
+        assert_eq!(engine.ranges.iter().filter(|range| range.is_retired()).count(), usize::from(parts));
+        assert!(visited <= inherited, "{visited} visits of {inherited} inherited places");
+    }
+}
+
+/// Cleaning asks for each delete of a range whether an inherited one has puts that it hides.
+#[test]
+fn a_delete_visits_each_inherited_place_of_its_range_once() {
+    for parts in [10_u8, 30] {
+        let engine = split_unfiled(parts);
+        let last = engine.range_at(RangeId(2 * u32::from(parts) + 1)).unwrap();
+        PLACES_VISITED.set(0);
+        assert!(!engine.hides_elsewhere(last, 0, Version::ZERO));
+        let visited = PLACES_VISITED.get();
+        assert!(visited <= usize::from(parts), "{visited} visits of {parts} inherited places");
+    }
+}
+
+#[test]
+fn a_family_has_each_range_once() {
+    let engine = split_unfiled(3);
+    let place = |id: u32| engine.range_at(RangeId(id)).unwrap();
+    let retired: Vec<usize> = engine.ranges[place(7)].inherited.to_vec();
+    let is_family = |at: usize, others: &[usize]| {
+        let (mut family, mut expected) = (engine.family(at).to_vec(), [&[at], others].concat());
+        family.sort_unstable();
+        expected.sort_unstable();
+        family == expected
+    };
+    assert_eq!(retired.len(), 3);
+    assert!(is_family(place(7), &retired));
+    assert!(is_family(place(2), &engine.ranges[place(2)].inherited));
+    // The first one was taken over by all others.
+    let others: Vec<usize> = [2, 4, 6, 7].map(place).into_iter().chain(retired.iter().copied()).collect();
+    let first = retired.iter().copied().min_by_key(|&at| engine.ranges[at].number).unwrap();
+    let others: Vec<usize> = others.into_iter().filter(|&at| at != first).collect();
+    assert!(is_family(first, &others));
 }
