@@ -78,7 +78,7 @@ impl<D: Device> Engine<D> {
 }
 
 impl<D: Device> IndexBuilder<'_, D> {
-    /// Makes room for the records of these segments. Those of a retired range are counted to none: they are of several heirs.
+    /// Makes room for the records of these segments. A retired range has no table: its records are of several heirs.
     fn expect_deferred(&mut self, listed: &[(u32, SegmentEntry)]) {
         let (mut by_range, mut records) = (vec![0; self.engine.ranges.len()], 0);
         let sealed = listed.iter().filter_map(|(_, entry)| entry.seal.as_ref());
