@@ -240,6 +240,8 @@ pub fn cell_bytes(bytes: &[u8], pointers: PointerWidth) -> Option<usize> {
 ///
 /// # Errors
 /// If there are fewer bytes.
+// A call would pass the cell through memory: written by fields and read in other lengths, each one waits for the store.
+#[inline(always)]
 pub fn decode_cell<'a>(source: &mut &'a [u8], pointers: PointerWidth) -> Result<CellImage<'a>, ContentError> {
     let header = u16_at(take(source, CELL_HEADER_BYTES)?, 0);
     let (depth, entries) = (u32::from(header >> CELL_DEPTH_SHIFT), usize::from(header) & CELL_ENTRIES_MAX);
