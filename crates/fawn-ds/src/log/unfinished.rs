@@ -17,6 +17,8 @@ pub(crate) struct CopiedPart {
 pub(crate) struct RefusedCopies {
     /// Rest of the survivors' active segment, which was the last one.
     pub(crate) room_bytes: u64,
+    /// Bytes that cleaning had to copy if all dead puts that expire were replaced before.
+    pub(crate) copied_bytes: u64,
     /// With no more room, not before this time.
     pub(crate) again_at: MonoMs,
 }

@@ -2,6 +2,7 @@
 use super::super::Engine;
 use super::super::append::Reserve;
 use super::super::drop_rule::{RangeFacts, SegmentFacts, keep_reason};
+use super::pace::SEARCH_MS_MAX;
 use super::space::SurvivorsRoom;
 use crate::format::RangeNumber;
 use crate::format::segment::{PerStream, StreamKind};
@@ -226,7 +227,7 @@ impl<D: Device> Engine<D> {
         if !segment.sealed || segment.is_cleaned || self.now.mono < segment.clean_again_at {
             return false;
         }
-        if segment.refused_copies.is_some_and(|refused| self.is_refused_again(&refused, room, expired)) {
+        if segment.refused_copies.is_some_and(|refused| self.is_refused_again(segment, &refused, room, expired)) {
             return false;
         }
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.
@@ -236,15 +237,33 @@ impl<D: Device> Engine<D> {
         room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable(segment)
     }
 
+    /// The refusal of the segment's copies, which have no room now.
+    pub(super) fn refused_copies(&self, segment: &Segment) -> RefusedCopies {
+        RefusedCopies {
+            room_bytes: self.survivors_room().active_bytes,
+            // Includes records whose copies are not flushed yet, which costs one retry more.
+            copied_bytes: self.copied_bytes_max(segment, ExpiredPuts::Replaced),
+            again_at: self.now.mono.plus_ms(SEARCH_MS_MAX),
+        }
+    }
+
     /// Whether the segment's copies would have no room again.
-    fn is_refused_again(&self, refused: &RefusedCopies, room: SurvivorsRoom, expired: ExpiredPuts) -> bool {
+    fn is_refused_again(
+        &self,
+        segment: &Segment,
+        refused: &RefusedCopies,
+        room: SurvivorsRoom,
+        expired: ExpiredPuts,
+    ) -> bool {
         let has_more_room = room.segments > 0 || room.active_bytes > refused.room_bytes;
-        // The copies that an estimate includes may have become fewer. Of those that it leaves out, nothing says so: the segment would be
-        // read for ever.
-        let may_fit = match expired {
-            ExpiredPuts::Copied => self.now.mono >= refused.again_at,
-            ExpiredPuts::Replaced => false,
+        let needs_fewer = match expired {
+            // The estimate includes all copies: it fits, or the segment is no victim.
+            ExpiredPuts::Copied => true,
+            // The estimate leaves some copies out, which may have been refused. Without fewer of the others at each retry, the segment
+            // would be read for ever.
+            ExpiredPuts::Replaced => self.copied_bytes_max(segment, expired) < refused.copied_bytes,
         };
+        let may_fit = needs_fewer && self.now.mono >= refused.again_at;
         !has_more_room && !may_fit
     }
 

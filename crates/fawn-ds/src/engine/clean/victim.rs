@@ -11,7 +11,7 @@ use crate::format::record::{self, PEEK_BYTES, PeekedKey, RecordKind, RecordPlace
 use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, frame};
 use crate::log::segments::RangeShare;
-use crate::log::unfinished::{CopiedPart, RefusedCopies};
+use crate::log::unfinished::CopiedPart;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
 use fawn_types::{KeyHash, MonoMs};
@@ -496,14 +496,14 @@ impl<D: Device> Engine<D> {
 
     /// Leaves the rest of a segment whose copies have no room.
     fn give_up_without_room(&mut self, victim: Victim) {
-        let (room, again_at) = (self.survivors_room(), self.now.mono.plus_ms(SEARCH_MS_MAX));
+        let refused = self.refused_copies(self.segments.expect(victim.slot));
         let segment = self.segments.expect_mut(victim.slot);
         if matches!(victim.purpose, VictimPurpose::Sort(_)) {
             // Only records that are too long for a run are copied.
             segment.too_long = segment.too_long.max(1);
         } else {
             // Chosen again at once, it would stop the cleaning of others that fit.
-            segment.refused_copies = Some(RefusedCopies { room_bytes: room.active_bytes, again_at });
+            segment.refused_copies = Some(refused);
         }
         self.give_up_victim(victim);
     }

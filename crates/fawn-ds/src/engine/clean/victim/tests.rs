@@ -204,6 +204,31 @@ fn segments_whose_copies_have_no_room_are_read_once_until_there_is_more() {
     assert!(engine.stats.moved_tombstones > 0, "{:?}", engine.cleaner);
 }
 
+/// The estimate of its copies still counts all of its puts that expire.
+#[test]
+fn a_segment_is_tried_again_when_the_record_whose_copy_had_no_room_is_deleted() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = open(&disk);
+    put_old(&mut engine);
+    put(&mut engine, 9, &long_key(9, 10_000), 4_000, 1_000);
+    (10..13).for_each(|seq| put(&mut engine, seq, &[seq as u8], 14_000, 1 << 50));
+    // The last two are replaced, and another segment begins.
+    (13..15).for_each(|seq| put(&mut engine, seq, &[seq as u8 - 2], 14_000, 0));
+    (15..18).for_each(|seq| put(&mut engine, seq, &[seq as u8], 14_000, 0));
+    engine.advance_clock(Now::at(1 << 40));
+    find_expired(&mut engine, 9, &long_key(9, 10_000), 4_000);
+    let victim = segment_from(&engine, version_of(&engine, 9));
+    fill_survivors(&mut engine, 20_000);
+    begin_cleaning(&mut engine, victim);
+    engine.clean_victim();
+    assert!(engine.cleaner.victim.is_none(), "{:?}", engine.cleaner);
+    assert!(engine.segments.expect(victim.0).refused_copies.is_some());
+    delete(&mut engine, 18, &[10]);
+    engine.cleaner.is_stopped = false;
+    pass(&mut engine, 60, 1_000);
+    assert!(engine.stats.segments_dropped > 0, "{:?}", engine.cleaner);
+}
+
 /// Only a read shows that nothing of it has to be copied.
 #[test]
 fn a_segment_of_replaced_records_is_cleaned_although_copies_of_others_have_no_room() {
