@@ -190,8 +190,8 @@ impl<D: Device> Engine<D> {
         Ok(edits)
     }
 
-    /// Gives a range the records that the retired ranges before it keep for retries, at an opening.
-    pub(crate) fn hand_over_results(&mut self, heir: usize) {
+    /// Gives a range the records that the retired ranges before it keep for retries, at an opening with these [`Engine::elders`].
+    pub(crate) fn hand_over_results(&mut self, heir: usize, elders: &[SmallVec<[usize; 2]>]) {
         let mut family = self.ranges[heir].inherited.clone();
         if self.ranges[heir].retain_floor.is_none() || family.is_empty() {
             return;
@@ -202,10 +202,11 @@ impl<D: Device> Engine<D> {
         let is_of_history = |record: &&Retained| kept.binary_search_by_key(&log_place(record), log_place).is_err();
         let histories = self.ranges[heir].inherited.iter().map(|&at| {
             let history = self.ranges[at].retained.iter().filter(is_of_history);
-            history.copied().collect::<Vec<Retained>>()
+            (at, history.copied().collect::<Vec<Retained>>())
         });
-        let histories: Vec<_> = histories.filter(|history| !history.is_empty()).collect();
-        let records: usize = histories.iter().map(Vec::len).sum();
+        let mut histories: Vec<_> = histories.filter(|(_, history)| !history.is_empty()).collect();
+        histories.sort_by_key(|&(at, _)| self.ranges[at].number);
+        let records: usize = histories.iter().map(|(_, history)| history.len()).sum();
         // An opening retains many records that are not needed: these go before any result.
         let records_max = self.needed_max.saturating_sub(kept.len());
         // Of one range, all that are needed fit: its split or merge has seen to that, and they are its newest ones.
@@ -218,7 +219,11 @@ impl<D: Device> Engine<D> {
                 "too many records of former ranges to keep all of them for retries: retried operations may be applied twice"
             );
         }
-        kept.append(&mut newest_of_each(histories, records_max));
+        let is_elder = |elder: usize, of: usize| {
+            let number = |at: &usize| self.ranges[*at].number;
+            elders[of].binary_search_by_key(&number(&elder), number).is_ok()
+        };
+        kept.append(&mut newest_of_lines(histories, records_max, is_elder));
         self.ranges[heir].copied_results = in_log_order(kept).into();
         if self.ranges[heir].bound_copied_results(self.needed_max) {
             self.warn_of_dropped_results(heir);
@@ -695,13 +700,50 @@ fn in_log_order(mut kept: Vec<Retained>) -> Vec<Retained> {
     kept
 }
 
-/// The newest records of each of these histories, at most so many together: an equal share of each, and more where others are shorter.
-fn newest_of_each(mut histories: Vec<Vec<Retained>>, records_max: usize) -> Vec<Retained> {
-    histories.sort_unstable_by_key(Vec::len);
-    let (mut newest, count) = (Vec::new(), histories.len());
-    for (at, history) in histories.iter().enumerate() {
-        let share = (records_max - newest.len()) / (count - at);
-        newest.extend_from_slice(&history[history.len().saturating_sub(share)..]);
+/// Records of a retired range that an opening retains, in log order, and the range's place.
+type RetiredHistory = (usize, Vec<Retained>);
+
+/// The newest records of these histories, at most so many together. The histories are in the order of their ranges' numbers.
+///
+/// A range that is no elder of another one begins a line, with its own elders. Each line has an equal share of the places, and more
+/// where other lines are shorter. The line's elders divide the places that its first range leaves, in the same way: all of their
+/// records are older. Elders of several lines divide the places that these lines leave.
+fn newest_of_lines(
+    histories: Vec<RetiredHistory>,
+    records_max: usize,
+    is_elder: impl Fn(usize, usize) -> bool,
+) -> Vec<Retained> {
+    let (mut newest, mut undivided) = (Vec::new(), vec![(histories, records_max)]);
+    while let Some((histories, mut places)) = undivided.pop() {
+        if histories.is_empty() || places == 0 {
+            continue;
+        }
+        let mut lines: Vec<(usize, Vec<RetiredHistory>)> = Vec::new();
+        for &(at, _) in histories.iter().rev() {
+            if !lines.iter().any(|&(youngest, _)| is_elder(at, youngest)) {
+                lines.push((at, Vec::new()));
+            }
+        }
+        let mut of_several = Vec::new();
+        for (at, history) in histories {
+            let mut found = lines.iter_mut().filter(|(youngest, _)| at == *youngest || is_elder(at, *youngest));
+            match (found.next(), found.next()) {
+                (Some((_, line)), None) => line.push((at, history)),
+                _ => of_several.push((at, history)),
+            }
+        }
+        let records = |line: &[RetiredHistory]| line.iter().map(|(_, history)| history.len()).sum::<usize>();
+        lines.sort_by_key(|(_, line)| records(line));
+        let count = lines.len();
+        for (at, (_, mut line)) in lines.into_iter().enumerate() {
+            let share = records(&line).min(places / (count - at));
+            places -= share;
+            let (_, history) = line.pop().unwrap_or_default();
+            let own = &history[history.len().saturating_sub(share)..];
+            newest.extend_from_slice(own);
+            undivided.push((line, share - own.len()));
+        }
+        undivided.push((of_several, places));
     }
     newest
 }

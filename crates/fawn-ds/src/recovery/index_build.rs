@@ -593,7 +593,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             self.apply_through(at, committed);
             self.apply_sole(at);
         }
-        (0..self.engine.ranges.len()).for_each(|at| self.engine.hand_over_results(at));
+        let elders = self.engine.elders();
+        (0..self.engine.ranges.len()).for_each(|at| self.engine.hand_over_results(at, &elders));
         self.engine.ranges.iter_mut().filter(|range| range.is_retired()).for_each(RangeState::retire);
         self.resolve()?;
         self.remove_tombstones();

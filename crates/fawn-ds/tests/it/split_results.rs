@@ -341,6 +341,29 @@ fn an_opening_after_a_merge_keeps_the_results_of_a_parent_that_rested() {
     assert_eq!(results_of(&mut harness, 3), tagged, "opened");
 }
 
+/// All results are in the part's own history. The range before it has many records that are not needed.
+#[test]
+fn an_opening_keeps_the_results_of_a_part_rather_than_the_history_of_the_range_before_it() {
+    let options =
+        Options { memory_bytes: 1 << 20, retained_records_max: 100, checkpoint_log_bytes_min: u64::MAX, ..options() };
+    let mut harness = begun(25, options);
+    harness.engine.set_needed_from(RangeId(1), None);
+    let is_left = |seq: &u64| RingKey::of(&SECRET, &key(*seq)) < ring_at(0x40);
+    for seq in (10_000..).filter(is_left).take(700) {
+        harness.write(&key(seq), Some(&[7; 20]));
+    }
+    harness.settle();
+    harness.split(1, ring_at(0x80), 2, 3);
+    retain(&mut harness);
+    harness.engine.set_needed_from(RangeId(2), Some(Version::from_u64(1)));
+    let tagged: BTreeSet<u64> = (0..).filter(is_left).take(500).collect();
+    write_tagged(&mut harness, tagged.iter().copied());
+    harness.split(2, ring_at(0x40), 4, 5);
+    assert_eq!(results_of(&mut harness, 4), tagged, "split");
+    harness.reopen(25, true);
+    assert_eq!(results_of(&mut harness, 4), tagged, "opened");
+}
+
 /// The records of both were numbered alike.
 #[test]
 fn a_merged_range_copies_open_results_of_one_version() {

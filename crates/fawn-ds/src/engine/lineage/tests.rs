@@ -63,6 +63,45 @@ fn split_unfiled(parts: u8) -> Engine<SimDevice> {
     engine
 }
 
+/// Histories of so many records each, by the place of their range. Returns how many of each are kept.
+fn kept_of_lines<const N: usize>(lengths: [usize; N], records_max: usize, elders: &[&[usize]]) -> [usize; N] {
+    let record = |at: usize, sequence: usize| Retained {
+        version: Version::ZERO,
+        pointer: Pointer::new(at as u64),
+        len_bytes: 0,
+        sequence: sequence as u64,
+    };
+    let history = |(at, &len): (usize, &usize)| (at, (0..len).map(|sequence| record(at, sequence)).collect());
+    let histories: Vec<(usize, Vec<Retained>)> = lengths.iter().enumerate().map(history).collect();
+    let newest = newest_of_lines(histories.clone(), records_max, |elder, of| elders[of].contains(&elder));
+    let kept =
+        core::array::from_fn(|at| newest.iter().filter(|record| record.pointer == histories[at].1[0].pointer).count());
+    for (at, (len, kept)) in lengths.iter().zip(&kept).enumerate() {
+        let is_newest = |record: &Retained| record.sequence >= (len - kept) as u64;
+        let mut of_range = newest.iter().filter(|record| record.pointer == histories[at].1[0].pointer);
+        assert!(of_range.all(is_newest), "the newest of range {at}");
+    }
+    kept
+}
+
+#[test]
+fn each_line_of_ranges_has_an_equal_share_of_the_records_kept_for_retries() {
+    // A range that was split and its part.
+    assert_eq!(kept_of_lines([700, 500], 682, &[&[], &[0]]), [182, 500]);
+    // The parents of a merge.
+    assert_eq!(kept_of_lines([50, 900], 600, &[&[], &[]]), [50, 550]);
+    assert_eq!(kept_of_lines([800, 900], 600, &[&[], &[]]), [300, 300]);
+    // A range and its part, which was merged with another one.
+    assert_eq!(kept_of_lines([50, 1, 900], 600, &[&[], &[0], &[]]), [50, 1, 549]);
+    // The merged range was split, and its part again.
+    let elders: [&[usize]; 4] = [&[], &[], &[0, 1], &[0, 1, 2]];
+    assert_eq!(kept_of_lines([50, 900, 10, 20], 600, &elders), [50, 520, 10, 20]);
+    assert_eq!(kept_of_lines([50, 900, 10, 700], 600, &elders), [0, 0, 0, 600]);
+    // Both parts of a range were merged again.
+    assert_eq!(kept_of_lines([900, 300, 200], 600, &[&[], &[0], &[0]]), [100, 300, 200]);
+    assert_eq!(kept_of_lines([900, 500, 10], 600, &[&[], &[0], &[0]]), [90, 500, 10]);
+}
+
 #[test]
 fn an_opening_lists_all_ancestors_a_few_times_however_many_there_are() {
     for parts in [10_u8, 30] {
