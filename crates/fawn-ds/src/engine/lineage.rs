@@ -9,6 +9,8 @@
 //! durable.
 use super::Engine;
 use crate::error::EngineError;
+#[cfg(test)]
+use crate::format::manifest::ANCESTORS_VISITED;
 use crate::format::manifest::{Ancestor, COMMIT_EDIT_BYTES_MAX, ManifestEdit, ManifestRange};
 use crate::format::record::RecordKind;
 use crate::format::segment::StreamKind;
@@ -427,6 +429,8 @@ impl<D: Device> Engine<D> {
             owners.entry(range.number).or_default().push((KeyRange::ALL, (at, listed)));
             let entry = self.manifest.state().ranges.get(&id);
             for &Ancestor { number, keys, cleared, .. } in entry.into_iter().flat_map(|entry| &entry.lineage) {
+                #[cfg(test)]
+                ANCESTORS_VISITED.set(ANCESTORS_VISITED.get() + 1);
                 owners.entry(number).or_default().push((keys, (at, cleared.max(listed))));
             }
         }

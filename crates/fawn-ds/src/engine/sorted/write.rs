@@ -9,6 +9,7 @@ use crate::format::run::{self, RunHeader, RunRecord, Space};
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, SegmentUuid};
 use crate::sorted::{MergeError, MergeRules, Merged, ReadRange, RunMerge, RunWriter, RunWriterOptions, WriterState};
+use core::cell::OnceCell;
 use core::ops::RangeInclusive;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, IoClass, Token};
@@ -215,8 +216,11 @@ impl<D: Device> Engine<D> {
     }
 
     fn merge_step(&self, job: &SortJob, merge: &mut RunMerge, writer: &mut RunWriter) -> Result<Merged, MergeError> {
-        let owners = self.record_owners();
-        let owner_of = |record: &RunRecord<'_>, ring_key: &RingKey| owners.of(record.number, ring_key);
+        // Only once a record asks: a merge that waits for the device is polled again and again.
+        let owners = OnceCell::new();
+        let owner_of = |record: &RunRecord<'_>, ring_key: &RingKey| {
+            owners.get_or_init(|| self.record_owners()).of(record.number, ring_key)
+        };
         let rules = MergeRules {
             now: self.runs_expired_by(),
             is_void: &|record: &RunRecord<'_>, ring_key: &RingKey| {

@@ -3,6 +3,7 @@ use super::*;
 use crate::engine::HEIRS_COMPARED;
 use crate::format::RangeNumber;
 use crate::format::manifest::ANCESTORS_VISITED;
+use crate::sorted::{MergeSource, RunSource};
 
 const RECORDS: u64 = 1_000;
 
@@ -37,9 +38,17 @@ fn split_often(engine: &mut Engine<SimDevice>, parts: u8) -> Vec<RangeNumber> {
     numbers
 }
 
+fn poll_often(engine: &mut Engine<SimDevice>) {
+    for _ in 0..50 {
+        engine.submit(Now::at(1));
+        engine.wait(Now::at(1), &mut Vec::new());
+    }
+}
+
 #[test]
 fn a_job_finds_the_owners_of_its_records_without_a_search_of_all_lineages_for_each() {
-    let mut engine = open(&SimDisk::new(SimOptions::instant(1)));
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = open(&disk);
     let numbers = split_often(&mut engine, 30);
     assert_eq!(numbers.len(), 30);
     engine.cleaner.stop();
@@ -60,16 +69,22 @@ fn a_job_finds_the_owners_of_its_records_without_a_search_of_all_lineages_for_ea
     let ancestors = engine.lineage_len();
     ANCESTORS_VISITED.set(0);
     HEIRS_COMPARED.set(0);
-    for _ in 0..50 {
-        engine.submit(Now::at(1));
-        engine.wait(Now::at(1), &mut Vec::new());
-    }
+    poll_often(&mut engine);
     let (visited, compared) = (ANCESTORS_VISITED.get(), HEIRS_COMPARED.get());
     let written: u64 = engine.sorted.runs.iter().map(|listed| listed.run.footer().records).sum();
     assert!(!engine.is_sorting() && owned < RECORDS, "{:?}", engine.sorted.job);
     assert_eq!(written, owned, "the others belong to parts of the ring in which no range has had the number");
     assert!(visited <= 100 * ancestors, "{visited} visits of {ancestors} ancestors for {RECORDS} records");
     assert!(compared <= RECORDS as usize * 2 * 7, "{compared} comparisons for {RECORDS} records");
+    // A merge of the new run, whose reads hang.
+    let merged = vec![engine.sorted.runs[0].id];
+    let sources = vec![MergeSource::Run(RunSource::all(&engine.sorted.runs[0].run))];
+    let inputs = RunInputs { sources: merged.clone(), replaced: merged, part: None };
+    engine.sorted.job = Some(Box::new(SortJob::of_runs(engine.sorted.next_job(), inputs, sources, 2, 4)));
+    disk.hang(OpKind::Read);
+    ANCESTORS_VISITED.set(0);
+    poll_often(&mut engine);
+    assert_eq!((disk.hung(), ANCESTORS_VISITED.get()), (1, 0), "no record asks for an owner");
 }
 
 #[test]
