@@ -79,7 +79,7 @@ use fetch::{FetchResume, ReadSpan, Rejected};
 #[cfg(test)]
 pub(crate) use lineage::HEIRS_COMPARED;
 pub(crate) use lineage::heir_with_key;
-use scan::FailedRead;
+use scan::{FailedOthers, FailedRead};
 use scrub::QueuedFile;
 pub(crate) use scrub::Scrubber;
 use slab::Slab;
@@ -204,6 +204,7 @@ pub struct Engine<D: Device> {
     pub(crate) verified_at: MonoMs,
     pub(crate) apart: ApartRetry,
     pub(crate) failed_reads: Vec<FailedRead>,
+    pub(crate) failed_others: Option<FailedOthers>,
     /// Records of all ranges between append and commit.
     pub(crate) pending_records: usize,
     pub(crate) read_bytes_in_flight: usize,

@@ -20,8 +20,11 @@ const STEP_KEY_BYTES: usize = 64 << 10;
 /// Cells of the index after which a step ends, whether they have entries or not: an index keeps its size when its keys are deleted. That of
 /// an empty store has fewer.
 const STEP_CELLS: usize = 128 << 10;
-/// Maximum places whose failed reads are remembered.
+/// Maximum places whose failed reads are remembered, each with its time. All others have one time.
 const FAILED_READS_MAX: usize = 1024;
+/// Time without a failed read of the others after which their next one is the first again, ms. Successful reads do not count: a run none of
+/// whose pages can be read is lost, although other runs can be read.
+const OTHERS_GAP_MS: u64 = 60_000;
 
 /// A key that a scan met.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +70,13 @@ pub(crate) enum ScanPlace {
 pub(crate) struct FailedRead {
     place: ScanPlace,
     since: MonoMs,
+}
+
+/// Failed reads of the places that are not remembered, none of them long after the one before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailedOthers {
+    since: MonoMs,
+    last: MonoMs,
 }
 
 /// Result of a scan's step.
@@ -379,13 +389,16 @@ impl<D: Device> Engine<D> {
                     ScanPlace::Run { .. } => true,
                 };
                 self.failed_reads.retain(is_there);
-                match self.failed_reads.last() {
-                    // So many failures are one of the device: the last one remembered counts for all others.
-                    Some(last) if self.failed_reads.len() >= FAILED_READS_MAX => last.since,
-                    _ => {
-                        self.failed_reads.push(FailedRead { place, since: now });
-                        now
-                    }
+                if self.failed_reads.len() < FAILED_READS_MAX {
+                    self.failed_reads.push(FailedRead { place, since: now });
+                    now
+                } else {
+                    // The remembered places may be pages of a run that have been unreadable for months: their time is not that
+                    // of the others.
+                    let before = self.failed_others.filter(|others| now.ms_since(others.last) < OTHERS_GAP_MS);
+                    let since = before.map_or(now, |others| others.since);
+                    self.failed_others = Some(FailedOthers { since, last: now });
+                    since
                 }
             }
         };
@@ -514,3 +527,6 @@ impl<D: Device> Engine<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -180,6 +180,7 @@ impl<D: Device> Engine<D> {
             verified_at: MonoMs(0),
             apart: ApartRetry::default(),
             failed_reads: Vec::new(),
+            failed_others: None,
             pending_records: 0,
             read_bytes_in_flight: 0,
             scratch: Vec::new(),
