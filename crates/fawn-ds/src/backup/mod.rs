@@ -479,6 +479,8 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
     ) -> Result<ScanReport, DeviceError> {
         let BegunCopy { to, scanned } = begun;
         let end = self.source.len(from)?.min(u64::from(scanned.input.segment_bytes));
+        // An earlier read may have been wrong: zeros would not replace its bytes.
+        self.target.truncate(to, u64::from(scanned.valid_len))?;
         let mut skip = scanned.valid_len as usize % PAGE_BYTES;
         let mut at = u64::from(scanned.valid_len) - skip as u64;
         let mut scanner = Scanner::resume(scanned);
