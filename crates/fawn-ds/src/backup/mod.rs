@@ -332,7 +332,12 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
                 }
                 // Dropped meanwhile.
                 Ok(false) | Err(DeviceError::NotFound { .. }) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if error.is_retryable() => return Err(error.into()),
+                // Cleaning may unlink the file soon. One read may fail for now.
+                Err(error) => {
+                    let detail = format!("it is not listed, and whether it holds data cannot be read: {error}");
+                    return Ok(Err(Obstacle::Damage { file: name.clone(), detail }));
+                }
             }
         }
         Ok(Ok(()))

@@ -6,6 +6,7 @@ use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::RangeNumber;
 use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit, encode_snapshot};
 use fawn_ds::internals::{Engine, OpenError, Options, View};
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -99,6 +100,34 @@ fn the_last_segment_with_data_is_refused_if_its_listing_is_lost() {
     older[at..].fill(0);
     disk.put("manifest", &older);
     refused_until_restored(&disk, &manifest, 500);
+}
+
+/// Cleaning has left it, or it was prepared: mostly it has nothing that a copy needs.
+#[test]
+fn one_failed_read_of_an_unlisted_segment_fails_no_copy() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, scanned(Durability::Sync), Now::at(1)).unwrap();
+    fill(&mut node, 0..50);
+    drop(node.engine.close().unwrap());
+    let listed = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    let uuid = listed.trim_end_matches(".fawn").rsplit('-').next().unwrap();
+    let unlisted = listed.replace(uuid, &uuid.chars().rev().collect::<String>());
+    disk.put(&unlisted, &disk.contents(&listed).unwrap());
+    let mut failed = 0;
+    for nth in 1..60 {
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Fail);
+        let copy = copy_of(&disk, 1000);
+        disk.clear_faults();
+        let error = copy.map(drop).err().map(|error| error.to_string()).unwrap_or_default();
+        failed += u32::from(!error.is_empty());
+        assert!(!error.contains(&unlisted), "read {nth}: {error}");
+    }
+    assert!(failed > 5, "{failed} copies failed for other files");
+    disk.make_unreadable(&unlisted, 0..4096);
+    match copy_of(&disk, 1000).map(drop) {
+        Err(CopyError::Damaged { file, .. }) => assert_eq!(file, unlisted),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
