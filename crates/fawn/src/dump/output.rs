@@ -23,7 +23,8 @@ struct NamedLater {
     file: Arc<File>,
     partial: PathBuf,
     path: PathBuf,
-    has_name: bool,
+    /// It stays, under the one name or the other.
+    is_kept: bool,
 }
 
 /// Refuses a destination that can be no file. Cheap, for a check before the stores are opened: that takes minutes
@@ -59,7 +60,7 @@ impl DumpOutput {
         }
         let partial = with_suffix(path, ".partial");
         let file = Arc::new(create_partial(&partial)?);
-        let named_later = NamedLater { file: Arc::clone(&file), partial, path: path.to_owned(), has_name: false };
+        let named_later = NamedLater { file: Arc::clone(&file), partial, path: path.to_owned(), is_kept: false };
         Ok(Self::new(file, Some(named_later), name))
     }
 
@@ -84,26 +85,32 @@ impl DumpOutput {
         let is_kept = !is_complete && file.path.symlink_metadata().is_ok();
         let other_name = is_kept.then(|| with_suffix(&file.path, ".damaged"));
         let path = other_name.clone().unwrap_or_else(|| file.path.clone());
-        file.publish(&path).map_err(Failure::about(Exit::Failed, path.display()))?;
+        file.publish(&path)?;
         Ok(other_name)
     }
 }
 
 impl NamedLater {
     /// Gives the file its name, durably.
-    fn publish(&mut self, path: &Path) -> std::io::Result<()> {
-        self.file.sync_all()?;
-        std::fs::rename(&self.partial, path)?;
-        self.has_name = true;
+    fn publish(&mut self, path: &Path) -> Result<(), Failure> {
+        let fail = Failure::about(Exit::Failed, path.display());
+        self.file.sync_all().map_err(&fail)?;
+        let renamed = std::fs::rename(&self.partial, path);
+        // The dump may have taken hours. If it cannot get the name, as that of a directory, the temporary one must do.
+        self.is_kept = true;
+        renamed.map_err(|error| {
+            let partial = self.partial.display();
+            refused(path, &format!("{error}; the dump is {partial}, rename it: the next one replaces it"))
+        })?;
         // Without this, a power loss could take the new name back.
-        File::open(parent_of(path))?.sync_all()
+        File::open(parent_of(path)).and_then(|dir| dir.sync_all()).map_err(&fail)
     }
 }
 
 impl Drop for NamedLater {
     fn drop(&mut self) {
         // After the rename the temporary name may be another dump's.
-        if !self.has_name {
+        if !self.is_kept {
             // A file that stays is a leftover, which the next dump removes.
             let _: std::io::Result<()> = std::fs::remove_file(&self.partial);
         }
@@ -205,6 +212,21 @@ mod tests {
         failed.write(|writer| writer.write_all(b"half").and_then(|()| writer.flush())).unwrap();
         drop(failed);
         assert_eq!(dir.path().read_dir().unwrap().count(), 1, "an earlier dump alone");
+        assert_eq!(std::fs::read(&path).unwrap(), b"the last one");
+    }
+
+    #[test]
+    fn a_dump_that_gets_no_name_stays_under_the_temporary_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, partial] = ["dump", "dump.partial"].map(|name| dir.path().join(name));
+        std::fs::write(&path, "the last one").unwrap();
+        std::fs::create_dir(dir.path().join("dump.damaged")).unwrap();
+        let mut output = open(&path).unwrap();
+        output.write(|writer| writer.write_all(b"what is left")).unwrap();
+        let refused = output.finish(false).err().map(|failure| failure.to_string()).unwrap_or_default();
+        let (before, after) = refused.split_once("; ").unwrap_or_default();
+        assert!(before.contains("dump.damaged: ") && after.contains(&*partial.to_string_lossy()), "{refused}");
+        assert_eq!(std::fs::read(&partial).unwrap(), b"what is left");
         assert_eq!(std::fs::read(&path).unwrap(), b"the last one");
     }
 
