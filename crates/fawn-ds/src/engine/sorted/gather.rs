@@ -137,6 +137,12 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Memory that the records of a sort of several segments take at most, bytes.
+    fn sort_memory_bytes_max(&self) -> u64 {
+        // Their order has its quarter of the memory.
+        self.batch_bytes_max().max(self.sort_bytes() / 4 * 5)
+    }
+
     /// Batches of a sort of so many records, and the memory of each, bytes. Only a segment that needs more than a sort may hold is
     /// sorted in several: it is read once, and has as many runs as shorter segments would have.
     fn batches_of_sort(&self, records: SortSize) -> (u64, u64) {
@@ -190,15 +196,20 @@ impl<D: Device> Engine<D> {
             RecordLayout::Auto => self.index_bytes() * 100 > self.options.memory_bytes * INDEX_PERCENT_MAX,
         };
         let part_bytes = self.sorted.sweep.as_ref().map_or(0, |sweep| sweep.part_bytes);
-        // Of a segment whose records are as long as those that were appended.
-        let segment_bytes = u64::from(self.options.segment_bytes);
+        // Its records are as long as those that were appended.
         let record_bytes = self.stats.record_bytes / self.stats.appended_records.max(1);
-        let count = segment_bytes / record_bytes.max(RECORD_HEADER_BYTES as u64);
-        let (batches, _) = self.batches_of_sort(SortSize { bytes: segment_bytes, count });
+        let record_bytes = record_bytes.max(RECORD_HEADER_BYTES as u64);
+        let size_of = |bytes: u64| SortSize { bytes, count: bytes / record_bytes };
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let (batches, _) = self.batches_of_sort(size_of(segment_bytes));
+        // The order of short records takes a part of the memory of the sort.
+        let (asked_bytes, memory_bytes_max) = (self.sort_bytes(), self.sort_memory_bytes_max());
+        let fitting_bytes = asked_bytes.saturating_mul(memory_bytes_max) / size_of(asked_bytes).memory_bytes().max(1);
+        let taken_bytes = asked_bytes.min(fitting_bytes).max(segment_bytes);
         // Each is read and written; a part of a sweep comes between two sorts, and a merge of the last one's batches.
-        let merged_bytes = if batches > 1 { bytes } else { 0 };
-        let work_bytes = 2 * (bytes + part_bytes + merged_bytes);
-        is_behind.then_some(PutRate { puts_bytes: bytes / 4 * 3, work_bytes })
+        let merged_bytes = if batches > 1 { taken_bytes } else { 0 };
+        let work_bytes = 2 * (taken_bytes + part_bytes + merged_bytes);
+        is_behind.then_some(PutRate { puts_bytes: taken_bytes / 4 * 3, work_bytes })
     }
 
     fn index_bytes(&self) -> u64 {
@@ -291,8 +302,7 @@ impl<D: Device> Engine<D> {
         let lowest = |segment: &Segment| segment.shares.iter().map(|share| share.lowest_put).min();
         sortable.sort_unstable_by_key(|segment| (lowest(segment), segment.sequence));
         let all_bytes: u64 = sortable.iter().chain(&later).map(|segment| segment.live_bytes()).sum();
-        // Their order has its quarter of the memory.
-        let memory_bytes_max = self.batch_bytes_max().max(bytes_max / 4 * 5);
+        let memory_bytes_max = self.sort_memory_bytes_max();
         let (mut records, mut slots) = (SortSize::default(), Vec::new());
         for segment in &sortable {
             let (bytes, count) = (records.bytes + segment.live_bytes(), records.count + segment.live_records());

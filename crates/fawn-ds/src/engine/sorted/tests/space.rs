@@ -7,6 +7,7 @@ use crate::engine::sorted::sweep::SweepPart;
 use crate::format::SegmentUuid;
 use crate::format::run::KeyBounds;
 use crate::format::segment::{PerStream, StreamKind};
+use crate::sorted::SortBuffer;
 
 pub(super) const SEGMENT_BYTES: u64 = 64 << 10;
 
@@ -637,6 +638,22 @@ fn puts_wait_for_the_next_sort() {
     store.engine.sorted.unsorted_bytes += 1;
     let (puts_bytes, work_bytes) = (SEGMENT_BYTES / 4 * 3, 2 * SEGMENT_BYTES);
     assert_eq!(store.engine.rate_of_sorts(), Some(PutRate { puts_bytes, work_bytes }));
+}
+
+/// The order of their records takes as much memory as they do.
+#[test]
+fn puts_of_short_records_write_three_quarters_of_what_a_sort_of_them_takes() {
+    const RECORD_BYTES: u64 = 40;
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1 << 20);
+    let stats = &mut store.engine.stats;
+    (stats.record_bytes, stats.appended_records) = (RECORD_BYTES << 20, 1 << 20);
+    store.engine.sorted.sorted_at_bytes = RECORD_BYTES << 20;
+    store.engine.sorted.unsorted_bytes = 4 << 20;
+    let PutRate { puts_bytes, work_bytes } = store.engine.rate_of_sorts().unwrap();
+    let memory_bytes = SortBuffer::memory_of(work_bytes / 2, work_bytes / 2 / RECORD_BYTES);
+    let memory_bytes_max = (1 << 20) / 4 * 5;
+    assert!(memory_bytes.abs_diff(memory_bytes_max) < 100, "{memory_bytes} B of {memory_bytes_max} B");
+    assert_eq!(puts_bytes, work_bytes / 2 / 4 * 3);
 }
 
 /// Runs of sorts are short, and end at the same ring keys, so that a sweep gives back most of the later ones before its end.
