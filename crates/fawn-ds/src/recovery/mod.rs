@@ -143,7 +143,6 @@ impl<D: Device> Engine<D> {
         manifest: ManifestFile,
         (now, clock): (Now, ExpiryClock),
     ) -> Self {
-        let Identity { store, secret, segment_bytes, .. } = identity;
         let options = options.of_store(&identity);
         let engine = Self {
             generation: manifest.state().generation,
@@ -152,15 +151,15 @@ impl<D: Device> Engine<D> {
             records: RecordCache::new(0),
             split: CacheSplit::default(),
             device,
-            secret,
-            ident_point: IdentPoint::of(&secret),
-            store,
+            secret: identity.secret,
+            ident_point: IdentPoint::of(&identity.secret),
+            store: identity.store,
             manifest,
             certify_at: MonoMs(0),
             edits_retry_at: MonoMs(0),
             ranges: Vec::new(),
             range_ids: Vec::new(),
-            segments: SegmentTable::new(segment_bytes, identity.pointers),
+            segments: SegmentTable::new(identity.segment_bytes, identity.pointers),
             drops: Drops::default(),
             has_unlisted: true,
             has_unlisted_clear: false,
