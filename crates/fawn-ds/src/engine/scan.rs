@@ -75,6 +75,8 @@ pub(crate) struct FailedRead {
 /// Failed reads of the places that are not remembered, none of them long after the one before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailedOthers {
+    /// The first one. A scan that is repeated after a longer time meets it first again.
+    place: ScanPlace,
     since: MonoMs,
     last: MonoMs,
 }
@@ -395,10 +397,12 @@ impl<D: Device> Engine<D> {
                 } else {
                     // The remembered places may be pages of a run that have been unreadable for months: their time is not that
                     // of the others.
-                    let before = self.failed_others.filter(|others| now.ms_since(others.last) < OTHERS_GAP_MS);
-                    let since = before.map_or(now, |others| others.since);
-                    self.failed_others = Some(FailedOthers { since, last: now });
-                    since
+                    let is_next =
+                        |others: &FailedOthers| others.place == place || now.ms_since(others.last) < OTHERS_GAP_MS;
+                    let first = FailedOthers { place, since: now, last: now };
+                    let others = self.failed_others.filter(is_next).unwrap_or(first);
+                    self.failed_others = Some(FailedOthers { last: now, ..others });
+                    others.since
                 }
             }
         };

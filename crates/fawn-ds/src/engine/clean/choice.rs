@@ -239,10 +239,14 @@ impl<D: Device> Engine<D> {
 
     /// The refusal of the segment's copies, which have no room now.
     pub(super) fn refused_copies(&self, segment: &Segment) -> RefusedCopies {
+        let room_bytes = self.survivors_room().active_bytes;
+        // Includes records whose copies are not flushed yet, which costs one retry more.
+        let copied_bytes = self.copied_bytes_max(segment, ExpiredPuts::Replaced);
+        // While a delete is verified, more deletes seem to need copies: that number must not come back.
+        let before = segment.refused_copies.filter(|refused| room_bytes <= refused.room_bytes);
         RefusedCopies {
-            room_bytes: self.survivors_room().active_bytes,
-            // Includes records whose copies are not flushed yet, which costs one retry more.
-            copied_bytes: self.copied_bytes_max(segment, ExpiredPuts::Replaced),
+            room_bytes,
+            copied_bytes: before.map_or(copied_bytes, |refused| refused.copied_bytes.min(copied_bytes)),
             again_at: self.now.mono.plus_ms(SEARCH_MS_MAX),
         }
     }

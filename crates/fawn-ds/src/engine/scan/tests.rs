@@ -24,5 +24,7 @@ fn no_place_is_lost_at_once_because_many_others_have_been_for_long() {
     assert_eq!(lost(1, pages.clone()), pages.len(), "those of a run, for example");
     assert_eq!(lost(OTHERS_GAP_MS - 1, pages.clone()), pages.len(), "it is read now and then");
     assert_eq!(lost(OTHERS_GAP_MS, 1_500..1_501), 0, "another one, once");
+    assert_eq!(lost(3_600_000, 2_000..2_001), 0, "the first one of a scan");
+    assert_eq!(lost(3_600_000, pages.clone()), pages.len(), "the same scan an hour later");
     assert_eq!(lost(0, 0..REMEMBERED), REMEMBERED as usize);
 }
