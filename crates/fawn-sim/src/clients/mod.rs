@@ -455,6 +455,12 @@ impl Clients {
         history.iter().cloned().chain(met).collect()
     }
 
+    /// A key that no client uses yet: a read of it waits for no update of its own client.
+    #[must_use]
+    pub fn unused_key(&self) -> Key {
+        Key { place: 0, generation: self.generations[0] + 1 }
+    }
+
     /// Number of keys used so far.
     #[must_use]
     pub fn keys_ever(&self) -> u64 {

@@ -118,9 +118,17 @@ impl World {
     }
 
     /// Sessions on a machine whose disk failed are answered, because other machines hold the data. Waits for the first
-    /// answer, if clients stay connected and all chains serve.
+    /// answer that is no error, if clients stay connected and all chains serve.
     fn serve_on_failed_disk(&mut self, index: usize) -> Result<(), String> {
+        if !self.machines[index].is_poisoned() {
+            return Ok(());
+        }
         let (clients, answered) = self.sessions_of(index);
+        // Clients may draw nothing but updates, which a chain with too few copies refuses. It still serves reads.
+        let key = self.clients.unused_key();
+        for client in &clients {
+            self.clients.write_read(*client, self.now_us, key);
+        }
         let until_us = self.now_us + ANSWER_US_MAX;
         loop {
             let (clients_now, answered_now) = self.sessions_of(index);
@@ -418,4 +426,69 @@ fn readable(words: &str) -> String {
     }
     out.push_str(rest);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Scenario, SessionPlaces};
+    use crate::seed::Seed;
+    use fawn_flash::sim::{DeviceFault, OpKind};
+    use fawn_types::{Durability, NodeId};
+
+    /// A cluster of three in which the disks of nodes 2 and 3 have failed: its chains have too few copies for updates.
+    fn limping_world() -> Result<World, String> {
+        let seed = Seed::new("limping");
+        let scenario = Scenario {
+            durability: Durability::Sync,
+            backends: 3,
+            nodes_of_first: 1,
+            shards: 1,
+            replication: 3,
+            sessions: SessionPlaces::BackEnds,
+            is_narrow: false,
+            clients: 2,
+            faults_us: 0,
+            supervised: false,
+            ..Scenario::of(&seed)
+        };
+        let mut world = World::of(&seed, scenario, None, false);
+        world.quiet = true;
+        (0..world.machines.len()).try_for_each(|index| world.start(index))?;
+        world.heal_whole("the start")?;
+        for machine in &world.machines[1..3] {
+            machine.disks[0].disk.fail_every(OpKind::Write, DeviceFault::Fail);
+        }
+        world.connect_to(0, 0);
+        world.clients.write_updates(0, world.now_us);
+        world.run_while_waiting(ANSWER_US_MAX)?;
+        world.run_until(world.now_us + LIMP_US_MAX)?;
+        assert!(world.machines[1..3].iter().all(Machine::is_poisoned), "{}", world.words());
+        assert!(world.serves_all(), "{}", world.words());
+        Ok(world)
+    }
+
+    #[test]
+    fn a_session_that_sends_only_refused_updates_counts_as_served() -> Result<(), String> {
+        let mut world = limping_world()?;
+        world.connect_to(1, 2);
+        let unknown = world.clients.unknown;
+        world.clients.write_updates(1, world.now_us);
+        world.serve_on_failed_disk(2)?;
+        assert_eq!(world.clients.unknown - unknown, u64::from(world.scenario.keys), "all updates are refused");
+        Ok(())
+    }
+
+    #[test]
+    fn a_session_that_reaches_no_other_machine_is_noticed() -> Result<(), String> {
+        let mut world = limping_world()?;
+        world.connect_to(1, 2);
+        for node in [NodeId(1), NodeId(2)] {
+            world.network.cut(NodeId(3), node);
+            world.network.cut(node, NodeId(3));
+        }
+        let error = world.serve_on_failed_disk(2).err().unwrap_or_default();
+        assert!(error.starts_with("sessions on node 3 get no answer"), "{error}");
+        Ok(())
+    }
 }

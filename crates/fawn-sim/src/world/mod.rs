@@ -172,7 +172,10 @@ pub fn run(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<RunReport
 
 impl World {
     fn new(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Self {
-        let scenario = Scenario::of(seed).with_canary(canary);
+        Self::of(seed, Scenario::of(seed).with_canary(canary), canary, aloud)
+    }
+
+    fn of(seed: &Seed, scenario: Scenario, canary: Option<Canary>, aloud: bool) -> Self {
         let mut random = seed.stream("world");
         let map = first_map(&scenario, &mut random);
         let manager = scenario.manager(&map);
