@@ -1,7 +1,7 @@
 //! Chain changes: starts the handshakes that the planner requests, and drives them until the chain is active.
 use super::planner::{self, Change, Health};
 use super::round::{Round, Rules, Stage};
-use super::{ChangedRanges, Consensus, Manager};
+use super::{ChangedRanges, Consensus, Manager, ManagerOutput};
 use crate::map::{ChainMember, ChainState, MemberRole};
 use crate::message::Body;
 use alloc::collections::BTreeSet;
@@ -117,7 +117,13 @@ impl<C: Consensus> Manager<C> {
         let Some(round) = self.rounds.get_mut(&range) else { return };
         if round.all_equal() {
             round.enter(Stage::Activating, now);
+            let possible_loss = round.decision.as_ref().is_some_and(|decision| decision.possible_loss);
             if let (Some(active), Some(entry)) = (round.active_entry(), self.draft.range_mut(range)) {
+                if possible_loss {
+                    // Before the activation is proposed: no later manager can tell the loss from the committed map.
+                    let (epoch, base) = (active.epoch, active.base);
+                    self.outputs.push_back(ManagerOutput::PossibleLoss { range, epoch, base });
+                }
                 *entry = active;
                 self.dirty = true;
             }

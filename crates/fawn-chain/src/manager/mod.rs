@@ -116,8 +116,16 @@ pub enum ManagerOutput {
         epoch: Epoch,
         /// Its base.
         base: Version,
-        /// Acked writes may be missing, which deserves a prominent log entry. Never under `sync`.
-        possible_loss: bool,
+    },
+    /// Acked writes may be missing in an epoch that is about to be activated, which deserves a prominent log entry.
+    /// Returned before the `Persist` of its activation. Never under `sync`.
+    PossibleLoss {
+        /// The range.
+        range: RangeId,
+        /// The new epoch.
+        epoch: Epoch,
+        /// Its base.
+        base: Version,
     },
     /// Another process with the same identity and number of opens is already known: this one runs on a copy of the
     /// directory, and its frames are dropped.
@@ -301,12 +309,14 @@ impl<C: Consensus> Manager<C> {
 
     /// The next effect; poll until `None`.
     pub fn poll_output(&mut self) -> Option<ManagerOutput> {
+        // First, because a possible loss is reported before the map that hides it can become durable.
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
         if let Some((revision, image)) = self.consensus.poll_persist() {
             return Some(ManagerOutput::Persist { revision, image });
         }
-        if self.outputs.is_empty() {
-            self.send_boots();
-        }
+        self.send_boots();
         self.outputs.pop_front()
     }
 
@@ -618,13 +628,13 @@ impl<C: Consensus> Manager<C> {
 
     fn announce_active(&mut self, entry: &RangeEntry) {
         let activating = self.rounds.get(&entry.range).is_some_and(|round| round.stage == Stage::Activating);
-        if activating && let Some(round) = self.rounds.remove(&entry.range) {
+        if activating {
+            self.rounds.remove(&entry.range);
             self.excluded.remove(&entry.range);
             let serves = |id| entry.serving().any(|member| member.id == id);
             self.health.note_active(entry.range, serves, self.options.hold_off());
-            let possible_loss = round.decision.is_some_and(|decision| decision.possible_loss);
             let (range, epoch, base) = (entry.range, entry.epoch, entry.base);
-            self.outputs.push_back(ManagerOutput::Activated { range, epoch, base, possible_loss });
+            self.outputs.push_back(ManagerOutput::Activated { range, epoch, base });
         }
         for member in &entry.members {
             self.send_entry(member.id, entry.clone());

@@ -604,9 +604,11 @@ impl TestCluster {
                 ManagerOutput::Dropping { member, reason, .. } => {
                     self.events.push(format!("n{} is to be dropped: {reason:?}", member.node().0));
                 }
-                ManagerOutput::Activated { epoch, base, possible_loss, .. } => {
-                    let loss = if possible_loss { ", acked writes may be missing" } else { "" };
-                    self.events.push(format!("active {epoch:?} from {base:?}{loss}"));
+                ManagerOutput::PossibleLoss { epoch, base, .. } => {
+                    self.events.push(format!("acked writes may be missing in {epoch:?} from {base:?}"));
+                }
+                ManagerOutput::Activated { epoch, base, .. } => {
+                    self.events.push(format!("active {epoch:?} from {base:?}"));
                 }
             }
         }

@@ -9,7 +9,7 @@ use fawn_types::{MonoMs, Now};
 pub(crate) struct ManagerHost {
     pub(crate) manager: Manager<FileConsensus>,
     pub(crate) wake_at: MonoMs,
-    /// Activations that may have lost acked writes: never under `sync`.
+    /// Activations, proposed here, that may have lost acked writes: never under `sync`.
     pub(crate) possible_losses: u64,
     /// Members dropped for a reason other than missing heartbeats.
     pub(crate) members_dropped: u64,
@@ -73,12 +73,12 @@ impl ManagerHost {
                     };
                     tracing::warn!(range = range.0, %member, ?reason, "a member leaves its chain: it {what}");
                 }
-                ManagerOutput::Activated { range, epoch, base, possible_loss } => {
+                ManagerOutput::PossibleLoss { range, epoch, base } => {
+                    self.possible_losses += 1;
+                    tracing::error!(?range, ?epoch, ?base, "acknowledged writes may be missing");
+                }
+                ManagerOutput::Activated { range, epoch, base } => {
                     tracing::info!(?range, ?epoch, ?base, "range is active");
-                    if possible_loss {
-                        self.possible_losses += 1;
-                        tracing::error!(?range, ?epoch, ?base, "acknowledged writes may be missing");
-                    }
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Clean shutdowns: a mark is true on every disk image, and no possible loss is reported without reason.
 use super::commands::{Answer, set};
+use super::disks::is_serving;
 use super::world::{BACK_ENDS, TestWorld};
 use fawn_chain::map::decode_state;
 use fawn_flash::SimDisk;
@@ -66,4 +67,32 @@ fn an_orderly_stop_of_all_loses_nothing_and_says_nothing() {
         }
         assert_eq!(world.assert_equal_copies(), 12);
     }
+}
+
+/// After a loss of power all nodes shut down cleanly, at each moment of the handshake in turn. The shutdown loses
+/// nothing, and a map with the new epoch no longer shows the earlier loss.
+#[test]
+fn a_stop_at_any_moment_of_the_handshake_hides_no_possible_loss() {
+    for steps in 0..1_000 {
+        let mut world = TestWorld::with(220, Durability::Memory, 8 << 20);
+        world.put(b"served", b"from here on");
+        world.run(100);
+        assert!(is_serving(&world));
+        (1..=BACK_ENDS).for_each(|node| world.kill(node, true));
+        (1..=BACK_ENDS).for_each(|node| world.start(node));
+        world.run(steps);
+        let ranges = world.manager_map().ranges.len() as u64;
+        let (has_ended, reported) = (is_serving(&world), world.status(1).possible_losses);
+        (1..=BACK_ENDS).for_each(|node| world.close(node));
+        (1..=BACK_ENDS).for_each(|node| world.start(node));
+        world.run(100);
+        assert!(is_serving(&world), "stopped after {steps} ms: {:#?}", world.statuses());
+        let reported = reported + world.status(1).possible_losses;
+        assert!(reported >= ranges, "stopped after {steps} ms: {reported} losses of {ranges} ranges are reported");
+        if has_ended {
+            assert_eq!(reported, ranges, "a loss is reported once");
+            return;
+        }
+    }
+    panic!("the handshake did not end");
 }

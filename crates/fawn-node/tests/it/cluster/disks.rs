@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// The bound on healing [replication.md § 2.5], ms.
 const HEAL_MS: usize = 60_000;
 
-fn is_serving(world: &TestWorld) -> bool {
+pub(super) fn is_serving(world: &TestWorld) -> bool {
     let serves = |phase| matches!(phase, "head" | "middle" | "tail" | "single");
     world.statuses().iter().flat_map(|(_, status)| &status.members).all(|member| serves(member.phase))
 }
