@@ -301,6 +301,13 @@ impl<D: Device> Engine<D> {
     }
 
     fn kept_because(&self, segment: &Segment) -> Option<(KeepReason, Option<usize>)> {
+        // The first reasons of the rule keep most segments. The facts of the others take a look at all segments of a family.
+        if !segment.listed_sealed {
+            return Some((KeepReason::Open, None));
+        }
+        if let Some(share) = segment.shares.iter().find(|share| share.live_records > 0) {
+            return Some((KeepReason::Live, Some(share.range)));
+        }
         let facts = self.segment_facts(segment);
         // Each reason looks at all ranges: their facts are found once.
         let facts_of = |share: &RangeShare| (share.range, self.range_facts(segment, share));

@@ -1,5 +1,6 @@
 //! Unit tests of lineages: the work of an opening, and that of a poll.
 use super::*;
+use crate::engine::drop_rule::KeepReason;
 use crate::format::manifest::ANCESTORS_VISITED;
 use crate::format::record::RecordRef;
 use crate::options::Options;
@@ -154,6 +155,20 @@ fn a_delete_visits_each_inherited_place_of_its_range_once() {
         let visited = PLACES_VISITED.get();
         assert!(visited <= usize::from(parts), "{visited} visits of {parts} inherited places");
     }
+}
+
+/// Each statistics request asks for all segments.
+#[test]
+fn the_reason_that_keeps_an_open_segment_is_found_without_a_look_at_families() {
+    let mut engine = split_unfiled(10);
+    let last = RangeId(21);
+    let epoch = engine.next_sole_epoch(last).unwrap();
+    engine.begin_sole_epoch(last, epoch, None).unwrap();
+    let tombstone = RecordRef::bare(RecordKind::Tombstone, Version::new(epoch, 1).unwrap(), b"key");
+    engine.append(last, KeyHash::of(&SECRET, b"key"), &tombstone).unwrap();
+    PLACES_VISITED.set(0);
+    assert_eq!(engine.segments_kept().into_keys().collect::<Vec<_>>(), [KeepReason::Open]);
+    assert_eq!(PLACES_VISITED.get(), 0);
 }
 
 #[test]
