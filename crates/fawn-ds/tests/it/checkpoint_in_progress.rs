@@ -4,7 +4,7 @@ use crate::range_harness::{RangeHarness, ring_at};
 use crate::support::{SECRET, small};
 use fawn_ds::internals::format::checkpoint;
 use fawn_ds::internals::{Engine, Lookup, Options, RecordLayout, RecordRef, View};
-use fawn_flash::sim::{Loss, OpKind};
+use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, Version};
@@ -12,6 +12,8 @@ use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, Version};
 /// Keys whose entries take more pieces than may be in flight.
 const KEYS: usize = 50_000;
 const ID: RangeId = RangeId(1);
+/// A range that receives a transfer.
+const RECEIVING: RangeId = RangeId(9);
 
 fn options() -> Options {
     let memory_bytes = 16 << 20;
@@ -327,17 +329,15 @@ fn no_checkpoint_begins_during_a_transfer() {
     assert!(!checkpoint_files(&harness.disk).is_empty());
 }
 
-/// A transfer puts off a due checkpoint, which is tried again and again. A large segment takes more polls than there are between two
-/// attempts: if each made filing begin again, it would never end.
-#[test]
-fn a_checkpoint_that_cannot_begin_leaves_filing_alone() {
+/// A range in one large segment, and a due checkpoint that a transfer into another range puts off. Filing the segment takes more
+/// polls than there are between two attempts.
+fn with_due_checkpoint() -> (RangeHarness, Vec<Vec<u8>>) {
     let options = Options { segment_bytes: 1 << 20, memory_bytes: 64 << 20, ..small(Durability::Sync) };
     let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), options, true);
     harness.add(ID.0, KeyRange::ALL);
-    let receiving = RangeId(9);
-    harness.add(receiving.0, KeyRange::ALL);
-    harness.models.remove(&receiving);
-    harness.engine.begin_transfer(receiving, Version::new(Epoch::new(9).unwrap(), 1_000).unwrap()).unwrap();
+    harness.add(RECEIVING.0, KeyRange::ALL);
+    harness.models.remove(&RECEIVING);
+    harness.engine.begin_transfer(RECEIVING, Version::new(Epoch::new(9).unwrap(), 1_000).unwrap()).unwrap();
     let keys: Vec<_> = (0..200).map(|i| format!("key {i}").into_bytes()).collect();
     for (i, key) in keys.iter().enumerate() {
         harness.write(key, Some(&[1; 4_000]));
@@ -346,20 +346,51 @@ fn a_checkpoint_that_cannot_begin_leaves_filing_alone() {
         }
     }
     harness.settle();
-    harness.split(ID.0, ring_at(0x80), 2, 3);
-    assert_eq!(harness.engine.segments_to_file(), 1);
+    (harness, keys)
+}
+
+/// Lets the next attempt be due in each poll.
+fn turn_slowly(harness: &mut RangeHarness) {
     for _ in 0..20 {
-        // The next attempt is due in each poll.
         harness.now = harness.now.plus_ms(10_000);
         harness.turn();
     }
+}
+
+/// If each attempt made filing begin again, it would never end.
+#[test]
+fn a_checkpoint_that_cannot_begin_leaves_filing_alone() {
+    let (mut harness, keys) = with_due_checkpoint();
+    harness.split(ID.0, ring_at(0x80), 2, 3);
+    assert_eq!(harness.engine.segments_to_file(), 1);
+    turn_slowly(&mut harness);
     assert_eq!(harness.engine.segments_to_file(), 0, "{:?}", harness.engine);
     assert_eq!(harness.engine.stats().checkpoints, 0);
-    harness.engine.finish_transfer(receiving).unwrap();
-    harness.now = harness.now.plus_ms(10_000);
-    (0..20).for_each(|_| harness.turn());
+    harness.engine.finish_transfer(RECEIVING).unwrap();
+    turn_slowly(&mut harness);
     assert_eq!(harness.engine.stats().checkpoints, 1, "it was due");
     harness.check(&keys, "filed");
+}
+
+/// The device has space when it is asked, and refuses the file or its first bytes.
+#[test]
+fn a_checkpoint_that_the_device_refuses_leaves_filing_alone() {
+    for refused in [OpKind::Create, OpKind::Allocate] {
+        let (mut harness, keys) = with_due_checkpoint();
+        harness.split(ID.0, ring_at(0x80), 2, 3);
+        harness.engine.finish_transfer(RECEIVING).unwrap();
+        assert_eq!(harness.engine.segments_to_file(), 1);
+        harness.disk.fail_every(refused, DeviceFault::Full);
+        let before = harness.disk.counted(refused);
+        turn_slowly(&mut harness);
+        assert!(harness.disk.counted(refused) > before, "{refused:?}: nothing was refused");
+        assert_eq!(harness.engine.segments_to_file(), 0, "{refused:?}: {:?}", harness.engine);
+        assert_eq!(harness.engine.stats().checkpoints, 0);
+        harness.disk.end_faults(refused);
+        turn_slowly(&mut harness);
+        assert_eq!(harness.engine.stats().checkpoints, 1, "{refused:?}: it was due");
+        harness.check(&keys, "filed");
+    }
 }
 
 /// Writes more than a close leaves to the next opening, while the checkpoint's writes hang.

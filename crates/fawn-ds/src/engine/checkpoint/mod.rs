@@ -231,7 +231,11 @@ impl<D: Device> Engine<D> {
         if !self.has_checkpoint_space() {
             return self.checkpoint_refused(&only_reserve_left());
         }
-        // Last, because it makes filing begin again: attempts that are refused would let no large segment be filed.
+        // Last, because filing begins again: attempts that are refused would let no large segment be filed. The device has still to
+        // give space: if it refused the last attempt, this one waits until the segment is filed.
+        if !self.checkpoints.was_refused {
+            self.restart_filing();
+        }
         if self.moves_retired() {
             // Entries that move could be in the image twice, or in neither place.
             return;

@@ -188,9 +188,8 @@ impl<D: Device> Engine<D> {
         self.stats.filing_failed += 1;
     }
 
-    /// Whether cleaning or filing moves entries of retired ranges now. A segment that is being filed begins again.
-    pub(crate) fn moves_retired(&mut self) -> bool {
-        self.restart_filing();
+    /// Whether cleaning or filing moves entries of retired ranges now.
+    pub(crate) fn moves_retired(&self) -> bool {
         let Some(victim) = &self.cleaner.victim else { return false };
         if self.cleaner.is_stopped && self.cleaner.moves.is_empty() {
             // A close begins: the victim stays as it is.
