@@ -204,6 +204,10 @@ impl RunMerge {
         rules: &MergeRules<'_>,
         records_max: usize,
     ) -> Result<Merged, MergeError> {
+        // The rules may ask with much work, and for one record again and again: not before the writer can take it.
+        if writer.is_full() {
+            return Ok(Merged::Writer);
+        }
         for _ in 0..records_max.max(1) {
             if let Some(index) = self.find_heads()? {
                 return Ok(Merged::Source(index));

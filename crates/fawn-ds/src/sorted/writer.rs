@@ -282,12 +282,17 @@ impl RunWriter {
         self.step = WriterStep::Tail;
     }
 
+    /// Whether no page fits into the buffers before a write is complete.
+    pub(super) fn is_full(&self) -> bool {
+        self.buf.is_none() && self.full.len() + self.in_flight >= BUFFERS_MAX
+    }
+
     /// Whether one more page fits into the buffers.
     fn has_page_space(&mut self) -> bool {
         if self.buf.is_some() {
             return true;
         }
-        if self.full.len() + self.in_flight >= BUFFERS_MAX {
+        if self.is_full() {
             return false;
         }
         let buf = self.free.pop().unwrap_or_else(|| AlignedBuf::zeroed(self.options.write_bytes));

@@ -142,6 +142,33 @@ fn of_equal_versions_the_first_source_counts() {
     }
 }
 
+/// A caller may find out with much work whether a record may hide others, and polls a merge that waits again and again.
+#[test]
+fn a_merge_asks_nothing_of_its_records_while_its_writer_waits() {
+    let mut harness = RunHarness::new(1);
+    let mut buffer = SortBuffer::new(SECRET, 1 << 20);
+    for nth in 0..2_000_u64 {
+        let put = Owned::put(nth + 1, [nth.to_be_bytes(); 25].concat(), "value");
+        assert!(buffer.push(&put.as_ref().to_tombstone()));
+    }
+    buffer.sort();
+    let asked = core::cell::Cell::new(0);
+    let may_hide = |_: &RunRecord<'_>, _: &RingKey| {
+        asked.set(asked.get() + 1);
+        true
+    };
+    let rules = rules(&may_hide);
+    let mut merge = RunMerge::new(vec![MergeSource::Memory(buffer)]);
+    let mut writer = RunWriter::create(&mut harness.device, options(1, 8)).unwrap();
+    while merge.step(&mut writer, &rules, 100).unwrap() != Merged::Writer {}
+    assert!((1..2_000).contains(&asked.take()), "the buffers are full before all is merged");
+    for _ in 0..10 {
+        assert_eq!(merge.step(&mut writer, &rules, 100).unwrap(), Merged::Writer);
+    }
+    assert_eq!(asked.get(), 0);
+    drop(harness.finish(writer));
+}
+
 #[test]
 fn a_sort_buffer_has_a_bound() {
     let record = Owned::put(1, "key", [0; 79]);
