@@ -489,10 +489,14 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let mut skip = scanned.valid_len as usize % PAGE_BYTES;
         let mut at = u64::from(scanned.valid_len) - skip as u64;
         let mut scanner = Scanner::resume(scanned);
+        // The copy has these bytes of valid frames: this read may be the wrong one.
+        let copied =
+            if skip > 0 { Io::new(self.target).read(to, at, PAGE_BYTES, CLASS)?[..skip].to_vec() } else { Vec::new() };
         while at < end {
             let len = (end - at).min(self.options.piece_bytes).next_multiple_of(PAGE_BYTES as u64) as usize;
             let mut piece = Io::new(self.source).read(from, at, len, CLASS)?;
             tail.and_then(|tail| tail.lay_over(at, &mut piece));
+            piece[..skip].copy_from_slice(&copied[..skip]);
             scanner.push(&piece[skip..len], &mut |_: u32, _: &Stored<'_>| {});
             if piece[..len].iter().any(|&byte| byte != 0) {
                 self.write(to, at, piece, len)?;

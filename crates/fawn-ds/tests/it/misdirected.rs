@@ -227,3 +227,28 @@ fn a_misdirected_read_hides_no_record_from_a_copy_and_leaves_none_of_its_bytes_t
     }
     assert!(copied > 200, "only {copied} copies");
 }
+
+/// A failed read of an unlisted segment makes the copy begin again, behind the frames that it has.
+#[test]
+fn a_misdirected_read_of_a_copy_that_goes_on_leaves_its_frames_as_they_are() {
+    let disk = killed(1, Durability::Sync);
+    let listed = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    let uuid = listed.trim_end_matches(".fawn").rsplit('-').next().unwrap();
+    let unlisted = listed.replace(uuid, &uuid.chars().rev().collect::<String>());
+    disk.put(&unlisted, &disk.contents(&listed).unwrap());
+    let mut copied = 0;
+    for (nth, later) in (1..30).flat_map(|nth| (1..10).map(move |later| (nth, later))) {
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Fail);
+        disk.fail_nth(OpKind::Read, nth + later, DeviceFault::Misdirect { name: None, offset: 4096 });
+        let copy = copy_of(&disk, 1000);
+        disk.clear_faults();
+        let Ok(copy) = copy else { continue };
+        let context = format!("read {nth} failed, {later} later");
+        assert!(check(&mut SimDevice::attach(&copy)).unwrap().is_sound(), "{context}");
+        let mut node = TestNode::open(&copy, options(Durability::Sync), Now::at(2)).unwrap();
+        let missing: Vec<usize> = (0..30).filter(|i| !has(&mut node, &format!("key {i}"))).collect();
+        assert!(missing.is_empty(), "{context}: keys {missing:?} are missing");
+        copied += 1;
+    }
+    assert!(copied > 10, "only {copied} copies");
+}
