@@ -1,9 +1,11 @@
 //! Unit tests of lineages: the work of an opening, and that of a poll.
+use super::results::newest_of_lines;
 use super::*;
 use crate::engine::drop_rule::KeepReason;
 use crate::format::manifest::ANCESTORS_VISITED;
 use crate::format::record::RecordRef;
 use crate::options::Options;
+use crate::range::Retained;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, HashSecret, Now};
 
