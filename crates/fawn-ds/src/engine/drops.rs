@@ -181,7 +181,7 @@ impl<D: Device> Engine<D> {
         for &slot in self.ranges[at].segments.values().rev() {
             let segment = self.segments.expect_mut(slot);
             if segment.stream == StreamKind::Foreground {
-                segment.roll_back((at, number), last.min(after), end);
+                segment.roll_back((at, number), last.min(after), end, self.options.segment_bytes);
             }
         }
         self.release_held(at);

@@ -386,7 +386,7 @@ impl<D: Device> Engine<D> {
         for slot in slots {
             let segment = self.segments.expect_mut(slot);
             if segment.stream == StreamKind::Foreground {
-                segment.invalidate(number, after, end);
+                segment.invalidate(number, after, end, self.options.segment_bytes);
                 bases.iter().for_each(|&(heir, base)| segment.lower_newest(heir, base));
             }
         }

@@ -154,6 +154,19 @@ struct VoidRecords {
     above: Version,
 }
 
+impl VoidRecords {
+    /// Whether it has all records of the other one in a segment that ends at `end`.
+    fn covers(&self, other: &Self, end: LogPosition) -> bool {
+        self.number == other.number && self.above <= other.above && self.before.min(end) >= other.before.min(end)
+    }
+
+    /// Sequence number of the segment that has the rollback.
+    const fn sequence(&self, segment_bytes: u32) -> u64 {
+        // The rollback ends at the position, which may be the end of its segment, or begins there if an opening read it.
+        LogPosition(self.before.0.saturating_sub(1)).sequence(segment_bytes)
+    }
+}
+
 /// The facts of an appended record that its segment counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AppendedRecord {
@@ -494,11 +507,17 @@ impl Segment {
     }
 
     /// The range's records above `last` were rolled back, by a record appended right before `log_end`.
-    pub(crate) fn roll_back(&mut self, (range, number): (usize, RangeNumber), last: Version, log_end: LogPosition) {
+    pub(crate) fn roll_back(
+        &mut self,
+        (range, number): (usize, RangeNumber),
+        last: Version,
+        log_end: LogPosition,
+        segment_bytes: u32,
+    ) {
         let share = self.shares.iter_mut().find(|share| share.range == range && share.newest > last);
         if let Some(share) = share {
             share.newest = last;
-            self.invalidate(number, last, log_end);
+            self.invalidate(number, last, log_end, segment_bytes);
         }
     }
 
@@ -510,8 +529,15 @@ impl Segment {
     }
 
     /// The records under this number above `last` were rolled back by a record right before `log_end`.
-    pub(crate) fn invalidate(&mut self, number: RangeNumber, last: Version, log_end: LogPosition) {
-        self.voids.push(VoidRecords { number, before: log_end, above: last });
+    pub(crate) fn invalidate(&mut self, number: RangeNumber, last: Version, log_end: LogPosition, segment_bytes: u32) {
+        let void = VoidRecords { number, before: log_end, above: last };
+        let end = LogPosition::new(self.sequence + 1, 0, segment_bytes);
+        if !self.voids.iter().any(|known| known.covers(&void, end)) {
+            // The rollback of one that goes may be dropped. That of this one must not be lost later: both are in one segment.
+            let sequence = void.sequence(segment_bytes);
+            self.voids.retain(|known| known.sequence(segment_bytes) != sequence || !void.covers(known, end));
+            self.voids.push(void);
+        }
         self.note_death(StreamKind::Foreground, log_end);
     }
 
@@ -559,9 +585,7 @@ impl Segment {
 
     /// Whether a rollback in the segment with this sequence number has invalidated records of this one.
     pub(crate) fn is_rolled_back_in(&self, sequence: u64, segment_bytes: u32) -> bool {
-        // The rollback ends at the position, which may be the end of its segment, or begins there if an opening read it.
-        let of_rollback = |void: &VoidRecords| LogPosition(void.before.0.saturating_sub(1)).sequence(segment_bytes);
-        self.voids.iter().any(|void| of_rollback(void) == sequence)
+        self.voids.iter().any(|void| void.sequence(segment_bytes) == sequence)
     }
 
     /// Notes rolled-back records that a checkpoint has.

@@ -1,4 +1,4 @@
-//! Versions from which tombstones hide a segment's dead puts.
+//! Unit tests of segments: versions from which tombstones hide dead puts, and rolled-back records.
 use super::*;
 use crate::format::SegmentUuid;
 
@@ -54,4 +54,49 @@ fn each_copy_reports_what_may_have_to_be_hidden() {
     assert!(!segment.end_copy(0, None, Version::from_u64(35)), "it died before");
     assert!(!segment.end_copy(0, Some(64), Version::from_u64(45)));
     assert_eq!(hidden_from(&segment), 35);
+}
+
+const SEGMENT_BYTES: u32 = 1 << 20;
+
+/// Invalidates the records above each version that lie before the position, in offsets from the segment's start.
+fn rolled_back(rollbacks: &[(u64, u64)]) -> Segment {
+    let mut segment = segment();
+    let start = segment.sequence * u64::from(SEGMENT_BYTES);
+    for &(before, above) in rollbacks {
+        let before = LogPosition(start + before);
+        segment.invalidate(RangeNumber(1), Version::from_u64(above), before, SEGMENT_BYTES);
+    }
+    segment
+}
+
+fn is_void_by(rollbacks: &[(u64, u64)], (offset, version): (u64, u64)) -> bool {
+    rollbacks.iter().any(|&(before, above)| offset < before && version > above)
+}
+
+#[test]
+fn rollbacks_that_invalidate_nothing_more_of_a_segment_take_no_memory() {
+    let later = u64::from(SEGMENT_BYTES) + 100;
+    let next = 2 * u64::from(SEGMENT_BYTES) + 100;
+    for (rollbacks, expected) in [
+        // Nothing is committed between them.
+        (&[(200, 5), (300, 5), (400, 4)][..], 1),
+        (&[(200, 5), (300, 7), (400, 6)], 2),
+        // Of a retired range, which has no records behind the segment.
+        (&[(later, 5), (later + 100, 6), (next, 7)], 1),
+        // The first one may be dropped before the sync of the second.
+        (&[(later, 5), (next, 5)], 1),
+        (&[(later, 5), (next, 4)], 2),
+        (&[(200, 5), (later, 5)], 2),
+    ] {
+        let segment = rolled_back(rollbacks);
+        assert_eq!(segment.voids().count(), expected, "{rollbacks:?}");
+        let start = segment.sequence * u64::from(SEGMENT_BYTES);
+        for (offset, version) in [100, 250, 350, 500].into_iter().flat_map(|offset| (1..10).map(move |v| (offset, v))) {
+            let place = (LogPosition(start + offset), Version::from_u64(version));
+            let found = segment.is_void(RangeNumber(1), place.0, place.1);
+            assert_eq!(found, is_void_by(rollbacks, (offset, version)), "{rollbacks:?}: {version} at {offset}");
+        }
+        assert!(!segment.is_void(RangeNumber(2), LogPosition(start), Version::from_u64(9)), "another range's");
+        assert!(segment.is_rolled_back_in(segment.sequence, SEGMENT_BYTES) == (rollbacks[0].0 == 200));
+    }
 }
