@@ -31,6 +31,18 @@ pub(super) enum ReplyOutcome {
     Scanned(Option<(u64, Vec<Key>)>),
 }
 
+impl ReplyOutcome {
+    /// Whether the reply is no error.
+    pub(super) fn is_served(&self) -> bool {
+        match self {
+            Self::Each(all) => all.iter().all(|one| !matches!(one, Observed::Unknown | Observed::Refused)),
+            Self::Flushed(observed) => *observed != Observed::Unknown,
+            Self::Size(size) => size.is_some(),
+            Self::Scanned(page) => page.is_some(),
+        }
+    }
+}
+
 /// Appends the command's bytes.
 pub(super) fn encode(protocol: Protocol, command: &PendingCommand, out: &mut Vec<u8>) {
     match protocol {

@@ -67,6 +67,15 @@ pub(super) struct PendingCommand {
     pub end: u64,
 }
 
+/// Numbers of commands whose replies were no errors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ServedCounts {
+    /// All commands.
+    pub all: u64,
+    /// Updates of keys.
+    pub updates: u64,
+}
+
 /// A connection to a server: a machine with sessions.
 #[derive(Clone, Debug)]
 pub(super) struct ClientConnection {
@@ -76,6 +85,8 @@ pub(super) struct ClientConnection {
     pub number: u64,
     /// Commands without a reply, in the order sent.
     pub pending: VecDeque<PendingCommand>,
+    /// The commands served on it.
+    pub served: ServedCounts,
     /// When the client closes it although replies are outstanding.
     pub abandon_us: Option<u64>,
     /// Bytes on their way to the server, with their times of arrival.
@@ -94,6 +105,7 @@ impl ClientConnection {
             protocol,
             number,
             pending: VecDeque::new(),
+            served: ServedCounts { all: 0, updates: 0 },
             abandon_us: None,
             pieces: VecDeque::new(),
             sent: 0,
@@ -188,6 +200,9 @@ impl ClientConnection {
                     ParsedReply::Reply { reply, consumed } => (resp_outcome(command, &reply)?, consumed),
                 },
             };
+            let is_update = !command.ops.is_empty() && command.ops.iter().all(|op| op.request != KeyRequest::Read);
+            self.served.all += u64::from(outcome.is_served());
+            self.served.updates += u64::from(outcome.is_served() && is_update);
             self.received.drain(..consumed);
             let values = std::mem::take(&mut self.values);
             return Ok(self.pending.pop_front().map(|command| (command, outcome, values)));

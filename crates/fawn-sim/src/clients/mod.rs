@@ -8,6 +8,7 @@ mod codec;
 mod connection;
 mod draw;
 
+pub use connection::ServedCounts;
 pub use draw::{LIFE_MS_MAX, LONG_VALUE_BYTES_MAX, MULTI_KEYS_MAX};
 
 use crate::canary::Canary;
@@ -214,6 +215,12 @@ impl Clients {
     #[must_use]
     pub fn is_connected(&self, client: usize) -> bool {
         self.clients[client].connection.is_some()
+    }
+
+    /// The number of the connection of `client` among all of the run, and the commands served on it.
+    #[must_use]
+    pub fn served(&self, client: usize) -> Option<(u64, ServedCounts)> {
+        self.clients[client].connection.as_ref().map(|connection| (connection.number, connection.served))
     }
 
     /// Connects `client`; returns the protocol of the connection.

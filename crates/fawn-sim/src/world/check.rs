@@ -1,7 +1,7 @@
 //! Second phase and its oracles: the cluster heals, serves, keeps every observed write, and has equal copies.
 use super::machine::Machine;
 use super::{TURN_US, World};
-use crate::clients::{Key, LIFE_MS_MAX};
+use crate::clients::{Key, LIFE_MS_MAX, ServedCounts};
 use crate::history::{HistoryOperation, Verdict, check};
 use fawn_chain::ClusterMap;
 use fawn_node::cluster::{NodeStatus, RangeDigest};
@@ -117,34 +117,55 @@ impl World {
         (0..self.machines.len()).try_for_each(|index| self.serve_on_failed_disk(index))
     }
 
-    /// Sessions on a machine whose disk failed are answered, because other machines hold the data. Waits for the first
-    /// answer that is no error, if clients stay connected and all chains serve.
+    /// Sessions on a machine whose disk failed are served, because other machines hold the data: reads of all clients,
+    /// and updates through each shard with a failed disk, if all chains have enough copies.
     fn serve_on_failed_disk(&mut self, index: usize) -> Result<(), String> {
         if !self.machines[index].is_poisoned() {
             return Ok(());
         }
-        let (clients, answered) = self.sessions_of(index);
+        let readers = self.machines[index].connected();
         // Clients may draw nothing but updates, which a chain with too few copies refuses. It still serves reads.
         let key = self.clients.unused_key();
-        for client in &clients {
+        for client in &readers {
             self.clients.write_read(*client, self.now_us, key);
         }
+        self.wait_until_served(index, &readers, |served| served.all, Self::serves_all)?;
+        if !self.takes_updates() {
+            return Ok(());
+        }
+        let writers = self.machines[index].connected_to_poisoned();
+        for client in &writers {
+            self.clients.write_updates(*client, self.now_us);
+        }
+        self.wait_until_served(index, &writers, |served| served.updates, Self::takes_updates)
+    }
+
+    /// Waits until each of these clients of a machine whose disk failed has one more reply that is no error. It need
+    /// not have one if its connection ends, or if the cluster no longer serves.
+    fn wait_until_served(
+        &mut self,
+        index: usize,
+        clients: &[usize],
+        count: fn(ServedCounts) -> u64,
+        serves: fn(&Self) -> bool,
+    ) -> Result<(), String> {
+        let served =
+            |world: &Self, client| world.clients.served(client).map(|(number, served)| (number, count(served)));
+        let before: Vec<_> = clients.iter().map(|client| (*client, served(self, *client))).collect();
         let until_us = self.now_us + ANSWER_US_MAX;
-        loop {
-            let (clients_now, answered_now) = self.sessions_of(index);
-            if answered_now > answered && self.machines[index].is_poisoned() {
-                self.trace.say(self.now_us, format!("node {} serves its sessions without a disk", index + 1));
+        while self.machines[index].is_poisoned() && serves(self) {
+            let mut waiting = before.iter().filter(|(client, before)| served(self, *client) == *before);
+            let Some((client, _)) = waiting.next() else {
+                self.trace.say(self.now_us, format!("node {} serves {clients:?} without a disk", index + 1));
                 return Ok(());
-            }
-            let is_connected = clients.iter().any(|client| clients_now.contains(client));
-            if !self.machines[index].is_poisoned() || !is_connected || !self.serves_all() {
-                return Ok(());
-            }
+            };
             if self.now_us >= until_us {
-                return Err(format!("sessions on node {} get no answer: its disk failed: {}", index + 1, self.words()));
+                let words = self.words();
+                return Err(format!("client {client} on node {} is not served: its disk failed: {words}", index + 1));
             }
             self.run_until(self.now_us + HEAL_LOOK_US)?;
         }
+        Ok(())
     }
 
     fn is_well(&self, id: MemberId) -> bool {
@@ -157,6 +178,13 @@ impl World {
             map.ranges.iter().all(|entry| entry.is_active() && entry.serving().all(|member| self.is_well(member.id)))
         };
         self.machines[0].manager_map().is_some_and(serves)
+    }
+
+    /// Whether each range is served so, by enough members for updates.
+    fn takes_updates(&self) -> bool {
+        let copies_min = usize::from(self.scenario.copies_min());
+        let takes = |map: &ClusterMap| map.ranges.iter().all(|entry| entry.serving().count() >= copies_min);
+        self.serves_all() && self.machines[0].manager_map().is_some_and(takes)
     }
 
     /// A range that waits for a member on a failed disk although another member that served last is healthy.
@@ -435,19 +463,23 @@ mod tests {
     use crate::seed::Seed;
     use fawn_flash::sim::{DeviceFault, OpKind};
     use fawn_types::{Durability, NodeId};
+    use std::ops::Range;
 
-    /// A cluster of three in which the disks of nodes 2 and 3 have failed: its chains have too few copies for updates.
-    fn limping_world() -> Result<World, String> {
+    /// A cluster of three nodes with so many shards, in which the disks of these machines have failed. Client 0 is
+    /// connected to node 1.
+    fn limping_world(shards: u16, failed: Range<usize>) -> Result<World, String> {
         let seed = Seed::new("limping");
         let scenario = Scenario {
             durability: Durability::Sync,
             backends: 3,
             nodes_of_first: 1,
-            shards: 1,
+            shards,
             replication: 3,
             sessions: SessionPlaces::BackEnds,
             is_narrow: false,
-            clients: 2,
+            clients: 3,
+            // Enough that each member is written to.
+            keys: 32,
             faults_us: 0,
             supervised: false,
             ..Scenario::of(&seed)
@@ -456,21 +488,25 @@ mod tests {
         world.quiet = true;
         (0..world.machines.len()).try_for_each(|index| world.start(index))?;
         world.heal_whole("the start")?;
-        for machine in &world.machines[1..3] {
-            machine.disks[0].disk.fail_every(OpKind::Write, DeviceFault::Fail);
+        let disks = |world: &World| -> Vec<_> {
+            let disks = world.machines[failed.clone()].iter().flat_map(|machine| &machine.disks);
+            disks.map(|disk| (disk.id, disk.disk.clone())).collect()
+        };
+        for (_, disk) in disks(&world) {
+            disk.fail_every(OpKind::Write, DeviceFault::Fail);
         }
         world.connect_to(0, 0);
         world.clients.write_updates(0, world.now_us);
         world.run_while_waiting(ANSWER_US_MAX)?;
         world.run_until(world.now_us + LIMP_US_MAX)?;
-        assert!(world.machines[1..3].iter().all(Machine::is_poisoned), "{}", world.words());
+        assert!(disks(&world).iter().all(|(id, _)| !world.is_well(*id)), "{}", world.words());
         assert!(world.serves_all(), "{}", world.words());
         Ok(world)
     }
 
     #[test]
     fn a_session_that_sends_only_refused_updates_counts_as_served() -> Result<(), String> {
-        let mut world = limping_world()?;
+        let mut world = limping_world(1, 1..3)?;
         world.connect_to(1, 2);
         let unknown = world.clients.unknown;
         world.clients.write_updates(1, world.now_us);
@@ -481,14 +517,40 @@ mod tests {
 
     #[test]
     fn a_session_that_reaches_no_other_machine_is_noticed() -> Result<(), String> {
-        let mut world = limping_world()?;
+        let mut world = limping_world(1, 1..3)?;
         world.connect_to(1, 2);
         for node in [NodeId(1), NodeId(2)] {
             world.network.cut(NodeId(3), node);
             world.network.cut(node, NodeId(3));
         }
         let error = world.serve_on_failed_disk(2).err().unwrap_or_default();
-        assert!(error.starts_with("sessions on node 3 get no answer"), "{error}");
+        assert!(error.starts_with("client 1 on node 3 is not served"), "{error}");
+        Ok(())
+    }
+
+    /// Clients are divided among the shards.
+    #[test]
+    fn each_shard_serves_its_own_sessions() -> Result<(), String> {
+        let mut world = limping_world(2, 2..3)?;
+        world.connect_to(1, 2);
+        world.connect_to(2, 2);
+        world.machines[2].ignore_input_of(2);
+        let error = world.serve_on_failed_disk(2).err().unwrap_or_default();
+        assert!(error.starts_with("client 2 on node 3 is not served"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn updates_are_sent_through_each_failed_shard_if_there_are_enough_copies() -> Result<(), String> {
+        let mut world = limping_world(2, 2..3)?;
+        assert!(world.takes_updates(), "{}", world.words());
+        world.connect_to(1, 2);
+        world.connect_to(2, 2);
+        world.serve_on_failed_disk(2)?;
+        for client in [1, 2] {
+            let (_, served) = world.clients.served(client).ok_or("the client is not connected")?;
+            assert!(served.updates > 0, "client {client}: {served:?}");
+        }
         Ok(())
     }
 }

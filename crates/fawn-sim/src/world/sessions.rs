@@ -68,6 +68,19 @@ impl Machine {
         self.connections.iter().map(|connection| connection.client).collect()
     }
 
+    /// One client with a session on each shard whose disk failed, if there is one.
+    pub(super) fn connected_to_poisoned(&self) -> Vec<usize> {
+        let poisoned = self.shards().filter(|(_, shard)| shard.engine().poisoned().is_some());
+        let client = |id| self.connections.iter().find(|connection| connection.shard == id);
+        poisoned.filter_map(|(id, _)| client(id)).map(|connection| connection.client).collect()
+    }
+
+    /// The session of `client` takes no more input, as a planted bug.
+    #[cfg(test)]
+    pub(super) fn ignore_input_of(&mut self, client: usize) {
+        self.connections.iter_mut().filter(|one| one.client == client).for_each(|one| one.accepts = false);
+    }
+
     /// Receives bytes of a client; the session gets them in the next iteration.
     fn receive(&mut self, client: usize, bytes: &[u8], now_us: u64) {
         if let Some(connection) = self.connections.iter_mut().find(|connection| connection.client == client) {
