@@ -383,7 +383,7 @@ pub struct ClusterStatus {
     pub unavailable_since: Option<MonoMs>,
     /// Members dropped since the start because they failed or were suspected.
     pub members_dropped: u64,
-    /// Activations since the start after which acknowledged writes may be missing.
+    /// Proposals, since the start, of epochs after which acknowledged writes may be missing.
     pub possible_losses: u64,
 }
 

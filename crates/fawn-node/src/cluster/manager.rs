@@ -9,7 +9,7 @@ use fawn_types::{MonoMs, Now};
 pub(crate) struct ManagerHost {
     pub(crate) manager: Manager<FileConsensus>,
     pub(crate) wake_at: MonoMs,
-    /// Activations, proposed here, that may have lost acked writes: never under `sync`.
+    /// Proposals of epochs after which acked writes may be missing: none under `sync`.
     pub(crate) possible_losses: u64,
     /// Members dropped for a reason other than missing heartbeats.
     pub(crate) members_dropped: u64,
@@ -75,7 +75,7 @@ impl ManagerHost {
                 }
                 ManagerOutput::PossibleLoss { range, epoch, base } => {
                     self.possible_losses += 1;
-                    tracing::error!(?range, ?epoch, ?base, "acknowledged writes may be missing");
+                    tracing::error!(?range, ?epoch, ?base, "acknowledged writes may be missing in a proposed epoch");
                 }
                 ManagerOutput::Activated { range, epoch, base } => {
                     tracing::info!(?range, ?epoch, ?base, "range is active");

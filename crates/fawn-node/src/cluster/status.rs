@@ -23,7 +23,7 @@ pub struct NodeStatus {
     pub completion_bytes: usize,
     /// Frames dropped because a peer's buffer was full.
     pub frames_dropped: u64,
-    /// Activations, proposed by the manager hosted here, that may have lost acked writes.
+    /// Proposals by the manager hosted here of epochs after which acked writes may be missing.
     pub possible_losses: u64,
     /// Members that the manager hosted here dropped for a reason other than missing heartbeats.
     pub members_dropped: u64,

@@ -15,7 +15,7 @@ counters! {
         degraded: u64, "Chains with fewer copies than they should have.", prometheus "fawn_chains_degraded";
         copies_min: u64, "Copies of the chain that has fewest.", prometheus "fawn_chain_copies_min";
         members_dropped: u64, "Members dropped for failing or on suspicion.", prometheus "fawn_members_dropped_total";
-        possible_losses: u64, "New epochs after which acknowledged writes may be missing.",
+        possible_losses: u64, "Proposals of epochs after which acknowledged writes may be missing.",
             prometheus "fawn_possible_losses_total";
     }
 }
