@@ -533,7 +533,7 @@ impl Segment {
         let void = VoidRecords { number, before: log_end, above: last };
         let end = LogPosition::new(self.sequence + 1, 0, segment_bytes);
         if !self.voids.iter().any(|known| known.covers(&void, end)) {
-            // The rollback of one that goes may be dropped. That of this one must not be lost later: both are in one segment.
+            // An entry keeps the segment of its rollback. A replaced one's is kept by the new entry, since both are the same.
             let sequence = void.sequence(segment_bytes);
             self.voids.retain(|known| known.sequence(segment_bytes) != sequence || !void.covers(known, end));
             self.voids.push(void);
