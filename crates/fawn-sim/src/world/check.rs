@@ -32,8 +32,11 @@ impl World {
     /// Ends faults. Within a bounded time every chain must be complete and clients must get replies.
     pub(super) fn heal(&mut self) -> Result<(), String> {
         self.end_faults();
-        // Operations that a stalled disk has failed are reported only once it continues.
-        self.run_until(self.now_us + self.scenario.disk_us_max + 1)?;
+        // Operations that a stalled disk has failed are reported only once it continues, and those of a disk whose time
+        // is ahead, since an opening waited for it, once that time has come.
+        let disks = self.machines.iter().flat_map(|machine| &machine.disks);
+        let submitted_us = disks.map(|disk| disk.disk.tick()).fold(self.now_us, u64::max);
+        self.run_until(submitted_us + self.scenario.disk_us_max + 1)?;
         self.run_degraded()?;
         self.restart_poisoned()?;
         self.heal_whole("the last fault")?;
@@ -502,6 +505,24 @@ mod tests {
         assert!(disks(&world).iter().all(|(id, _)| !world.is_well(*id)), "{}", world.words());
         assert!(world.serves_all(), "{}", world.words());
         Ok(world)
+    }
+
+    #[test]
+    fn a_disk_whose_time_is_ahead_reports_its_failure_before_the_faults_count_as_ended() -> Result<(), String> {
+        let mut world = limping_world(1, 0..0)?;
+        let disk = world.machines[1].disks[0].disk.clone();
+        disk.advance_to(world.now_us + WHOLE_WITHIN_US / 100);
+        disk.fail_nth(OpKind::Write, 1, DeviceFault::Fail);
+        let writes = disk.counted(OpKind::Write);
+        world.clients.write_updates(0, world.now_us);
+        while disk.counted(OpKind::Write) == writes {
+            world.run_until(world.now_us + TURN_US)?;
+        }
+        // Clients have to be served at the end.
+        world.quiet = false;
+        world.heal()?;
+        assert!(world.machines.iter().all(|machine| !machine.is_poisoned()), "{}", world.words());
+        Ok(())
     }
 
     #[test]
