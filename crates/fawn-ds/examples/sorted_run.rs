@@ -89,7 +89,7 @@ fn row(name: &str, key_of: KeyOf, record_bytes: usize, filter_bits: u8, keys: u6
 fn write(device: &mut SimDevice, options: RunWriterOptions, buffer: SortBuffer) -> Result<u64, Box<dyn Error>> {
     let rules = MergeRules {
         now: TimeMs(0),
-        is_void: &|_, _| false,
+        is_invalidated: &|_, _| false,
         number: &|record, _| record.number,
         may_hide: &|_, _| false,
         is_kept: &|_, _| false,

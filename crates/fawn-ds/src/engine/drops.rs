@@ -351,7 +351,8 @@ impl<D: Device> Engine<D> {
         let segment_bytes = self.options.segment_bytes;
         let has = |at: usize| {
             let mut before = self.ranges[at].segments.range(..sequence);
-            before.any(|(_, &slot)| self.segments.expect(slot).is_rolled_back_in(sequence, segment_bytes))
+            before
+                .any(|(_, &slot)| self.segments.expect(slot).invalidated().are_rolled_back_in(sequence, segment_bytes))
         };
         has(at) || (self.is_of_family(at) && self.family(at).into_iter().any(has))
     }

@@ -1,4 +1,5 @@
 //! The segment table: the files of the log, and per segment the facts that the drop rule needs.
+mod invalidated;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,8 @@ use core::cell::Cell;
 use fawn_flash::FileId;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{MonoMs, TimeMs, Version};
+use invalidated::InvalidatedRecords;
+pub(crate) use invalidated::RolledBackRecords;
 use smallvec::SmallVec;
 
 /// Longest first read of a lookup, bytes. A longer record costs a second read, which is counted.
@@ -146,27 +149,6 @@ impl Death {
     const UNKNOWN: Self = Self { by: Version::ZERO, replaced_from: Version::ZERO };
 }
 
-/// Records under a number that a rollback invalidated: those above a version that lie before a position of the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct VoidRecords {
-    number: RangeNumber,
-    before: LogPosition,
-    above: Version,
-}
-
-impl VoidRecords {
-    /// Whether it has all records of the other one in a segment that ends at `end`.
-    fn covers(&self, other: &Self, end: LogPosition) -> bool {
-        self.number == other.number && self.above <= other.above && self.before.min(end) >= other.before.min(end)
-    }
-
-    /// Sequence number of the segment that has the rollback.
-    const fn sequence(&self, segment_bytes: u32) -> u64 {
-        // The rollback ends at the position, which may be the end of its segment, or begins there if an opening read it.
-        LogPosition(self.before.0.saturating_sub(1)).sequence(segment_bytes)
-    }
-}
-
 /// The facts of an appended record that its segment counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AppendedRecord {
@@ -286,7 +268,7 @@ pub(crate) struct Segment {
     pub(crate) died_at: PerStream<LogPosition>,
     /// End of the foreground when clients replaced or removed records of this segment: a moving average of the last ones.
     pub(crate) deaths_at: LogPosition,
-    voids: Vec<VoidRecords>,
+    invalidated: InvalidatedRecords,
     /// Tombstones, bytes. With index entries they count as live, too.
     pub(crate) tombstone_bytes: u64,
     /// Cleaning has copied all that is needed, or has failed at a corrupt record: it is not repeated before the next open.
@@ -341,7 +323,7 @@ impl Segment {
             shares: SmallVec::new(),
             died_at: PerStream::default(),
             deaths_at: LogPosition::default(),
-            voids: Vec::new(),
+            invalidated: InvalidatedRecords::default(),
             tombstone_bytes: 0,
             is_cleaned: false,
             is_gathered: false,
@@ -530,14 +512,7 @@ impl Segment {
 
     /// The records under this number above `last` were rolled back by a record right before `log_end`.
     pub(crate) fn invalidate(&mut self, number: RangeNumber, last: Version, log_end: LogPosition, segment_bytes: u32) {
-        let void = VoidRecords { number, before: log_end, above: last };
-        let end = LogPosition::new(self.sequence + 1, 0, segment_bytes);
-        if !self.voids.iter().any(|known| known.covers(&void, end)) {
-            // An entry keeps the segment of its rollback. A replaced one's is kept by the new entry, since both are the same.
-            let sequence = void.sequence(segment_bytes);
-            self.voids.retain(|known| known.sequence(segment_bytes) != sequence || !void.covers(known, end));
-            self.voids.push(void);
-        }
+        self.load_invalidated(RolledBackRecords { number, before: log_end, above: last }, segment_bytes);
         self.note_death(StreamKind::Foreground, log_end);
     }
 
@@ -572,25 +547,15 @@ impl Segment {
         self.shares.retain(|share| share.range != range);
     }
 
-    /// Whether the record of this number and version, at this position of the log, was rolled back.
-    pub(crate) fn is_void(&self, number: RangeNumber, position: LogPosition, version: Version) -> bool {
-        let is_in = |void: &VoidRecords| void.number == number && position < void.before && version > void.above;
-        self.voids.iter().any(is_in)
+    /// Notes rolled-back records, also those that a checkpoint has.
+    pub(crate) fn load_invalidated(&mut self, records: RolledBackRecords, segment_bytes: u32) {
+        let end = LogPosition::new(self.sequence + 1, 0, segment_bytes);
+        self.invalidated.add(records, end, segment_bytes);
     }
 
-    /// Rolled-back records: the number, the position that they lie before, and the version that they are above.
-    pub(crate) fn voids(&self) -> impl Iterator<Item = (RangeNumber, LogPosition, Version)> {
-        self.voids.iter().map(|void| (void.number, void.before, void.above))
-    }
-
-    /// Whether a rollback in the segment with this sequence number has invalidated records of this one.
-    pub(crate) fn is_rolled_back_in(&self, sequence: u64, segment_bytes: u32) -> bool {
-        self.voids.iter().any(|void| void.sequence(segment_bytes) == sequence)
-    }
-
-    /// Notes rolled-back records that a checkpoint has.
-    pub(crate) fn load_void(&mut self, number: RangeNumber, before: LogPosition, above: Version) {
-        self.voids.push(VoidRecords { number, before, above });
+    /// Its rolled-back records.
+    pub(crate) const fn invalidated(&self) -> &InvalidatedRecords {
+        &self.invalidated
     }
 
     /// All that is needed of it was copied to the survivors' stream before `log_end`, its tombstones too.
@@ -614,7 +579,7 @@ impl Segment {
     /// The manifest invalidates all records of the range so far.
     pub(crate) fn forget_range(&mut self, range: usize, number: RangeNumber) {
         self.remove_share(range);
-        self.voids.retain(|void| void.number != number);
+        self.invalidated.forget_number(number);
     }
 
     /// Whether it is sealed and has no live record: it can be dropped unless something else keeps it.

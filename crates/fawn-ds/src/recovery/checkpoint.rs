@@ -11,14 +11,16 @@ use super::index_build::IndexBuilder;
 use super::sequential::SequentialRead;
 use super::work_queue::{THREAD_BYTES_MIN, WorkQueue};
 use crate::engine::Engine;
-use crate::format::checkpoint::content::{self, ContentError, RangeImage, RecordImage, SegmentImage, ShareImage};
+use crate::format::checkpoint::content::{
+    self, ContentError, InvalidatedImage, RangeImage, RecordImage, SegmentImage, ShareImage,
+};
 use crate::format::checkpoint::{self, CheckpointHeader, HEADER_BYTES};
 use crate::format::manifest::CheckpointEntry;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{Expiries, RangeNumber, StoreUuid, Watermark};
 use crate::index::{CellImage, Index, IndexImageError, IndexOptions, Pointer};
 use crate::log::LogPosition;
-use crate::log::segments::{RangeShare, Segment, SegmentTable};
+use crate::log::segments::{RangeShare, RolledBackRecords, Segment, SegmentTable};
 use crate::range::{ResultCopy, Retained};
 use core::cmp::Ordering;
 use fawn_flash::{Device, FileId, IoClass};
@@ -335,23 +337,23 @@ impl<D: Device> IndexBuilder<'_, D> {
     }
 
     fn take_image(&mut self, image: CheckpointImage) -> PerStream<Watermark> {
-        let mut voided = Vec::new();
+        let mut cleared = Vec::new();
         for (loaded, range) in image.indexes.into_iter().zip(image.ranges) {
             let at = self.numbers.get(&range.number).copied().filter(|&at| self.tentative[at].is_whole());
             let Some(at) = at.filter(|_| loaded.number == range.number) else { continue };
             if self.tentative[at].cleared > range.cleared {
                 // Cleared after the checkpoint: none of its entries counts.
-                voided.push(at);
+                cleared.push(at);
             } else {
                 self.engine.ranges[at].index = loaded.index;
             }
             self.take_range(at, &range);
         }
         for segment in &image.segments {
-            self.take_segment(segment, &voided);
+            self.take_segment(segment, &cleared);
         }
         for segment in &image.partial {
-            self.take_partial(segment, &voided);
+            self.take_partial(segment, &cleared);
         }
         self.from = PerStream::from_fn(|kind| image.from[kind]);
         self.engine.checkpoints.last.from = image.from;
@@ -400,7 +402,7 @@ impl<D: Device> IndexBuilder<'_, D> {
         }
     }
 
-    fn take_segment(&mut self, image: &SegmentImage, voided: &[usize]) {
+    fn take_segment(&mut self, image: &SegmentImage, cleared: &[usize]) {
         let &SegmentImage { slot, sequence, tombstone_bytes, .. } = image;
         let listed = self.engine.segments.get(slot).is_some_and(|segment| segment.sequence == sequence);
         let seal = self.engine.manifest.state().segments.get(&slot).and_then(|entry| entry.seal.clone());
@@ -415,15 +417,16 @@ impl<D: Device> IndexBuilder<'_, D> {
             segment.lengths.load(image.lengths.iter().copied(), image.record_bytes);
             segment.expiries = Expiries::load(image.expiry_base, &image.expiries);
         }
-        for void in &image.voids {
-            if place_of(void.number).is_some() {
-                segment.load_void(void.number, LogPosition(void.before), void.above);
+        for &InvalidatedImage { number, before, above } in &image.invalidated {
+            if place_of(number).is_some() {
+                let records = RolledBackRecords { number, before: LogPosition(before), above };
+                segment.load_invalidated(records, self.engine.options.segment_bytes);
             }
         }
         let stream = segment.stream;
         for share in &image.shares {
             let Some(at) = place_of(share.number) else { continue };
-            let mut share = share_of(at, share, voided.contains(&at));
+            let mut share = share_of(at, share, cleared.contains(&at));
             if seal.facts.tombstones > 0 {
                 // Some of them may have no entry.
                 let number = self.engine.ranges[at].number;
@@ -451,11 +454,11 @@ impl<D: Device> IndexBuilder<'_, D> {
     }
 
     /// Takes the live records of a segment that is scanned for the rest.
-    fn take_partial(&mut self, image: &SegmentImage, voided: &[usize]) {
+    fn take_partial(&mut self, image: &SegmentImage, cleared: &[usize]) {
         let is_listed = |segment: &&mut Segment| segment.sequence == image.sequence;
         let Some(segment) = self.engine.segments.get_mut(image.slot).filter(is_listed) else { return };
         for share in &image.shares {
-            let at = self.numbers.get(&share.number).copied().filter(|at| !voided.contains(at));
+            let at = self.numbers.get(&share.number).copied().filter(|at| !cleared.contains(at));
             // Otherwise the scan alone says whether the range has any records there.
             if let Some(at) = at.filter(|_| *share != ShareImage::none(share.number)) {
                 segment.shares.push(share_of(at, share, segment.is_sorted));
@@ -465,9 +468,9 @@ impl<D: Device> IndexBuilder<'_, D> {
     }
 }
 
-fn share_of(at: usize, image: &ShareImage, is_voided: bool) -> RangeShare {
+fn share_of(at: usize, image: &ShareImage, is_cleared: bool) -> RangeShare {
     let &ShareImage { puts, newest, died_by, lowest_put, hides_below, clears, rolls_back, .. } = image;
-    let (live_records, live_bytes) = if is_voided { (0, 0) } else { (image.live_records, image.live_bytes) };
+    let (live_records, live_bytes) = if is_cleared { (0, 0) } else { (image.live_records, image.live_bytes) };
     RangeShare {
         puts,
         live_records,

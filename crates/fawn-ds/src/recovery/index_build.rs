@@ -334,7 +334,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     /// Removes older records of the key from the index. The checkpoint has the history of the range at this place up to here.
     fn hide(&mut self, at: usize, number: RangeNumber, entry: &ScannedEntry) {
         // Its rollback lies before the checkpoint's position, too: only the checkpoint still has it.
-        if self.engine.is_void(self.engine.segments.slot_and_offset(entry.pointer), number, entry.version) {
+        if self.engine.is_invalidated(self.engine.segments.slot_and_offset(entry.pointer), number, entry.version) {
             return;
         }
         if entry.version > self.tentative[at].cleared && entry.version > self.tentative[entry.owner].cleared {

@@ -46,7 +46,7 @@ pub struct MergeRules<'r> {
     pub now: TimeMs,
     /// Whether a record does not count: of a dropped number, cleared, rolled back, or out of its range's bounds. Such a
     /// record hides nothing, whatever its version.
-    pub is_void: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool,
+    pub is_invalidated: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool,
     /// The local number under which a record that counts is written: that of the range that has its key now.
     pub number: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> RangeNumber,
     /// Whether an older record of the key may be in a segment or run outside of the merge, or a newer one in the log: a scan that
@@ -124,7 +124,7 @@ pub struct MergeCounts {
     /// Records written.
     pub written: u64,
     /// Records that do not count.
-    pub void: u64,
+    pub invalidated: u64,
     /// Records older than another one of their key.
     pub older: u64,
     /// Tombstones and expired records that hide nothing.
@@ -249,8 +249,8 @@ impl RunMerge {
             self.counts.read += 1;
             let place = (record.space(), ring_key);
             let best = RunRecord::decode(&self.winner).map(|(best, _)| (best.key == record.key, best.version));
-            if (rules.is_void)(&record, &ring_key) {
-                self.counts.void += 1;
+            if (rules.is_invalidated)(&record, &ring_key) {
+                self.counts.invalidated += 1;
             } else if self.place == Some(place)
                 && let Some((is_same_key, version)) = best
             {

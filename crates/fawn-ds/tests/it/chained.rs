@@ -473,7 +473,7 @@ fn clears_rollbacks_and_marks_survive_openings_in_any_order() {
 
 /// A listed clear stands for its record: nothing that came before it counts, whether that record is in the log or not.
 #[test]
-fn a_clear_that_the_manifest_lists_voids_what_came_before() {
+fn a_clear_that_the_manifest_lists_invalidates_what_came_before() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = TestNode::open(&disk, chained(), Now::at(1)).unwrap();
     put(&mut node, b"before", b"one", version(1, 1));

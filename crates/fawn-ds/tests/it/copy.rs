@@ -468,7 +468,7 @@ fn workload(seed: u64, options: Options, loss: Loss, steps: usize, classes: &mut
 }
 
 #[test]
-fn every_image_of_a_transfer_is_void_or_whole() {
+fn every_image_of_a_transfer_is_invalidated_or_whole() {
     let (mut classes, mut copies, mut dropped) = (CopyImageCounts::default(), 0, 0);
     for seed in 0..10 {
         let durability = if seed % 3 == 2 { Durability::EverySecond } else { Durability::Sync };

@@ -577,8 +577,8 @@ fn a_rollback_does_not_wait_for_segments_without_rolled_back_records() {
         for round in 0..60 {
             let last = put(&mut node, b"hot");
             append(&mut node, RANGE, &RecordRef::put(version(last + 1), b"void", &[8; 5000]));
-            for void in 2..if is_apart { 8 } else { 2 } {
-                append(&mut node, RANGE, &RecordRef::put(version(last + void), b"void", &[8; 14_000]));
+            for later in 2..if is_apart { 8 } else { 2 } {
+                append(&mut node, RANGE, &RecordRef::put(version(last + later), b"void", &[8; 14_000]));
             }
             if round % 2 == 0 {
                 node.engine.submit(node.now);

@@ -355,7 +355,7 @@ fn sole_epochs_add_up_and_end_with_a_transfer() {
     assert!(of_two.covers(version(7, 1)) && !of_two.covers(version(7, 2)) && !of_two.covers(version(3, 1)));
     assert!(of_two.includes(version(3, 1)), "an earlier epoch's records precede the base");
     state.apply(&begin(4, 9, 3, version(9, 9))).unwrap();
-    assert_eq!(sole(&state, 4), None, "what a copy replaces is void");
+    assert_eq!(sole(&state, 4), None, "what a copy replaces is invalidated");
     assert!(state.apply(&begin_sole(4, 10, version(9, 9))).is_err(), "half a copy serves no epoch");
 }
 

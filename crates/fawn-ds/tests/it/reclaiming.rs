@@ -169,9 +169,9 @@ fn commit_in_chain(node: &mut TestNode, record: &RecordRef<'_>) {
 }
 
 /// A deleted key, a rollback of that, and survivors with higher versions than the rollback: the opening that reads them
-/// first must still know the delete as void, or cleaning copies it.
+/// first must still know the delete as invalidated, or cleaning copies it.
 #[test]
-fn a_rolled_back_delete_is_void_for_cleaning_after_an_opening_too() {
+fn a_rolled_back_delete_is_invalidated_for_cleaning_after_an_opening_too() {
     let disk = SimDisk::new(SimOptions::instant(1));
     let open = || TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1_000_000)).unwrap();
     let version = |epoch, seq| Version::new(Epoch::new(epoch).unwrap(), seq).unwrap();

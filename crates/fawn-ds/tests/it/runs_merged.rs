@@ -13,7 +13,7 @@ use fawn_types::{RingKey, TimeMs};
 const NOW: TimeMs = TimeMs(500);
 
 /// Records of this number do not count.
-fn is_void(record: &RunRecord<'_>, _: &RingKey) -> bool {
+fn is_invalidated(record: &RunRecord<'_>, _: &RingKey) -> bool {
     record.number.0 == 3
 }
 
@@ -23,7 +23,13 @@ fn may_hide(_: &RunRecord<'_>, ring_key: &RingKey) -> bool {
 }
 
 fn rules<'r>(may_hide: &'r dyn Fn(&RunRecord<'_>, &RingKey) -> bool) -> MergeRules<'r> {
-    MergeRules { now: NOW, is_void: &is_void, number: &|record, _| record.number, may_hide, is_kept: &|_, _| false }
+    MergeRules {
+        now: NOW,
+        is_invalidated: &is_invalidated,
+        number: &|record, _| record.number,
+        may_hide,
+        is_kept: &|_, _| false,
+    }
 }
 
 fn expected(inputs: &[Vec<Owned>]) -> Vec<Owned> {
@@ -105,12 +111,12 @@ fn dead_records_stay_exactly_while_they_may_hide() {
 
 /// A record that does not count hides nothing, however new it is.
 #[test]
-fn a_void_record_of_a_later_version_hides_nothing() {
+fn an_invalidated_record_of_a_later_version_hides_nothing() {
     let mut harness = RunHarness::new(1);
-    let (old, mut void) = (Owned::put(5, "key", "old"), Owned::put(9, "key", "void"));
-    void.number = 3;
+    let (old, mut invalidated) = (Owned::put(5, "key", "old"), Owned::put(9, "key", "void"));
+    invalidated.number = 3;
     let mut buffer = SortBuffer::new(SECRET, 1 << 10);
-    assert!(buffer.push(&old.as_ref()) && buffer.push(&void.as_ref()));
+    assert!(buffer.push(&old.as_ref()) && buffer.push(&invalidated.as_ref()));
     buffer.sort();
     let rules = rules(&may_hide);
     let listings = harness.merge(vec![(MergeSource::Memory(buffer), None)], &rules, (1, 10));

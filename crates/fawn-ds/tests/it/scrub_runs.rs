@@ -1,8 +1,8 @@
 //! The background scrub of runs.
 use crate::range_harness::RangeHarness;
 use crate::sorted_files::{put, runs, sort_out, store};
+use crate::sorted_invalidated::{each_segment, fill_runs};
 use crate::sorted_tier::sorted;
-use crate::sorted_voids::{each_segment, fill_runs};
 use crate::splits::{keys, whole};
 use crate::support::TestNode;
 use fawn_ds::internals::format::manifest::decode_all;

@@ -162,7 +162,7 @@ fn a_frame_over_the_border_of_two_reads_is_found_whole() {
 }
 
 /// The tail file still has frames that were synced and that the disk lost since. An opening writes them again: the file is
-/// void afterwards.
+/// invalidated afterwards.
 #[test]
 fn a_synced_frame_that_the_disk_lost_is_written_again() {
     let disk = SimDisk::new(SimOptions::instant(1));

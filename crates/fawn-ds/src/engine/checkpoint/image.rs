@@ -2,9 +2,9 @@
 use super::{CheckpointStep, CheckpointWriter};
 use crate::engine::Engine;
 use crate::format::Watermark;
-use crate::format::checkpoint::content::{self, RangeImage, RecordImage, SegmentImage, ShareImage, VoidImage};
+use crate::format::checkpoint::content::{self, InvalidatedImage, RangeImage, RecordImage, SegmentImage, ShareImage};
 use crate::format::segment::{PerStream, StreamKind};
-use crate::log::segments::Segment;
+use crate::log::segments::{RolledBackRecords, Segment};
 use crate::range::Retained;
 use fawn_flash::Device;
 use hashbrown::HashMap;
@@ -113,7 +113,10 @@ impl<D: Device> Engine<D> {
                 rolls_back: share.rolls_back,
             }
         });
-        let voids = segment.voids().map(|(number, before, above)| VoidImage { number, before: before.0, above });
+        let invalidated = segment
+            .invalidated()
+            .iter()
+            .map(|&RolledBackRecords { number, before, above }| InvalidatedImage { number, before: before.0, above });
         let (expiry_base, expiries) = segment.expiries.counts();
         SegmentImage {
             slot: segment.slot,
@@ -124,7 +127,7 @@ impl<D: Device> Engine<D> {
             expiry_base,
             expiries,
             shares: shares.collect(),
-            voids: voids.collect(),
+            invalidated: invalidated.collect(),
         }
     }
 

@@ -55,7 +55,7 @@ impl<D: Device> Engine<D> {
             // Its range was dropped or has begun again.
             return Ok(Cleaned::Gone);
         };
-        if record.version <= cleared || self.is_void((slot, offset), number, record.version) {
+        if record.version <= cleared || self.is_invalidated((slot, offset), number, record.version) {
             return Ok(Cleaned::Gone);
         }
         if self.sorted.is_active() && record.kind.is_of_key() {
@@ -91,10 +91,10 @@ impl<D: Device> Engine<D> {
         committed.is_some_and(|committed| committed.pointer == self.segments.pointer(slot, offset))
     }
 
-    pub(crate) fn is_void(&self, (slot, offset): (u32, u32), number: RangeNumber, version: Version) -> bool {
+    pub(crate) fn is_invalidated(&self, (slot, offset): (u32, u32), number: RangeNumber, version: Version) -> bool {
         let segment = self.segments.expect(slot);
         let position = LogPosition::new(segment.sequence, offset, self.options.segment_bytes);
-        segment.is_void(number, position, version)
+        segment.invalidated().contains(number, position, version)
     }
 
     fn clean_put(

@@ -79,7 +79,7 @@ impl<D: Device> Engine<D> {
                     return Err(Pause::Undurable);
                 }
                 let is_needed =
-                    tombstone.version > cleared && !self.is_void(place, tombstone.number, tombstone.version);
+                    tombstone.version > cleared && !self.is_invalidated(place, tombstone.number, tombstone.version);
                 if is_needed {
                     self.copy_tombstone(at, place, tombstone.version, &tombstone.key)
                         .map_err(|CopyRefused(len)| Pause::NoRoom(len))?;

@@ -114,11 +114,11 @@ impl<D: Device> Engine<D> {
             }
             kind => kind,
         };
-        let is_void = self.is_void((slot, offset), number, record.version);
+        let is_invalidated = self.is_invalidated((slot, offset), number, record.version);
         if let Some(at) = owner.filter(|&at| self.is_unfiled(slot, at)) {
             // Also for a record that was rolled back, the heir has a part in the segment: it keeps the segment of the rollback.
             let share = share_of(counts, at);
-            if !is_void {
+            if !is_invalidated {
                 share.enter(record.version, kind);
             }
         }

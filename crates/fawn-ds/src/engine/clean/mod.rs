@@ -226,7 +226,7 @@ impl<D: Device> Engine<D> {
     fn move_survivor(&mut self, next: &Move) {
         let &Move { range: at, number, name, original, copy, version, replaced_from, .. } = next;
         let range = &mut self.ranges[at];
-        // A range that began again has another number, and its old records are void.
+        // A range that began again has another number, and its old records are invalidated.
         if range.number != number {
             return;
         }

@@ -36,15 +36,15 @@ enum Kind {
     Rollback,
 }
 
-/// `at` is its position in the log; `is_void`: it was rolled back, first by the record at `void_by`.
+/// `at` is its position in the log; `is_invalidated`: it was rolled back, first by the record at `invalidated_by`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct ModelRecord {
     range: usize,
     kind: Kind,
     version: u64,
     at: u64,
-    is_void: bool,
-    void_by: u64,
+    is_invalidated: bool,
+    invalidated_by: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -158,7 +158,7 @@ impl DropRuleStore {
     }
 
     fn append(&mut self, range: usize, kind: Kind, version: u64) {
-        let record = ModelRecord { range, kind, version, at: self.end, is_void: false, void_by: 0 };
+        let record = ModelRecord { range, kind, version, at: self.end, is_invalidated: false, invalidated_by: 0 };
         self.segments.last_mut().unwrap().records.push(record);
         self.end += 1;
     }
@@ -291,7 +291,7 @@ impl DropRuleStore {
     /// Whether a record of the segment with this sequence number is current for its key, or pending.
     fn is_live(&self, record: &ModelRecord, sequence: u64) -> bool {
         let range = &self.ranges[record.range];
-        let is_pending = !record.is_void && record.version > range.committed;
+        let is_pending = !record.is_invalidated && record.version > range.committed;
         let is_current = |key: usize| range.index[key] == Some(record.version) && range.places[key] == sequence;
         matches!(record.kind, Kind::Put(key) if is_current(key) || is_pending)
     }
@@ -318,7 +318,7 @@ impl DropRuleStore {
         let Some(victim) = self.all().find(can_clean).cloned() else { return false };
         let sequence = SURVIVORS_FROM + self.survivors_end;
         let mut copies = ModelSegment { sequence, ..ModelSegment::default() };
-        for record in victim.records.iter().filter(|record| !record.is_void) {
+        for record in victim.records.iter().filter(|record| !record.is_invalidated) {
             let range = &self.ranges[record.range];
             let is_needed = record.version > range.listed_clear
                 && match record.kind {
@@ -360,8 +360,8 @@ impl DropRuleStore {
         range.synced = range.synced.min(range.appended);
         for segment in &mut self.segments {
             for record in segment.records.iter_mut().filter(|record| record.range == at && record.version > last) {
-                if !record.is_void && record.at < before {
-                    (record.is_void, record.void_by) = (true, before);
+                if !record.is_invalidated && record.at < before {
+                    (record.is_invalidated, record.invalidated_by) = (true, before);
                     segment.died_at = self.end;
                 }
             }
@@ -381,7 +381,7 @@ impl DropRuleStore {
         let records: Vec<ModelRecord> = self.segments.iter().flat_map(|segment| &segment.records).copied().collect();
         for segment in &mut store.segments {
             segment.records.retain(|record| record.at < cut);
-            segment.records.iter_mut().for_each(|record| (record.is_void, record.void_by) = (false, 0));
+            segment.records.iter_mut().for_each(|record| (record.is_invalidated, record.invalidated_by) = (false, 0));
             (segment.died_at, segment.died_by) = (0, [0; RANGES]);
             (segment.copied_at, segment.is_cleaned) = (0, false);
         }
@@ -507,7 +507,7 @@ impl DropRuleStore {
             return None;
         }
         let is_live = |record: &&ModelRecord| self.is_live(record, segment.sequence);
-        let newest = records.iter().filter(|record| !record.is_void && record.kind != Kind::Rollback);
+        let newest = records.iter().filter(|record| !record.is_invalidated && record.kind != Kind::Rollback);
         let newest = newest.map(|record| record.version).max().unwrap_or(0);
         let (base, durable) = (range.sole.map_or(0, |sole| sole.base), self.durably_committed(at));
         let others = || self.all().filter(|other| other.sequence != segment.sequence);
@@ -522,8 +522,9 @@ impl DropRuleStore {
             };
             self.is_dead_put(record, sequence) && records.iter().any(hides)
         };
-        let rolls_back = |void: &ModelRecord| {
-            void.is_void && records.iter().any(|own| own.kind == Kind::Rollback && own.at == void.void_by)
+        let rolls_back = |record: &ModelRecord| {
+            let by = record.invalidated_by;
+            record.is_invalidated && records.iter().any(|own| own.kind == Kind::Rollback && own.at == by)
         };
         let mut earlier = others().filter(|other| other.sequence < segment.sequence && !segment.is_survivors());
         let facts = RangeFacts {

@@ -48,7 +48,7 @@ impl<D: Device> Engine<D> {
             let Some(of_key) = runs.next_key(&mut self.device, report) else { return Ok(()) };
             for DumpedRecord { bytes } in of_key {
                 let Some((record, _)) = RunRecord::decode(&bytes) else { continue };
-                if self.is_void_in_run(&record, self.owner_of(record.number, record.key)) {
+                if self.is_invalidated_in_run(&record, self.owner_of(record.number, record.key)) {
                     continue;
                 }
                 if record.kind == RecordKind::Put && !self.is_in_log(&record) {

@@ -9,6 +9,7 @@
 //! in steps.
 mod dump;
 mod gather;
+mod invalidated_runs;
 mod job;
 mod lookup;
 mod merge_choice;
@@ -23,7 +24,6 @@ mod sweep;
 mod tests;
 mod transfer;
 mod unindex;
-mod void_runs;
 mod write;
 
 use super::{Engine, EngineError};
@@ -71,8 +71,8 @@ pub(crate) struct SortedTier {
     reads_left: u32,
     /// The next poll continues the job, whether or not any I/O completes.
     has_next_step: bool,
-    /// A clear or the drop of a range may have made all records of a run void.
-    may_be_void: bool,
+    /// A clear or the drop of a range may have invalidated all records of a run.
+    may_be_invalidated: bool,
     /// The last job was a merge.
     was_merge: bool,
     /// The last merge beside a sweep was one of newer runs than the sweep's.
@@ -352,19 +352,19 @@ impl<D: Device> Engine<D> {
         }
         self.sorted.enter_all(opened);
         self.sorted.is_active = self.manifest.state().indexes_deletes;
-        // The process before may have ended between a clear and the drop of the runs that it made void.
-        self.sorted.note_void();
+        // The process before may have ended between a clear and the drop of the runs that it has invalidated.
+        self.sorted.note_invalidated();
         Ok(())
     }
 
     /// Whether the record belongs to the range at this place, and was not cleared.
     fn counts_for(&self, at: usize, record: &RunRecord<'_>) -> bool {
         let owner = self.owner_of(record.number, record.key);
-        owner.is_some_and(|(owner, _)| owner == at) && !self.is_void_in_run(record, owner)
+        owner.is_some_and(|(owner, _)| owner == at) && !self.is_invalidated_in_run(record, owner)
     }
 
     /// Whether the record, which belongs to this owner, was cleared; without an owner it counts for no range.
-    fn is_void_in_run(&self, record: &RunRecord<'_>, owner: Option<(usize, Version)>) -> bool {
+    fn is_invalidated_in_run(&self, record: &RunRecord<'_>, owner: Option<(usize, Version)>) -> bool {
         owner.is_none_or(|(at, cleared)| record.version <= cleared.max(self.ranges[at].cleared.committed))
     }
 

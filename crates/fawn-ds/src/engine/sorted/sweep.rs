@@ -30,7 +30,7 @@ pub(super) struct RunSweep {
     pub(super) later: Vec<u64>,
     /// The newest age of these.
     pub(super) age: u64,
-    /// The age of the oldest runs. None of them is left once all their records are void.
+    /// The age of the oldest runs. None of them is left once all their records are invalidated.
     pub(super) oldest_age: u64,
     /// The first ring key of the next part.
     pub(super) from: RingKey,
@@ -121,7 +121,7 @@ impl<D: Device> Engine<D> {
             return false;
         }
         self.stats.sort_searches += 1;
-        if self.drop_void_runs() {
+        if self.drop_invalidated_runs() {
             return true;
         }
         let (space, room_bytes) = (self.space_left(), self.room_for_later());

@@ -223,8 +223,8 @@ impl<D: Device> Engine<D> {
         };
         let rules = MergeRules {
             now: self.runs_expired_by(),
-            is_void: &|record: &RunRecord<'_>, ring_key: &RingKey| {
-                self.is_void_in_run(record, owner_of(record, ring_key))
+            is_invalidated: &|record: &RunRecord<'_>, ring_key: &RingKey| {
+                self.is_invalidated_in_run(record, owner_of(record, ring_key))
             },
             // Otherwise a number would stay in lineages for good, and these would grow with every split.
             number: &|record: &RunRecord<'_>, ring_key: &RingKey| {
@@ -499,7 +499,7 @@ impl<D: Device> Engine<D> {
         edits.extend(job.done.iter().map(|done| ManifestEdit::AddRun(done.entry())));
         edits.extend(job.slots.iter().map(|gathered| gathered.edit()));
         if edits.is_empty() {
-            // Nothing of the segments could be sorted, or all runs of the sweep were void and are dropped.
+            // Nothing of the segments could be sorted, or all runs of the sweep were invalidated and are dropped.
             if let Some(part) = job.inputs.part.clone() {
                 self.sorted.end_part(part, 0);
             }
@@ -524,7 +524,7 @@ impl<D: Device> Engine<D> {
             StreamKind::ALL.into_iter().all(|kind| gathered.until[kind] <= synced(kind))
         };
         let is_synced = job.slots.iter().all(is_synced);
-        // A range whose number changed since began again: its records are void.
+        // A range whose number changed since began again: its records are invalidated.
         let is_undurable = |&(at, number, version): &(usize, RangeNumber, Version)| {
             self.ranges[at].number == number && version > self.ranges[at].durably_committed()
         };

@@ -103,7 +103,7 @@ impl ShareImage {
 
 /// Records of a range in a segment that a rollback invalidated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct VoidImage {
+pub struct InvalidatedImage {
     /// Local number of the range.
     pub number: RangeNumber,
     /// They lie before this position of the log.
@@ -132,16 +132,26 @@ pub struct SegmentImage {
     /// The ranges with records in it.
     pub shares: Vec<ShareImage>,
     /// Rolled-back records in it.
-    pub voids: Vec<VoidImage>,
+    pub invalidated: Vec<InvalidatedImage>,
 }
 
 impl SegmentImage {
     /// Of a segment without records.
     #[must_use]
     pub fn none(slot: u32, sequence: u64) -> Self {
-        let (lengths, expiries, shares, voids) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (lengths, expiries, shares, invalidated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let expiry_base = TimeMs(0);
-        Self { slot, sequence, tombstone_bytes: 0, record_bytes: 0, lengths, expiry_base, expiries, shares, voids }
+        Self {
+            slot,
+            sequence,
+            tombstone_bytes: 0,
+            record_bytes: 0,
+            lengths,
+            expiry_base,
+            expiries,
+            shares,
+            invalidated,
+        }
     }
 }
 
@@ -317,8 +327,8 @@ pub fn encode_segment(segment: &SegmentImage, out: &mut Vec<u8>) {
             out.extend_from_slice(&version.as_u64().to_le_bytes());
         }
     }
-    encode_count(segment.voids.len(), out);
-    for VoidImage { number, before, above } in &segment.voids {
+    encode_count(segment.invalidated.len(), out);
+    for InvalidatedImage { number, before, above } in &segment.invalidated {
         out.extend_from_slice(&number.0.to_le_bytes());
         out.extend_from_slice(&before.to_le_bytes());
         out.extend_from_slice(&above.as_u64().to_le_bytes());
@@ -353,7 +363,7 @@ pub fn decode_segment(source: &mut &[u8]) -> Result<SegmentImage, ContentError> 
     let lengths = decode_steps(source)?;
     let expiry_base = TimeMs(u64_at(take(source, 8)?, 0));
     let expiries = decode_steps(source)?;
-    let (mut shares, mut voids) = (Vec::new(), Vec::new());
+    let (mut shares, mut invalidated) = (Vec::new(), Vec::new());
     for _ in 0..decode_count(source)? {
         let bytes = take(source, 72)?;
         let version = |at| Version::from_u64(u64_at(bytes, at));
@@ -372,11 +382,21 @@ pub fn decode_segment(source: &mut &[u8]) -> Result<SegmentImage, ContentError> 
     }
     for _ in 0..decode_count(source)? {
         let bytes = take(source, 20)?;
-        voids.push(VoidImage {
+        invalidated.push(InvalidatedImage {
             number: RangeNumber(u32_at(bytes, 0)),
             before: u64_at(bytes, 4),
             above: Version::from_u64(u64_at(bytes, 12)),
         });
     }
-    Ok(SegmentImage { slot, sequence, tombstone_bytes, record_bytes, lengths, expiry_base, expiries, shares, voids })
+    Ok(SegmentImage {
+        slot,
+        sequence,
+        tombstone_bytes,
+        record_bytes,
+        lengths,
+        expiry_base,
+        expiries,
+        shares,
+        invalidated,
+    })
 }

@@ -69,7 +69,7 @@ fn rolled_back(rollbacks: &[(u64, u64)]) -> Segment {
     segment
 }
 
-fn is_void_by(rollbacks: &[(u64, u64)], (offset, version): (u64, u64)) -> bool {
+fn is_invalidated_by(rollbacks: &[(u64, u64)], (offset, version): (u64, u64)) -> bool {
     rollbacks.iter().any(|&(before, above)| offset < before && version > above)
 }
 
@@ -89,14 +89,17 @@ fn rollbacks_that_invalidate_nothing_more_of_a_segment_take_no_memory() {
         (&[(200, 5), (later, 5)], 2),
     ] {
         let segment = rolled_back(rollbacks);
-        assert_eq!(segment.voids().count(), expected, "{rollbacks:?}");
+        assert_eq!(segment.invalidated().iter().count(), expected, "{rollbacks:?}");
         let start = segment.sequence * u64::from(SEGMENT_BYTES);
         for (offset, version) in [100, 250, 350, 500].into_iter().flat_map(|offset| (1..10).map(move |v| (offset, v))) {
             let place = (LogPosition(start + offset), Version::from_u64(version));
-            let found = segment.is_void(RangeNumber(1), place.0, place.1);
-            assert_eq!(found, is_void_by(rollbacks, (offset, version)), "{rollbacks:?}: {version} at {offset}");
+            let found = segment.invalidated().contains(RangeNumber(1), place.0, place.1);
+            assert_eq!(found, is_invalidated_by(rollbacks, (offset, version)), "{rollbacks:?}: {version} at {offset}");
         }
-        assert!(!segment.is_void(RangeNumber(2), LogPosition(start), Version::from_u64(9)), "another range's");
-        assert!(segment.is_rolled_back_in(segment.sequence, SEGMENT_BYTES) == (rollbacks[0].0 == 200));
+        assert!(
+            !segment.invalidated().contains(RangeNumber(2), LogPosition(start), Version::from_u64(9)),
+            "another range's"
+        );
+        assert!(segment.invalidated().are_rolled_back_in(segment.sequence, SEGMENT_BYTES) == (rollbacks[0].0 == 200));
     }
 }

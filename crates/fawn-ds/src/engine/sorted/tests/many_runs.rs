@@ -14,7 +14,7 @@ fn store_of_many_runs() -> SmallStore {
 
 /// A commit of the manifest has a limit, which the runs of the largest store exceed.
 #[test]
-fn any_number_of_void_runs_is_dropped_without_being_read() {
+fn any_number_of_invalidated_runs_is_dropped_without_being_read() {
     let mut store = store_of_many_runs();
     let (runs, sort_bytes) = (store.engine.sorted.runs.len(), store.engine.stats().sort_bytes);
     assert!(runs > 7, "{runs} runs");

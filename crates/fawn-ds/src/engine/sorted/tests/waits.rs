@@ -18,7 +18,7 @@ fn cold_store(durability: Durability) -> (SimDisk, SmallStore) {
     (disk, SmallStore { engine, now: Now::at(1), writes: 0 })
 }
 
-/// A transfer gives a range another number. The job's records are void then, and versions of the former history never become
+/// A transfer gives a range another number. The job's records are invalidated then, and versions of the former history never become
 /// durable under the new number: the job, and all after it, would wait for ever.
 #[test]
 fn a_sort_waits_for_deaths_only_while_their_range_has_its_number() {

@@ -61,9 +61,9 @@ fn check_undone(harness: &RangeHarness, id: RangeId, before: &RangeModel, keys: 
     assert!(undone > 0, "{context}: no power loss undoes the clear");
 }
 
-/// A clear is committed, but a power loss may still undo it. The drop of another range makes the engine look for void runs.
+/// A clear is committed, but a power loss may still undo it. The drop of another range makes the engine look for invalidated runs.
 #[test]
-fn a_run_stays_while_a_crash_can_undo_the_clear_that_makes_it_void() {
+fn a_run_stays_while_a_crash_can_undo_the_clear_that_invalidates_it() {
     for is_split in [false, true] {
         let keys = keys(400);
         let disk = SimDisk::new(SimOptions::instant(1));
@@ -189,10 +189,10 @@ fn runs_of_a_range_that_was_split_go_once_all_parts_are_cleared() {
     }
 }
 
-/// All runs are dropped as void between two parts of a sweep. The rest of it has nothing to list, and began again with each
+/// All runs are dropped as invalidated between two parts of a sweep. The rest of it has nothing to list, and began again with each
 /// poll.
 #[test]
-fn a_sweep_ends_once_a_clear_has_made_all_its_runs_void() {
+fn a_sweep_ends_once_a_clear_has_invalidated_all_its_runs() {
     let keys = keys(3_000);
     for parts in (20..200).step_by(30) {
         let disk = SimDisk::new(SimOptions::instant(1));
@@ -221,9 +221,9 @@ fn a_sweep_ends_once_a_clear_has_made_all_its_runs_void() {
     }
 }
 
-/// The process ends between the listing of the clear and the drop of the runs that it has made void.
+/// The process ends between the listing of the clear and the drop of the runs that it has invalidated.
 #[test]
-fn an_opening_finds_the_runs_that_a_clear_made_void() {
+fn an_opening_finds_the_runs_that_a_clear_invalidated() {
     let keys = keys(400);
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut harness = RangeHarness::new(disk, each_segment(Durability::Sync), true);
