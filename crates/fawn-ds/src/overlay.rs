@@ -301,6 +301,7 @@ impl Overlay {
     }
 
     /// Adds an entry for a key that has none.
+    #[inline(always)]
     pub(crate) fn insert(&mut self, range: usize, name: KeyName, base: OverlayBase, written: Written) {
         debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
         let pending = PendingOfKey { count: 1, newest: written };
@@ -384,6 +385,8 @@ impl Overlay {
 
     /// Removes and returns the key's entry if it has a single pending record over a known base: after that record's
     /// commit the entry is no longer needed.
+    // A call would return both through memory.
+    #[inline(always)]
     pub(crate) fn take_only(&mut self, range: usize, name: KeyName) -> Option<(OverlayBase, Written)> {
         let found = self.table.find_entry(name.hash, |entry| entry.name == name && entry.range == range).ok()?;
         let entry = found.get();

@@ -62,6 +62,12 @@ pub(crate) struct PendingRecord {
     pub(crate) kind: PendingKind,
 }
 
+impl PendingRecord {
+    /// A record in a place that is filled at once.
+    pub(crate) const VACANT: Self =
+        Self { version: Version::ZERO, pointer: Pointer::new(0), len_bytes: 0, kind: PendingKind::Clear };
+}
+
 /// A committed record retained for retransmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Retained {

@@ -152,7 +152,9 @@ impl<D: Device> Engine<D> {
         };
         let range = &mut self.ranges[at];
         range.progress.appended = version;
-        range.pending.push_back(PendingRecord { version, pointer, len_bytes, kind });
+        // Filled in its place: a call would pass it through memory, written by fields and read in longer parts, each of which waits
+        // until the copy of the value before is stored.
+        *range.pending.push_back_mut(PendingRecord::VACANT) = PendingRecord { version, pointer, len_bytes, kind };
         self.pending_records += 1;
         self.stats.appended_records += 1;
         self.sorted.note_put(if record.kind == RecordKind::Put { len } else { 0 });
@@ -160,6 +162,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// `base` is `None` if the overlay has an entry for the key.
+    // A call would pass base and record through memory.
+    #[inline(always)]
     fn enter_overlay(&mut self, at: usize, name: crate::overlay::KeyName, base: Option<OverlayBase>, written: Written) {
         match base {
             None => {
