@@ -167,6 +167,44 @@ fn an_unreadable_page_is_read_again_and_in_the_end_reported_and_the_rest_is_read
     disk.heal();
     pass(&mut node, PERIOD_MS, 500);
     assert_eq!(node.engine.stats().scrub_corrupt_records, lost);
+    // The segment was sound since: later damage is no part of what was reported.
+    let (from, _) = frames(&disk.contents(&names[3]).unwrap())[20];
+    disk.flip_bits(&names[3], from as u64 + 200, 1);
+    pass(&mut node, PERIOD_MS, 500);
+    assert_eq!(node.engine.stats().scrub_corrupt_records, lost + 1);
+    assert_eq!(findings(&node).last().map(|finding| finding.bytes.start), Some(from as u64 + 64));
+}
+
+/// Part of what was reported can be read again. As much damage elsewhere, later, is new.
+#[test]
+fn damage_after_a_part_was_healed_is_found() {
+    let (disk, mut node, names) = filled(14, options());
+    let places: Vec<u64> = frames(&disk.contents(&names[2]).unwrap()).iter().map(|(from, _)| *from as u64).collect();
+    let flip = |at: usize| disk.flip_bits(&names[2], places[at] + 200, 1);
+    flip(3);
+    flip(9);
+    pass(&mut node, PERIOD_MS + FIRST_MS, 500);
+    assert_eq!(node.engine.stats().scrub_corrupt_records, 2);
+    flip(3);
+    pass(&mut node, PERIOD_MS, 500);
+    assert_eq!(node.engine.stats().scrub_corrupt_records, 2);
+    flip(30);
+    pass(&mut node, PERIOD_MS, 500);
+    assert_eq!(node.engine.stats().scrub_corrupt_records, 3);
+    assert!(findings(&node).iter().any(|finding| finding.bytes.start == places[30] + 64));
+}
+
+#[test]
+fn one_misdirected_read_is_no_damage() {
+    let (disk, mut node, names) = filled(15, options());
+    let sealed = names.len() as u64;
+    for nth in 1..=sealed {
+        let before = scrub_reads(&node);
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset: 8192 });
+        pass(&mut node, PERIOD_MS, 500);
+        assert_eq!((node.engine.stats().scrub_corrupt_records, findings(&node)), (0, Vec::new()), "read {nth}");
+        assert!(scrub_reads(&node) > before + sealed, "read {nth} was not repeated");
+    }
 }
 
 #[test]

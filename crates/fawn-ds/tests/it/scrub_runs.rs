@@ -8,7 +8,7 @@ use crate::support::TestNode;
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::run::{self, FOOTER_BYTES};
 use fawn_ds::internals::{Options, ScrubFinding};
-use fawn_flash::sim::OpKind;
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{Device, IoClass, SimDisk};
 use fawn_types::{Durability, Now};
 
@@ -116,7 +116,7 @@ fn a_flipped_bit_anywhere_in_a_run_is_found_with_its_place() {
         assert_eq!((findings(&node).len(), node.engine.stats().scrub_corrupt_records), (1, 1));
         // Another page is.
         disk.flip_bits(longest, 3 * PAGE + 100, 1);
-        pass(&mut node, PERIOD_MS);
+        pass(&mut node, PERIOD_MS + FIRST_MS);
         assert_eq!(node.engine.stats().scrub_corrupt_records, 2);
         assert!(findings(&node).iter().any(|finding| finding.bytes == (3 * PAGE..4 * PAGE)));
     }
@@ -140,6 +140,30 @@ fn an_unreadable_page_of_a_run_is_read_again_and_in_the_end_reported() {
     disk.heal();
     pass(&mut node, PERIOD_MS);
     assert_eq!(node.engine.stats().scrub_corrupt_records, 1);
+    // The run was sound since: later damage is no part of what was reported.
+    disk.flip_bits(&names[0], PAGE + 100, 1);
+    pass(&mut node, PERIOD_MS);
+    assert_eq!(node.engine.stats().scrub_corrupt_records, 2);
+    assert_eq!(findings(&node).last().map(|finding| finding.bytes.clone()), Some(PAGE..2 * PAGE));
+}
+
+#[test]
+fn one_misdirected_read_is_no_damage_to_a_run() {
+    let (disk, mut node, _) = scrubbed(7, PERIOD_MS);
+    let reads = |node: &TestNode| node.engine.device().stats().of(IoClass::Scrub).reads;
+    pass(&mut node, PERIOD_MS + FIRST_MS);
+    let before = reads(&node);
+    pass(&mut node, PERIOD_MS);
+    let in_a_period = reads(&node) - before;
+    let mut repeated = 0;
+    for nth in 1..=in_a_period {
+        let before = reads(&node);
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset: 5 * PAGE });
+        pass(&mut node, PERIOD_MS);
+        assert_eq!((node.engine.stats().scrub_corrupt_records, findings(&node)), (0, Vec::new()), "read {nth}");
+        repeated += u64::from(reads(&node) > before + in_a_period);
+    }
+    assert_eq!(repeated, in_a_period, "readings that were repeated");
 }
 
 #[test]

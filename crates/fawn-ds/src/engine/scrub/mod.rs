@@ -469,7 +469,8 @@ impl<D: Device> Engine<D> {
             let mut queued = reading.queued;
             queued.failures += u32::from(!error.is_retryable());
             let Some(delay_ms) = queued.retry_delay_ms() else {
-                queued.failures = 0;
+                // So many failed reads need no other reading.
+                queued = QueuedFile { failures: 0, is_suspect: true, ..queued };
                 self.scrubber.current = Some(self.last_pass(queued, None, error.to_string()));
                 return;
             };
@@ -501,27 +502,31 @@ impl<D: Device> Engine<D> {
             (Pass::Run(pass), ScrubFile::Run { id }) => pass.judge(self.sorted.expect_run(id)),
             _ => unreachable!("a pass is of its file"),
         };
-        match judged {
-            Judged::Sound => {
-                self.stats.scrub_segments += 1;
-                queued.failures = 0;
-            }
+        let findings = match judged {
+            Judged::Sound => Vec::new(),
             // A second pass finds the records that are lost.
             Judged::Corrupt { offset, detail } => {
                 self.scrubber.current = Some(self.last_pass(queued, Some(offset), detail));
                 return;
             }
-            Judged::Lost(findings) => {
-                self.stats.scrub_segments += 1;
-                let lost: u64 = findings.iter().map(|finding| finding.records).sum();
-                // A file that stays corrupt is reported once, and again only if it has lost more.
-                if lost > queued.lost_records {
-                    self.stats.scrub_corrupt_records += lost - queued.lost_records;
-                    queued.lost_records = lost;
-                    self.report_scrubbed(findings);
-                }
-            }
+            Judged::Lost(findings) => findings,
+        };
+        let lost: u64 = findings.iter().map(|finding| finding.records).sum();
+        // A file that stays corrupt is reported once, and again only if it has lost more.
+        let has_lost_more = lost > queued.lost_records;
+        if has_lost_more && !queued.is_suspect {
+            // One read may have been misdirected: the damage counts if another reading finds it too.
+            queued.is_suspect = true;
+            self.scrubber.current = Some(self.first_pass(queued));
+            return;
         }
+        self.stats.scrub_segments += 1;
+        if has_lost_more {
+            self.stats.scrub_corrupt_records += lost - queued.lost_records;
+            self.report_scrubbed(findings);
+        }
+        // Also if it is less than before: what is healed may be lost again.
+        queued = QueuedFile { failures: 0, lost_records: lost, is_suspect: false, ..queued };
         self.scrubber.queue.push(queued);
         self.schedule_scrub();
         self.scrubber.plan();

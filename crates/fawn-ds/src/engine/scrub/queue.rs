@@ -25,8 +25,10 @@ pub(crate) struct QueuedFile {
     pub(super) segments: u64,
     /// Readings in a row that failed.
     pub(super) failures: u32,
-    /// Records reported as lost.
+    /// Records that the last reading found lost, which are reported.
     pub(super) lost_records: u64,
+    /// A reading found more of them lost. Another one decides.
+    pub(super) is_suspect: bool,
 }
 
 impl QueuedFile {
@@ -39,7 +41,7 @@ impl QueuedFile {
     }
 
     const fn new(file: ScrubFile, segments: u64) -> Self {
-        Self { file, segments, failures: 0, lost_records: 0 }
+        Self { file, segments, failures: 0, lost_records: 0, is_suspect: false }
     }
 
     /// A read of it that was left in flight has failed. The last attempt is left to a reading that ends.
