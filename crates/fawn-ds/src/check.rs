@@ -140,7 +140,7 @@ pub(crate) fn check_all<D: Device>(
     check_checkpoints(device, &decoded, &mut report);
     check_runs(device, &decoded, &mut report);
     let has_lost_end = has_lost_end(&names, &decoded, &segments);
-    check_unlisted(device, &names, &decoded, has_lost_end, &mut report);
+    check_unlisted(device, &names, &decoded, &tail, has_lost_end, &mut report);
     if report.other_format.is_some() {
         // Without the file that was not read, records and commits seem to be missing.
         report.findings.clear();
@@ -471,6 +471,7 @@ fn check_unlisted<D: Device>(
     device: &mut D,
     names: &[String],
     decoded: &DecodedManifest,
+    tail: &TailFrames,
     mut has_lost_end: bool,
     report: &mut CheckReport,
 ) {
@@ -486,7 +487,7 @@ fn check_unlisted<D: Device>(
         } else if name == manifest::NEW_FILE_NAME {
             report.add(Severity::Note, name, 0, "an unfinished rewrite of the manifest; the next open removes it");
         } else if segment::is_file_name(name) {
-            match holds_newer_data(device, name, decoded.header.store, state.last_sequence) {
+            match holds_newer_data(device, name, decoded.header.store, state.last_sequence, tail) {
                 Ok(true) => {
                     has_lost_end = true;
                     let detail = "holds data but is not listed: the manifest lost its end; restore it";
@@ -534,8 +535,9 @@ fn has_corrupt_header<D: Device>(device: &mut D, name: &str) -> Result<bool, Dev
     is_corrupt
 }
 
-/// Whether an unlisted segment is newer than all listed ones and has a frame. A segment takes data only once its
-/// listing is synced, so the manifest has lost that listing.
+/// Whether an unlisted segment is newer than all listed ones and has a frame, in its file or in the tail file alone. A segment
+/// takes data only once its listing is synced, so the manifest has lost that listing. A dropped segment may have frames in the
+/// tail file too, but the manifest still knows that its sequence number was used.
 ///
 /// # Errors
 /// If the file cannot be read: the question stays open then.
@@ -544,24 +546,29 @@ pub(crate) fn holds_newer_data<D: Device>(
     name: &str,
     store: StoreUuid,
     last_sequence: u64,
+    tail: &TailFrames,
 ) -> Result<bool, DeviceError> {
     let file = device.open(name)?;
-    let holds = first_frame_is_newer(device, file, store, last_sequence);
+    let holds = has_newer_frame(device, file, store, last_sequence, tail);
     device.close(file);
     holds
 }
 
-fn first_frame_is_newer<D: Device>(
+fn has_newer_frame<D: Device>(
     device: &mut D,
     file: FileId,
     store: StoreUuid,
     last_sequence: u64,
+    tail: &TailFrames,
 ) -> Result<bool, DeviceError> {
     let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Recovery)?;
     // Without a valid header it never took data: the header is synced before any other write to the file.
     let Ok(header) = segment::decode(&header) else { return Ok(false) };
     if header.store != store || header.sequence <= last_sequence {
         return Ok(false);
+    }
+    if tail.has_frame_of_unlisted(header.uuid) {
+        return Ok(true);
     }
     let first = Io::new(device).read(file, u64::from(FRAMES_OFFSET), PAGE_BYTES, IoClass::Recovery)?;
     Ok(frame::decode_header(&first, header.uuid, FRAMES_OFFSET, header.segment_bytes).is_ok())

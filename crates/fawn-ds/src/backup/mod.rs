@@ -324,7 +324,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
         let listed: BTreeSet<String> =
             state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid)).collect();
         for name in names.iter().filter(|name| segment::is_file_name(name) && !listed.contains(*name)) {
-            match holds_newer_data(self.source, name, identity.store, state.last_sequence) {
+            match holds_newer_data(self.source, name, identity.store, state.last_sequence, &self.tail) {
                 // A store in use may have listed it, and written its first frame, since. The next manifest lists it then.
                 Ok(true) => {
                     let detail = "it holds data and is not listed: the manifest lost its end".to_owned();

@@ -15,7 +15,7 @@ use crate::format::{SegmentUuid, Watermark};
 use crate::log::window::Chunk;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, IoClass};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The tail's frames of one segment, by offset.
@@ -61,7 +61,9 @@ const READS: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct TailFrames {
     segments: BTreeMap<SegmentUuid, Arc<SegmentTail>>,
-    /// The generation of all of them.
+    /// Other segments with frames there: complete ones, dropped ones, and those whose listing the manifest has lost.
+    others: BTreeSet<SegmentUuid>,
+    /// The generation of the frames of `segments`.
     pub(super) generation: u32,
     pub(super) has_file: bool,
 }
@@ -83,12 +85,16 @@ impl TailFrames {
         let unsealed = state.segments.values().filter(is_unsealed);
         let unsealed: BTreeMap<_, _> = unsealed.map(|entry| (entry.uuid, entry.sequence)).collect();
         let (mut newest, mut segments) = (state.generation, BTreeMap::<SegmentUuid, SegmentTail>::new());
+        let mut others = BTreeSet::new();
         let mut add = |header: &FrameHeader, frame: &[u8]| {
             // A manifest that lost its end may know an older generation than frames that a later opening cut off.
             if header.generation > newest {
                 (newest, segments) = (header.generation, BTreeMap::new());
             }
-            let Some(&sequence) = unsealed.get(&header.uuid) else { return };
+            let Some(&sequence) = unsealed.get(&header.uuid) else {
+                others.insert(header.uuid);
+                return;
+            };
             let is_behind = Watermark { sequence, offset: header.offset } >= state.ends_of_log[StreamKind::Foreground];
             if header.generation == newest && is_behind {
                 segments.entry(header.uuid).or_default().frames.insert(header.offset, frame.to_vec());
@@ -103,11 +109,16 @@ impl TailFrames {
         device.close(file);
         read?;
         let segments = segments.into_iter().map(|(uuid, frames)| (uuid, Arc::new(frames))).collect();
-        Ok(Self { segments, generation: newest, has_file: true })
+        Ok(Self { segments, others, generation: newest, has_file: true })
     }
 
     pub(crate) fn of(&self, uuid: SegmentUuid) -> Option<Arc<SegmentTail>> {
         self.segments.get(&uuid).cloned()
+    }
+
+    /// Whether a segment that the manifest does not list has a frame there, of the manifest's generation or a later one.
+    pub(crate) fn has_frame_of_unlisted(&self, uuid: SegmentUuid) -> bool {
+        self.others.contains(&uuid)
     }
 }
 

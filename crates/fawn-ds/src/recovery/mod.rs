@@ -101,9 +101,9 @@ impl<D: Device> Engine<D> {
         let clock = clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
         // Nothing on disk changes before validation, so a refused open leaves the evidence as it was.
+        engine.left_tail = TailFrames::read(&mut engine.device, engine.manifest.state())?;
         let orphans = engine.orphans(&mut report)?;
         engine.open_runs()?;
-        engine.left_tail = TailFrames::read(&mut engine.device, engine.manifest.state())?;
         let (scanned, strays) = engine.scan_all(&mut report)?;
         engine.check_generation(&scanned, &mut report)?;
         engine.check_strays(&strays, &mut report)?;

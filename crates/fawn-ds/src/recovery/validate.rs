@@ -33,7 +33,8 @@ impl<D: Device> Engine<D> {
             if listed.contains(&name) || !is_of_store {
                 continue;
             }
-            if is_segment && check::holds_newer_data(&mut self.device, &name, self.store, state.last_sequence)? {
+            let (last_sequence, tail) = (state.last_sequence, &self.left_tail);
+            if is_segment && check::holds_newer_data(&mut self.device, &name, self.store, last_sequence, tail)? {
                 let detail = "it holds data of this store and is newer than all that the manifest lists".to_owned();
                 if !self.options.read_only {
                     return Err(OpenError::ManifestTailLost { file: name, detail });

@@ -1,7 +1,11 @@
 //! Faults that were once planted in the code of the tail file, and that the other tests did not find.
-use crate::support::{RANGE, TestNode, TestWrite, frames, small};
+use crate::backup::copy_of;
+use crate::support::{RANGE, TestNode, TestWrite, frames, manifest_commits, small};
+use fawn_ds::internals::backup::CopyError;
 use fawn_ds::internals::check::check;
-use fawn_ds::internals::{Options, RecordRef, View, open_for_salvage};
+use fawn_ds::internals::format::manifest::decode_all;
+use fawn_ds::internals::format::{segment, tail};
+use fawn_ds::internals::{OpenError, Options, RecordRef, View, open_for_salvage};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
@@ -235,6 +239,67 @@ fn a_generation_that_only_the_tail_file_has_refuses_the_opening() {
     disk.put("manifest", &manifest);
     let opened = TestNode::open(&disk, options(), Now::at(3));
     assert!(opened.is_err(), "{:?}", opened.map(|node| node.report));
+}
+
+/// A manifest that has lost its end from the listing on of a segment whose frames only the tail file has. `None`: there is no such
+/// segment. Returns the segment's name, too.
+fn without_listing(disk: &SimDisk) -> Option<(String, Vec<u8>)> {
+    let mut manifest = disk.contents("manifest").unwrap();
+    let state = decode_all(&manifest).unwrap().state;
+    let mut tailed = Vec::new();
+    let segment_bytes = options().segment_bytes;
+    tail::frames(&disk.contents("tail").unwrap(), state.generation, segment_bytes, |frame, _| tailed.push(frame.uuid));
+    let listed = state.segments.iter().filter(|(_, entry)| tailed.contains(&entry.uuid));
+    let mut listed = listed.map(|(&slot, entry)| (segment::file_name(slot, entry.uuid), entry.uuid));
+    let (name, uuid) = listed.find(|(name, _)| frames(&disk.contents(name).unwrap()).is_empty())?;
+    let commits = manifest_commits(&manifest);
+    let lists = |&&(at, end): &&(usize, usize)| manifest[at..end].windows(16).any(|bytes| bytes == uuid.0);
+    let &(from, _) = commits.iter().find(lists).unwrap();
+    manifest[from..].fill(0);
+    Some((name, manifest))
+}
+
+/// A segment is listed before its first frame, wherever that is: without the listing it is no orphan.
+#[test]
+fn an_unlisted_segment_whose_frames_only_the_tail_file_has_refuses_the_opening() {
+    // The manifest would lose the end of a checkpoint as well, whose file is missing then.
+    let options = || Options { checkpoint_log_bytes_min: u64::MAX, ..options() };
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    let mut refused = 0;
+    for key in 0..1200 {
+        put(&mut node, key..key + 1);
+        let image = disk.image(Loss::Process, 1);
+        let Some((name, older)) = without_listing(&image) else { continue };
+        let manifest = image.contents("manifest").unwrap();
+        image.put("manifest", &older);
+        let report = check(&mut SimDevice::attach(&image)).unwrap();
+        assert!(!report.is_sound(), "{key} records: {report:?}");
+        match copy_of(&image, 1000).map(drop) {
+            Err(CopyError::Damaged { file, .. }) => assert_eq!(file, name, "{key} records"),
+            other => panic!("{key} records: {other:?}"),
+        }
+        match TestNode::open(&image, options(), Now::at(2)).map(|node| node.report) {
+            Err(OpenError::ManifestTailLost { file, .. }) => assert_eq!(file, name, "{key} records"),
+            other => panic!("{key} records: {other:?}"),
+        }
+        let read_only = Options { read_only: true, ..options() };
+        let (mut engine, found) = open_for_salvage(|| Ok(SimDevice::attach(&image)), &read_only, Now::at(2)).unwrap();
+        assert!(found.is_damaged(), "{key} records: {found:?}");
+        let mut salvaged = 0;
+        let mut count = |_, _: &RecordRef<'_>| {
+            salvaged += 1;
+            Ok::<_, ()>(())
+        };
+        engine.dump(&mut count).unwrap();
+        assert_eq!(salvaged, key + 1);
+        drop(engine);
+        image.put("manifest", &manifest);
+        let mut node = TestNode::open(&image, options(), Now::at(2)).unwrap();
+        assert_eq!(missing(&mut node, 0..key + 1), []);
+        refused += 1;
+    }
+    assert!(refused > 5, "{refused}");
 }
 
 /// A salvage takes the active segment's frames of the tail file, also if the damage is in another segment.
