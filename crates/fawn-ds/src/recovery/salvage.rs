@@ -142,7 +142,7 @@ impl<D: Device> Engine<D> {
         let mut lost_files = lost_files(&state, &names, &found, &missing, is_damaged);
         lost_files.extend(is_tail_lost.then(|| tail::FILE_NAME.to_owned()));
         let (numbers, tail) = survey_all(&mut device, &mut found, tail, has_manifest, identity.segment_bytes)?;
-        adopt_numbers(&mut state, numbers);
+        adopt_clears(&mut state, &numbers);
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let manifest = ManifestFile::for_reading(header, state);
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
@@ -350,6 +350,9 @@ fn lost_files(
     names.iter().filter(is_lost).cloned().collect()
 }
 
+/// The local numbers of records, with the highest version of a clear of each.
+type ClearedNumbers = BTreeMap<RangeNumber, Version>;
+
 /// As [`survey`] of all segments. Returns the tail's frames that count, too.
 fn survey_all<D: Device>(
     device: &mut D,
@@ -357,19 +360,21 @@ fn survey_all<D: Device>(
     tail: TailFrames,
     has_manifest: bool,
     segment_bytes: u32,
-) -> Result<(BTreeSet<RangeNumber>, TailFrames), OpenError> {
+) -> Result<(ClearedNumbers, TailFrames), OpenError> {
+    let mut numbers = ClearedNumbers::new();
     if has_manifest {
-        return Ok((survey(device, found, &tail, segment_bytes)?, tail));
+        survey(device, found, &tail, segment_bytes, &mut numbers)?;
+        return Ok((numbers, tail));
     }
     let none = TailFrames::default();
-    let mut numbers = survey(device, found.iter_mut(), &none, segment_bytes)?;
+    survey(device, found.iter_mut(), &none, segment_bytes, &mut numbers)?;
     // An opening takes a tail's frames into the log, or cuts them off, and begins a generation. Its frames tell, as the manifest
     // would.
     if found.iter().any(|segment| segment.surveyed.generation > tail.generation) {
         return Ok((numbers, none));
     }
     let tailed = found.iter_mut().filter(|segment| tail.of(segment.entry.uuid).is_some());
-    numbers.extend(survey(device, tailed, &tail, segment_bytes)?);
+    survey(device, tailed, &tail, segment_bytes, &mut numbers)?;
     Ok((numbers, tail))
 }
 
@@ -379,23 +384,22 @@ fn survey<'f, D: Device>(
     found: impl IntoIterator<Item = &'f mut FoundSegment>,
     tail: &TailFrames,
     segment_bytes: u32,
-) -> Result<BTreeSet<RangeNumber>, OpenError> {
-    let mut numbers = BTreeSet::new();
+    numbers: &mut ClearedNumbers,
+) -> Result<(), OpenError> {
     for segment in found {
         let SegmentEntry { uuid, sequence, .. } = segment.entry;
         let (sealed_len, tail) = (segment.entry.sealed_len(), tail.of(uuid));
+        segment.end = sealed_len.unwrap_or(segment_bytes);
         if sealed_len.is_none() && !segment.is_damaged {
             // Its end is an open's to judge: an unfinished frame was never acknowledged. The check could read all of it.
             let input = ScanInput { uuid, sequence, segment_bytes, sealed_len };
-            let (scan, ranges, _) = check::scan_confirmed(device, segment.file, input, tail)?;
-            numbers.extend(ranges.into_keys());
-            segment.end = scan.valid_len;
-            segment.surveyed.facts = scan.facts;
-            continue;
+            segment.end = check::scan_confirmed(device, segment.file, input, tail.clone())?.0.valid_len;
         }
-        segment.end = sealed_len.unwrap_or(segment_bytes);
         let mut note = |_: u32, stored: &Stored<'_>| {
-            numbers.insert(stored.envelope.number);
+            let cleared = numbers.entry(stored.envelope.number).or_default();
+            if stored.record.kind == RecordKind::Clear {
+                *cleared = stored.record.version.max(*cleared);
+            }
         };
         let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
         let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).overlaid_by(tail);
@@ -405,12 +409,23 @@ fn survey<'f, D: Device>(
         }
         segment.surveyed = walk.finish(&mut note);
     }
-    Ok(numbers)
+    Ok(())
+}
+
+/// Lists the clears that the manifest has lost, of ranges that it has lost, too. Survivors are read before the clears' own
+/// records, and have no order of versions.
+fn adopt_clears(state: &mut ManifestState, numbers: &ClearedNumbers) {
+    adopt_numbers(state, numbers.keys().copied());
+    for range in state.ranges.values_mut() {
+        let cleared = range.beginning.and_then(|beginning| numbers.get(&beginning.number));
+        range.cleared = cleared.map_or(range.cleared, |&cleared| range.cleared.max(cleared));
+    }
 }
 
 /// Gives ranges to the numbers that the manifest has lost.
-fn adopt_numbers(state: &mut ManifestState, numbers: BTreeSet<RangeNumber>) {
-    for number in numbers.into_iter().filter(|number| *number > state.last_number) {
+fn adopt_numbers(state: &mut ManifestState, numbers: impl Iterator<Item = RangeNumber>) {
+    let last_number = state.last_number;
+    for number in numbers.filter(|number| *number > last_number) {
         let beginning = Some(RangeBeginning { number, since: 0, base: Version::ZERO, is_whole: true });
         match state.ranges.values_mut().find(|range| range.beginning.is_none()) {
             Some(range) => range.beginning = beginning,

@@ -84,6 +84,7 @@ mod runs_merged;
 mod runs_written;
 mod salvage;
 mod salvage_runs;
+mod salvage_voids;
 mod scan;
 mod scan_damage;
 mod scans_resumed;

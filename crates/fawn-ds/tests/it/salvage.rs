@@ -13,7 +13,7 @@ use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A record of a segment.
 pub(crate) struct PlacedRecord {
@@ -26,14 +26,14 @@ pub(crate) struct PlacedRecord {
 }
 
 /// Result of a dump: content, what it reports, whether damage was found.
-struct Dumped {
-    content: Content,
-    report: DumpReport,
-    is_damaged: bool,
-    missing: Vec<LostPart>,
+pub(crate) struct Dumped {
+    pub(crate) content: Content,
+    pub(crate) report: DumpReport,
+    pub(crate) is_damaged: bool,
+    pub(crate) missing: Vec<LostPart>,
 }
 
-fn put(key: u32, value: &[u8]) -> TestWrite {
+pub(crate) fn put(key: u32, value: &[u8]) -> TestWrite {
     TestWrite { key: key.to_be_bytes().to_vec(), value: Some(value.to_vec()), expires_at_ms: 0 }
 }
 
@@ -133,7 +133,7 @@ fn open_each(now: Now, mut device: impl FnMut() -> SimDevice) -> Result<Dumped, 
 }
 
 /// A dump, which must change nothing.
-fn dump(disk: &SimDisk) -> Dumped {
+pub(crate) fn dump(disk: &SimDisk) -> Dumped {
     let before = contents(disk);
     let dumped = open(disk, Now::at(1_000)).unwrap();
     assert_eq!(contents(disk), before, "a dump changes nothing");
