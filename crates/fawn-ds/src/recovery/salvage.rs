@@ -20,7 +20,7 @@ use crate::format::scan::ScanInput;
 use crate::format::segment::{self, SegmentHeader, StreamKind};
 use crate::format::tail;
 use crate::format::walk::{RecordWalk, WalkInput, WalkReport};
-use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, SegmentUuid, StoreUuid};
+use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, HeaderError, RangeNumber, SegmentUuid, StoreUuid, Watermark};
 use crate::index::PointerWidth;
 use crate::log::segments::Segment;
 use crate::manifest_file::{ManifestFile, ManifestReadError};
@@ -155,7 +155,7 @@ impl<D: Device> Engine<D> {
         }
         let lost_runs = lost_runs.into_iter().map(|(file, _)| file).chain(lost_files);
         missing.extend(lost_runs.map(|file| LostPart { file, from_bytes: 0, to_bytes: 0, records: None }));
-        missing.extend(engine.take_records(&found)?);
+        missing.extend(engine.take_records(&found, &numbers)?);
         let first_damage = findings.iter().find(|finding| finding.severity == Severity::Damage);
         let first_damage = first_damage.map(|finding| (&finding.file, finding.offset_bytes));
         let first_damage = first_damage.or(missing.first().map(|lost| (&lost.file, u64::from(lost.from_bytes))));
@@ -171,7 +171,7 @@ impl<D: Device> Engine<D> {
 
     /// Builds the index from the records of all segments, in log order. Returns the segments of which the survey found other
     /// records: what one of the two reads did not return is in no index, so a dump would pass it.
-    fn take_records(&mut self, found: &[FoundSegment]) -> Result<Vec<LostPart>, OpenError> {
+    fn take_records(&mut self, found: &[FoundSegment], numbers: &FoundNumbers) -> Result<Vec<LostPart>, OpenError> {
         for FoundSegment { slot, name, file, entry, end, .. } in found {
             let mut segment = Segment::new((*slot, entry.sequence), entry.uuid, entry.stream, *file, name.clone());
             segment.end = *end;
@@ -185,13 +185,13 @@ impl<D: Device> Engine<D> {
             let tail = builder.engine.left_tail.of(segment.entry.uuid);
             let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).overlaid_by(tail);
             while let Some(bytes) = reads.next(&mut builder.engine.device) {
-                walk.push(bytes, &mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
+                walk.push(bytes, &mut |offset, stored: &Stored<'_>| builder.take(segment, numbers, offset, stored));
                 if builder.must_resolve() {
                     reads.settle(&mut builder.engine.device);
                     builder.resolve()?;
                 }
             }
-            let walked = walk.finish(&mut |offset, stored: &Stored<'_>| builder.take(segment.slot, offset, stored));
+            let walked = walk.finish(&mut |offset, stored: &Stored<'_>| builder.take(segment, numbers, offset, stored));
             if (&walked.facts, &walked.gaps) != (&segment.surveyed.facts, &segment.surveyed.gaps) {
                 let (file, from_bytes, to_bytes) = (segment.name.clone(), FRAMES_OFFSET, segment.end);
                 unstable.push(LostPart { file, from_bytes, to_bytes, records: None });
@@ -202,11 +202,12 @@ impl<D: Device> Engine<D> {
 }
 
 impl<D: Device> IndexBuilder<'_, D> {
-    /// Takes a record as committed. Marks are passed: with some of them lost, they would hold back records that were
-    /// acknowledged.
-    fn take(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
-        if !matches!(stored.record.kind, RecordKind::CommitMark | RecordKind::Rollback) {
-            self.single_record(slot, offset, stored);
+    /// Takes a record as committed, unless it was rolled back. Marks are passed: with some of them lost, they would hold back
+    /// records that were acknowledged.
+    fn take(&mut self, segment: &FoundSegment, numbers: &FoundNumbers, offset: u32, stored: &Stored<'_>) {
+        let is_mark = matches!(stored.record.kind, RecordKind::CommitMark | RecordKind::Rollback);
+        if !is_mark && !segment.is_rolled_back(numbers, offset, stored) {
+            self.single_record(segment.slot, offset, stored);
         }
     }
 }
@@ -214,6 +215,15 @@ impl<D: Device> IndexBuilder<'_, D> {
 impl FoundSegment {
     fn walk_input(&self) -> WalkInput {
         WalkInput { uuid: self.entry.uuid, end: self.end, written: self.end }
+    }
+
+    fn is_rolled_back(&self, numbers: &FoundNumbers, offset: u32, stored: &Stored<'_>) -> bool {
+        let position = Watermark { sequence: self.entry.sequence, offset };
+        // Survivors are copies of what was committed, under other positions.
+        self.entry.stream == StreamKind::Foreground
+            && numbers
+                .get(&stored.envelope.number)
+                .is_some_and(|found| found.is_rolled_back(position, stored.record.version))
     }
 }
 
@@ -350,8 +360,39 @@ fn lost_files(
     names.iter().filter(is_lost).cloned().collect()
 }
 
-/// The local numbers of records, with the highest version of a clear of each.
-type ClearedNumbers = BTreeMap<RangeNumber, Version>;
+/// The local numbers of records, with what concerns other records of each.
+type FoundNumbers = BTreeMap<RangeNumber, Invalidations>;
+
+/// The records of a local number that invalidate others.
+#[derive(Debug, Default)]
+struct Invalidations {
+    /// Position and version of each clear.
+    clears: Vec<(Watermark, Version)>,
+    /// Position of each rollback, and the version that it went back to.
+    rollbacks: Vec<(Watermark, Version)>,
+}
+
+impl Invalidations {
+    fn note(&mut self, position: Watermark, stored: &Stored<'_>) {
+        let list = match stored.record.kind {
+            RecordKind::Clear => &mut self.clears,
+            RecordKind::Rollback => &mut self.rollbacks,
+            _ => return,
+        };
+        list.push((position, stored.record.version));
+    }
+
+    /// Whether a record of the foreground was rolled back.
+    fn is_rolled_back(&self, position: Watermark, version: Version) -> bool {
+        self.rollbacks.iter().any(|&(at, after)| position < at && version > after)
+    }
+
+    /// The highest version of a clear that was not rolled back.
+    fn cleared(&self) -> Version {
+        let clears = self.clears.iter().filter(|&&(at, version)| !self.is_rolled_back(at, version));
+        clears.map(|&(_, version)| version).max().unwrap_or_default()
+    }
+}
 
 /// As [`survey`] of all segments. Returns the tail's frames that count, too.
 fn survey_all<D: Device>(
@@ -360,8 +401,8 @@ fn survey_all<D: Device>(
     tail: TailFrames,
     has_manifest: bool,
     segment_bytes: u32,
-) -> Result<(ClearedNumbers, TailFrames), OpenError> {
-    let mut numbers = ClearedNumbers::new();
+) -> Result<(FoundNumbers, TailFrames), OpenError> {
+    let mut numbers = FoundNumbers::new();
     if has_manifest {
         survey(device, found, &tail, segment_bytes, &mut numbers)?;
         return Ok((numbers, tail));
@@ -384,7 +425,7 @@ fn survey<'f, D: Device>(
     found: impl IntoIterator<Item = &'f mut FoundSegment>,
     tail: &TailFrames,
     segment_bytes: u32,
-    numbers: &mut ClearedNumbers,
+    numbers: &mut FoundNumbers,
 ) -> Result<(), OpenError> {
     for segment in found {
         let SegmentEntry { uuid, sequence, .. } = segment.entry;
@@ -395,11 +436,9 @@ fn survey<'f, D: Device>(
             let input = ScanInput { uuid, sequence, segment_bytes, sealed_len };
             segment.end = check::scan_confirmed(device, segment.file, input, tail.clone())?.0.valid_len;
         }
-        let mut note = |_: u32, stored: &Stored<'_>| {
-            let cleared = numbers.entry(stored.envelope.number).or_default();
-            if stored.record.kind == RecordKind::Clear {
-                *cleared = stored.record.version.max(*cleared);
-            }
+        let mut note = |offset: u32, stored: &Stored<'_>| {
+            let position = Watermark { sequence, offset };
+            numbers.entry(stored.envelope.number).or_default().note(position, stored);
         };
         let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
         let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).overlaid_by(tail);
@@ -414,11 +453,11 @@ fn survey<'f, D: Device>(
 
 /// Lists the clears that the manifest has lost, of ranges that it has lost, too. Survivors are read before the clears' own
 /// records, and have no order of versions.
-fn adopt_clears(state: &mut ManifestState, numbers: &ClearedNumbers) {
+fn adopt_clears(state: &mut ManifestState, numbers: &FoundNumbers) {
     adopt_numbers(state, numbers.keys().copied());
     for range in state.ranges.values_mut() {
-        let cleared = range.beginning.and_then(|beginning| numbers.get(&beginning.number));
-        range.cleared = cleared.map_or(range.cleared, |&cleared| range.cleared.max(cleared));
+        let found = range.beginning.and_then(|beginning| numbers.get(&beginning.number));
+        range.cleared = found.map_or(range.cleared, |found| found.cleared().max(range.cleared));
     }
 }
 

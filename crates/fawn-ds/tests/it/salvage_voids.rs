@@ -1,6 +1,6 @@
-//! Dumps of damaged stores with clears: what these removed stays away, and nothing else.
-use crate::salvage::{Content, dump, put, segments};
-use crate::support::{RANGE, TestNode, frames, manifest_commits, small};
+//! Dumps of damaged stores with clears and rollbacks: what these removed stays away, and nothing else.
+use crate::salvage::{Content, dump, put, records, segments};
+use crate::support::{RANGE, TestNode, TestWrite, frames, manifest_commits, scanned, small};
 use fawn_ds::internals::Options;
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::{RecordKind, Stored};
@@ -101,4 +101,63 @@ fn a_clear_that_the_manifest_lost_removes_no_survivor_behind_it() {
     SimDevice::attach(&disk).unlink("manifest").unwrap();
     let dumped = dump(&disk).content;
     assert!(dumped == content, "no manifest: {} of {} keys", dumped.len(), content.len());
+}
+
+/// A member of a chain that has rolled back deletes of five keys, or a clear. Returns the content.
+fn rolled_back(is_clear: bool) -> (SimDisk, Content) {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, scanned(Durability::Sync), Now::at(1)).unwrap();
+    let mut content = Content::new();
+    for key in 0..20 {
+        node.append(&[put(key, b"first")]).unwrap();
+        content.insert(key.to_be_bytes().to_vec(), b"first".to_vec());
+    }
+    node.settle();
+    let committed = node.engine.progress(RANGE).committed;
+    let removed = node.next_version();
+    match is_clear {
+        true => node.engine.clear(RANGE, removed).unwrap(),
+        false => {
+            let delete = |key| TestWrite { value: None, ..put(key, b"") };
+            node.put_once(&delete(0), removed).unwrap();
+            for key in 1..5 {
+                node.append(&[delete(key)]).unwrap();
+            }
+        }
+    }
+    while node.engine.progress(RANGE).synced < node.engine.progress(RANGE).appended {
+        node.engine.submit(node.now);
+        node.engine.wait(node.now, &mut Vec::new());
+    }
+    node.engine.rollback(RANGE, committed).unwrap();
+    // The rest of the chain may have another record of that version.
+    node.put_once(&put(9, b"again"), removed).unwrap();
+    content.insert(9u32.to_be_bytes().to_vec(), b"again".to_vec());
+    for key in 20..40 {
+        node.append(&[put(key, b"second")]).unwrap();
+        content.insert(key.to_be_bytes().to_vec(), b"second".to_vec());
+    }
+    node.settle();
+    drop(node.engine.close().unwrap());
+    (disk, content)
+}
+
+#[test]
+fn what_was_rolled_back_removes_nothing_from_a_damaged_store() {
+    for is_clear in [false, true] {
+        let (disk, content) = rolled_back(is_clear);
+        assert!(dump(&disk).content == content, "a sound store");
+        let hit = records(&disk).into_iter().find(|record| record.key == 30u32.to_be_bytes()).unwrap();
+        disk.flip_bits(&hit.file, hit.bytes.end - 1, 1);
+        let dumped = dump(&disk);
+        let mut expected = content.clone();
+        expected.remove(&hit.key);
+        assert!(dumped.content == expected, "clear {is_clear}: {} of {} keys", dumped.content.len(), expected.len());
+        let lost: Option<u64> = dumped.report.lost.iter().map(|part| part.records).sum();
+        assert_eq!(lost, Some(1), "{:?}", dumped.report);
+        disk.flip_bits(&hit.file, hit.bytes.end - 1, 1);
+        SimDevice::attach(&disk).unlink("manifest").unwrap();
+        let left = dump(&disk).content;
+        assert!(left == content, "clear {is_clear}, no manifest: {} of {} keys", left.len(), content.len());
+    }
 }
