@@ -111,11 +111,14 @@ impl<D: Device> Engine<D> {
         abandon_operations(&mut device);
         let names = device.list()?;
         let FoundHeaders { intact: headers, failed } = segment_headers(&mut device, &names);
+        if let Some(error) = failed.as_ref().filter(|error| error.is_retryable()) {
+            return Err(error.clone().into());
+        }
         let has_manifest = listed.is_ok();
         let (header, mut state) = match listed {
             Ok(decoded) => (decoded.header, decoded.state),
             // Another read may return a whole one.
-            Err(error @ ManifestReadError::Unstable { .. }) => return Err(error.into()),
+            Err(error) if may_pass(&error) => return Err(error.into()),
             Err(error) => invent_manifest(&headers).ok_or_else(|| match failed {
                 _ if report.has_nothing_left => OpenError::NothingLeft,
                 Some(failed) if is_manifest_lost(&error) => failed.into(),
@@ -128,14 +131,14 @@ impl<D: Device> Engine<D> {
         let damaged = findings.iter().filter(|finding| finding.severity == Severity::Damage);
         let damaged: BTreeSet<&str> = damaged.map(|finding| &finding.file[..]).collect();
         let is_damaged = |name: &str| !has_manifest || damaged.contains(name);
-        let mut found = open_segments(&mut device, &state, &names, &headers, is_damaged);
+        let mut found = open_segments(&mut device, &state, &names, &headers, is_damaged)?;
         // The check has read the beginnings alone of those that it does not know.
         let adopted = found.iter_mut().filter(|segment| segment.entry.sequence > listed_through);
         adopted.for_each(|segment| segment.is_damaged = true);
         let mut missing = forget_missing(&mut state, &found);
         let (tail, is_tail_lost) = match TailFrames::read(&mut device, &state) {
             Ok(tail) => (tail, false),
-            Err(error) if !is_damaged(tail::FILE_NAME) => return Err(error.into()),
+            Err(error) if error.is_retryable() || !is_damaged(tail::FILE_NAME) => return Err(error.into()),
             // The check looks at it only with a manifest.
             Err(_) => (TailFrames::default(), !has_manifest),
         };
@@ -147,7 +150,7 @@ impl<D: Device> Engine<D> {
         let manifest = ManifestFile::for_reading(header, state);
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
         engine.left_tail = tail;
-        let lost_runs = engine.open_intact_runs();
+        let lost_runs = engine.open_intact_runs()?;
         if !lost_runs.is_empty() && engine.runs() == 0 {
             // Copies in sorted segments are all that is left of the runs' records. An intact run would keep them hidden:
             // it may have a newer record or delete whose segment is gone, and the log's records hide those of runs.
@@ -231,7 +234,7 @@ impl FoundSegment {
 pub(crate) struct FoundHeaders {
     /// The intact ones, with the names of their files.
     pub(crate) intact: Vec<(String, SegmentHeader)>,
-    /// Why the first file could not be opened or read. It may have an intact header all the same.
+    /// Why a file could not be opened or read: for now, or else the first one. It may have an intact header all the same.
     pub(crate) failed: Option<DeviceError>,
 }
 
@@ -251,6 +254,7 @@ pub(crate) fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Fo
                 intact.extend(header.map(|header| (name.clone(), header)));
             }
             Err(DeviceError::NotFound { .. }) => {}
+            Err(error) if error.is_retryable() => failed = Some(error),
             Err(error) => failed = failed.or(Some(error)),
         }
     }
@@ -260,6 +264,15 @@ pub(crate) fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Fo
 /// Whether no reading of the manifest can return one.
 pub(crate) const fn is_manifest_lost(error: &ManifestReadError) -> bool {
     matches!(error, ManifestReadError::Manifest(_) | ManifestReadError::Device(DeviceError::NotFound { .. }))
+}
+
+/// Whether another reading of the manifest may return one.
+const fn may_pass(error: &ManifestReadError) -> bool {
+    match error {
+        ManifestReadError::Unstable { .. } => true,
+        ManifestReadError::Device(error) => error.is_retryable(),
+        ManifestReadError::Manifest(_) => false,
+    }
 }
 
 /// A manifest without segments or ranges, for the store that most segments name. `None`: none is intact.
@@ -301,13 +314,16 @@ fn adopt_segments(state: &mut ManifestState, headers: &[(String, SegmentHeader)]
 }
 
 /// Opens the listed segments, in the order of an open's scan.
+///
+/// # Errors
+/// If one cannot be opened for now: its records are not lost.
 fn open_segments<D: Device>(
     device: &mut D,
     state: &ManifestState,
     names: &[String],
     headers: &[(String, SegmentHeader)],
     is_damaged: impl Fn(&str) -> bool,
-) -> Vec<FoundSegment> {
+) -> Result<Vec<FoundSegment>, DeviceError> {
     let mut found = Vec::new();
     let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     let named: BTreeMap<SegmentUuid, &String> = headers.iter().map(|(name, header)| (header.uuid, name)).collect();
@@ -316,16 +332,20 @@ fn open_segments<D: Device>(
         let name = named.get(&entry.uuid).map(|name| (*name).clone());
         let name = name.unwrap_or_else(|| segment::file_name(slot, entry.uuid));
         let is_damaged = is_damaged(&name);
-        if names.contains(&name[..])
-            && let Ok(file) = device.open(&name)
-        {
-            let (entry, end, surveyed) = (entry.clone(), FRAMES_OFFSET, WalkReport::default());
-            found.push(FoundSegment { slot, name, file, entry, is_damaged, end, surveyed });
+        if !names.contains(&name[..]) {
+            continue;
         }
+        let file = match device.open(&name) {
+            Ok(file) => file,
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(_) => continue,
+        };
+        let (entry, end, surveyed) = (entry.clone(), FRAMES_OFFSET, WalkReport::default());
+        found.push(FoundSegment { slot, name, file, entry, is_damaged, end, surveyed });
     }
     // As an open does: survivors first.
     found.sort_by_key(|segment| (core::cmp::Reverse(segment.entry.stream), segment.entry.sequence));
-    found
+    Ok(found)
 }
 
 /// Takes the segments that are not there from the list, and returns them.

@@ -388,6 +388,46 @@ fn reads_of_a_salvage_that_fail_once_hide_no_record_unreported() {
     }
 }
 
+/// Without a free descriptor, nothing is known about the files that cannot be opened.
+#[test]
+fn a_file_that_cannot_be_opened_for_lack_of_descriptors_is_not_taken_for_a_missing_one() {
+    let disk = store();
+    let expected = newest(records(&disk).iter());
+    let salvage = |nth| {
+        let mut attempts = 0;
+        let dumped = open_each(Now::at(1_000), || {
+            attempts += 1;
+            disk.clear_faults();
+            match attempts {
+                1 => disk.fail_nth(OpKind::Read, 1, DeviceFault::Fail),
+                _ => disk.fail_nth(OpKind::Open, nth, DeviceFault::Exhausted),
+            }
+            SimDevice::attach(&disk)
+        });
+        disk.clear_faults();
+        dumped
+    };
+    for has_manifest in [true, false] {
+        if !has_manifest {
+            fawn_flash::Device::unlink(&mut SimDevice::attach(&disk), "manifest").unwrap();
+        }
+        let before = disk.counted(OpKind::Open);
+        assert!(salvage(1 << 40).unwrap().content == expected);
+        let (opens, mut refused) = (disk.counted(OpKind::Open) - before, 0);
+        for nth in 1..=opens {
+            match salvage(nth) {
+                Err(OpenError::Device(error)) if error.is_retryable() => refused += 1,
+                Err(error) => panic!("manifest {has_manifest}, open {nth}: {error}"),
+                Ok(Dumped { content, missing, .. }) => {
+                    let context = format!("manifest {has_manifest}, open {nth} of {opens}, {missing:?}");
+                    assert!(content == expected && missing.is_empty(), "{context}: {} keys", content.len());
+                }
+            }
+        }
+        assert!(refused >= segments(&disk).len(), "manifest {has_manifest}: {refused}");
+    }
+}
+
 #[test]
 fn a_truncated_segment_loses_its_end_and_no_more() {
     let disk = store();

@@ -7,8 +7,8 @@ use crate::support::{RANGE, TestNode, manifest_commits};
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::manifest::{self, ManifestState, ManifestVerdict, RunEntry};
 use fawn_ds::internals::format::{run, segment};
-use fawn_ds::internals::{Options, SalvageReport, open_for_salvage};
-use fawn_flash::sim::Loss;
+use fawn_ds::internals::{OpenError, Options, SalvageReport, open_for_salvage};
+use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
@@ -129,6 +129,31 @@ fn a_salvage_takes_the_tail_files_records_for_newer_than_those_of_runs() {
     dumped.remove(&hit.key);
     content.remove(&hit.key);
     assert!(dumped == content, "{} of {} keys", dumped.len(), content.len());
+}
+
+#[test]
+fn a_run_that_cannot_be_opened_for_lack_of_descriptors_is_not_lost() {
+    let (disk, _) = store(22);
+    let options = Options { secret: None, ..sorted(Durability::Sync) };
+    let mut refused = 0;
+    for nth in 1..40 {
+        let mut attempts = 0;
+        let device = || {
+            attempts += 1;
+            disk.clear_faults();
+            match attempts {
+                1 => disk.fail_nth(OpKind::Read, 1, DeviceFault::Fail),
+                _ => disk.fail_nth(OpKind::Open, nth, DeviceFault::Exhausted),
+            }
+            Ok(SimDevice::attach(&disk))
+        };
+        match open_for_salvage(device, &options, Now::at(90_000)) {
+            Err(OpenError::Device(error)) if error.is_retryable() => refused += 1,
+            opened => assert_eq!(opened.unwrap().1.missing, [], "open {nth}"),
+        }
+    }
+    disk.clear_faults();
+    assert!(refused > runs(&disk).len(), "{refused}");
 }
 
 /// The runs in the directory that the manifest does not list, or all if it cannot be read.

@@ -328,18 +328,20 @@ impl<D: Device> Engine<D> {
         self.sorted.runs.iter().map(of_run).sum()
     }
 
-    /// As [`Engine::open_runs`], without those that are missing or damaged. Returns these.
-    pub(crate) fn open_intact_runs(&mut self) -> Vec<(String, String)> {
+    /// As [`Engine::open_runs`], without those that are missing or damaged. Returns these. One that cannot be opened for now is an
+    /// error.
+    pub(crate) fn open_intact_runs(&mut self) -> Result<Vec<(String, String)>, DeviceError> {
         let (mut opened, mut lost) = (Vec::new(), Vec::new());
         self.sorted.is_active = self.manifest.state().indexes_deletes;
         for entry in self.manifest.state().runs.clone() {
             match open_run(&mut self.device, self.store, &self.secret, entry) {
                 Ok((run, file)) => opened.push((entry, run, file)),
+                Err(OpenError::Device(error)) if error.is_retryable() => return Err(error),
                 Err(error) => lost.push((run::file_name(entry.uuid), error.to_string())),
             }
         }
         self.sorted.enter_all(opened);
-        lost
+        Ok(lost)
     }
 
     /// Opens the runs that the manifest lists.
