@@ -72,12 +72,17 @@ impl Check {
         };
         let target = NewDir::choose(&self.dir, target)?;
         let survey = survey(&layout)?;
-        let Survey { keys, losses, .. } = &survey;
+        let Survey { keys, expired, losses, .. } = &survey;
         if !losses.is_damaged() {
             print_result("sound; there is nothing to repair");
             return Ok(());
         }
         print_note(format_args!("{}: {}; {} left", self.dir.display(), losses.describe(), counted(*keys, "key")));
+        if *expired > 0 {
+            // By a clock that is ahead, keys expire that should not.
+            let expired = counted(*expired, "expired key");
+            print_note(format_args!("{expired} left out: stop here if this machine's clock is ahead"));
+        }
         losses.explain();
         confirm(self.yes, target.path())?;
         let copied = repair_into(layout, &target, &survey)?;
@@ -146,6 +151,8 @@ fn shell_word(path: &Path) -> String {
 #[derive(Default)]
 struct Survey {
     keys: u64,
+    /// Keys that a repair leaves out because they have expired.
+    expired: u64,
     losses: Losses,
     /// Epoch of the newest store.
     newest: Epoch,
@@ -173,6 +180,7 @@ fn survey(layout: &Layout) -> Result<Survey, Failure> {
         survey.losses.add_found(&found);
         let report = engine.dump(|_, record| refuse_misplaced_key(layout, placement, &dir, record.key))?;
         survey.keys += report.records;
+        survey.expired += report.expired;
         survey.losses.add(&report);
     }
     survey.losses.refuse_all_lost(layout)?;

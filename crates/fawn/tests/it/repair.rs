@@ -89,6 +89,23 @@ fn a_repair_puts_no_shard_in_the_place_of_another() {
     assert_refused(&data, "it is a shard of another node");
 }
 
+/// By a clock that is ahead, keys expire that should not. Without a manifest nothing else tells the time.
+#[test]
+fn keys_that_a_repair_leaves_out_as_expired_are_counted_before_the_question() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut server = Server::start_in(dir.path(), &["--segment", "64K", "--shards", "1"]);
+    let mut client = connect(server.resp);
+    for command in ["SET a 1", "SET b 2 PX 1", "SET c 3 PX 1", "SET d 4 PX 100000000"] {
+        exchange(&mut client, format!("{command}\r\n").as_bytes(), b"+OK\r\n");
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    let data = dir.path().join("data");
+    fs::remove_file(data.join("manifest")).expect("removed");
+    let (code, out, error) = run(&["check", data.to_str().expect("text"), "--repair"]);
+    assert!(code != 0 && error.contains("2 keys left\n2 expired keys left out: "), "{code} {out} {error}");
+}
+
 /// As one whose directory is missing, though its files are still there.
 #[test]
 fn a_shard_that_cannot_be_read_at_all_is_lost_and_the_others_are_saved() {
