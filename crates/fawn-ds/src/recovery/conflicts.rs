@@ -13,6 +13,7 @@ use fawn_types::{KeyHash, Version};
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 
 /// Conflicts that make a batch of reads worthwhile.
 const BATCH: usize = 1 << 16;
@@ -74,6 +75,8 @@ pub(super) struct Conflicts {
     list: Vec<Conflict>,
     known: HashMap<Pointer, IndexedRecord, FxBuildHasher>,
     failed: FailedReads,
+    /// In a salvage: slots of candidates that cannot be read, and are lost.
+    lost: Option<BTreeSet<u32>>,
 }
 
 /// Pages that an opening could not read. Each attempt may take a device seconds.
@@ -101,6 +104,16 @@ impl FailedReads {
 impl Conflicts {
     pub(super) fn push(&mut self, conflict: Conflict) {
         self.list.push(conflict);
+    }
+
+    /// Takes candidates that cannot be read for lost from now on.
+    pub(super) fn lose_unreadable(&mut self) {
+        self.lost = Some(BTreeSet::new());
+    }
+
+    /// Slots of the candidates that were lost.
+    pub(super) fn lost(&self) -> impl Iterator<Item = u32> {
+        self.lost.iter().flatten().copied()
     }
 
     pub(super) fn is_large(&self) -> bool {
@@ -217,13 +230,20 @@ impl Conflicts {
                 is_readable = false;
                 continue;
             }
-            let known = match self.known_record(engine, candidate) {
-                Err(_) if may_be_unreadable => {
+            let known = match (self.known_record(engine, candidate), &mut self.lost) {
+                (Err(_), _) if may_be_unreadable => {
                     self.failed.note(place);
                     is_readable = false;
                     continue;
                 }
-                known => known?,
+                (Err(_), Some(lost)) => {
+                    lost.insert(place.0);
+                    // If it can be read again, a dump would visit two records of the key.
+                    let part = engine.indexed_at(range, KeyHash(name.hash), candidate);
+                    engine.ranges[part].index.remove(KeyHash(name.hash), candidate);
+                    continue;
+                }
+                (known, _) => known?,
             };
             if known.name == name {
                 if (known.version, known.rank) > (version, rank) {

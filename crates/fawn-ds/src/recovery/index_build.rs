@@ -113,7 +113,7 @@ pub(super) struct IndexBuilder<'e, D: Device> {
     pub(super) tentative: Vec<Tentative>,
     pub(super) numbers: HashMap<RangeNumber, usize, FxBuildHasher>,
     pub(super) deferred: DeferredRecords,
-    conflicts: Conflicts,
+    pub(super) conflicts: Conflicts,
     tombstones: Vec<KeptTombstone>,
     strays: BTreeMap<RangeNumber, Stray>,
     /// By place: the retired ranges whose histories end before the next record of this one.
@@ -584,7 +584,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     /// The log is read: what still waits for a mark stays pending.
-    pub(super) fn finish(mut self) -> Result<Vec<Stray>, OpenError> {
+    pub(super) fn finish(&mut self) -> Result<Vec<Stray>, OpenError> {
         for at in 0..self.engine.ranges.len() {
             // Only now: a rollback in the log may have invalidated records of lower versions.
             // A range that was split or merged had nothing pending.
@@ -617,7 +617,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let shares = self.engine.segments.iter_mut().flat_map(|segment| &mut segment.shares);
         shares.for_each(RangeShare::end_recovery);
         (0..self.engine.ranges.len()).for_each(|at| self.engine.note_all_dead_puts(at));
-        Ok(self.strays.into_values().collect())
+        Ok(core::mem::take(&mut self.strays).into_values().collect())
     }
 
     /// Removes the survivors' tombstones from the index, now that all older puts were read.

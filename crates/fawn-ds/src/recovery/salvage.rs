@@ -172,8 +172,8 @@ impl<D: Device> Engine<D> {
         Ok((engine, SalvageReport { findings, missing }))
     }
 
-    /// Builds the index from the records of all segments, in log order. Returns the segments of which the survey found other
-    /// records: what one of the two reads did not return is in no index, so a dump would pass it.
+    /// Builds the index from the records of all segments, in log order. Returns the segments of which another read returned
+    /// other records: what one of the reads did not return is in no index, so a dump would pass it.
     fn take_records(&mut self, found: &[FoundSegment], numbers: &FoundNumbers) -> Result<Vec<LostPart>, OpenError> {
         for FoundSegment { slot, name, file, entry, end, .. } in found {
             let mut segment = Segment::new((*slot, entry.sequence), entry.uuid, entry.stream, *file, name.clone());
@@ -181,7 +181,8 @@ impl<D: Device> Engine<D> {
             (segment.is_sorted, segment.is_cleaned) = (entry.is_sorted, entry.is_sorted);
             self.segments.insert(segment);
         }
-        let (mut builder, mut unstable) = (IndexBuilder::new(self), Vec::new());
+        let (mut builder, mut unstable) = (IndexBuilder::new(self), BTreeSet::new());
+        builder.conflicts.lose_unreadable();
         for segment in found {
             let mut walk = RecordWalk::new(segment.walk_input());
             let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
@@ -196,11 +197,19 @@ impl<D: Device> Engine<D> {
             }
             let walked = walk.finish(&mut |offset, stored: &Stored<'_>| builder.take(segment, numbers, offset, stored));
             if (&walked.facts, &walked.gaps) != (&segment.surveyed.facts, &segment.surveyed.gaps) {
-                let (file, from_bytes, to_bytes) = (segment.name.clone(), FRAMES_OFFSET, segment.end);
-                unstable.push(LostPart { file, from_bytes, to_bytes, records: None });
+                unstable.insert(segment.slot);
             }
         }
-        builder.finish().map(|_| unstable)
+        builder.finish()?;
+        unstable.extend(builder.conflicts.lost());
+        let unstable = found.iter().filter(|segment| unstable.contains(&segment.slot));
+        let part = |segment: &FoundSegment| LostPart {
+            file: segment.name.clone(),
+            from_bytes: FRAMES_OFFSET,
+            to_bytes: segment.end,
+            records: None,
+        };
+        Ok(unstable.map(part).collect())
     }
 }
 
