@@ -38,6 +38,13 @@ struct ListedRecord {
     hash: u64,
 }
 
+impl ListedRecord {
+    /// A pointer alone names another record once its slot is reused.
+    const fn place(&self) -> (Pointer, u64) {
+        (self.pointer, self.sequence)
+    }
+}
+
 /// A record of the current chunk, with its bytes.
 #[derive(Debug)]
 struct HeldRecord {
@@ -201,11 +208,13 @@ impl<D: Device> Engine<D> {
         let (pointers, next) = self.cells(at, cursor);
         let waiting = self.overlay.unconfirmed(at, cursor, next).filter(|written| written.is_put);
         let pointers = pointers.into_iter().chain(waiting.map(|written| written.pointer));
-        let list = |pointer| {
-            let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
-            ListedRecord { pointer, sequence, hash: 0 }
-        };
-        CellWork { unknown: pointers.map(list).collect(), known: Vec::new(), is_sorted: false, next }
+        let unknown = pointers.map(|pointer| self.list_record(pointer, 0)).collect();
+        CellWork { unknown, known: Vec::new(), is_sorted: false, next }
+    }
+
+    fn list_record(&self, pointer: Pointer, hash: u64) -> ListedRecord {
+        let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
+        ListedRecord { pointer, sequence, hash }
     }
 
     /// Lists a cell again. Its known records stay: otherwise the reads of a large cell would start over with each segment
@@ -213,7 +222,7 @@ impl<D: Device> Engine<D> {
     fn list_again(&self, at: usize, cursor: u64, cell: &mut CellWork) {
         let CellWork { mut unknown, next, .. } = self.list_cell(at, cursor);
         cell.known.retain(|listed| next.is_none_or(|next| listed.hash < next));
-        unknown.retain(|listed| !cell.known.iter().any(|known| known.pointer == listed.pointer));
+        unknown.retain(|listed| !cell.known.iter().any(|known| known.place() == listed.place()));
         (cell.unknown, cell.next, cell.is_sorted) = (unknown, next, false);
     }
 
@@ -302,11 +311,11 @@ impl<D: Device> Engine<D> {
     /// Lists the records that a record of this hash may have moved to, since it is not where it was.
     fn list_moved(&self, at: usize, scan: &TransferScan, cell: &mut CellWork, hash: u64) {
         for pointer in self.candidates(at, KeyHash(hash)) {
-            let is_listed = cell.known.iter().any(|listed| listed.pointer == pointer)
-                || scan.held.iter().any(|held| held.listed.pointer == pointer);
+            let moved = self.list_record(pointer, hash);
+            let is_listed = cell.known.iter().any(|listed| listed.place() == moved.place())
+                || scan.held.iter().any(|held| held.listed.place() == moved.place());
             if !is_listed {
-                let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
-                cell.known.push(ListedRecord { pointer, sequence, hash });
+                cell.known.push(moved);
             }
         }
     }
@@ -320,14 +329,12 @@ impl<D: Device> Engine<D> {
             }
             let candidates: SmallVec<[Pointer; 4]> = self.candidates(at, KeyHash(held.listed.hash)).collect();
             for pointer in candidates {
-                let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
+                let found = self.list_record(pointer, held.listed.hash);
                 match self.probe_once(at, pointer, Expected::Key(&held.key), &mut held.rejected)? {
-                    Probe::Match(hit) if hit.version == held.version => {
-                        held.listed = ListedRecord { pointer, sequence, hash: held.listed.hash };
-                    }
+                    Probe::Match(hit) if hit.version == held.version => held.listed = found,
                     // It is not read again: the reads of two such records that no cache holds would displace each other for
                     // ever.
-                    Probe::Match(_) => held.rejected.push((pointer, sequence, None)),
+                    Probe::Match(_) => held.rejected.push((pointer, found.sequence, None)),
                     Probe::Other => {}
                     Probe::Missing(span) => return Ok(Some(LookupPlan::of_span(scan.range, span))),
                 }

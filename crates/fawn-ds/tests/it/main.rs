@@ -76,6 +76,7 @@ mod record_reads;
 mod replaced_copies;
 mod results;
 mod results_during_copy;
+mod reused_slots;
 mod rng;
 mod runs;
 mod runs_counted;

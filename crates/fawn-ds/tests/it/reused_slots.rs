@@ -1,0 +1,71 @@
+//! Transfers of records that cleaning moves to slots of removed segments: a pointer is then where another record was
+//! before.
+use crate::support::{RANGE, TestNode, TestWrite, scanned};
+use crate::transfer_reads::transfer;
+use fawn_ds::internals::index::IndexOptions;
+use fawn_ds::internals::Options;
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, Now};
+
+/// Bits of a hash that name its cell: the index has 64 pages, which do not split.
+const CELLS_BITS: u32 = 6;
+
+const KEYS: usize = 300;
+
+/// Keys of one cell.
+fn keys() -> Vec<Vec<u8>> {
+    let keys = (0..).map(|i| format!("key {i:06}").into_bytes());
+    keys.filter(|key| TestNode::hash(key).0 >> (u64::BITS - CELLS_BITS) == 5).take(KEYS).collect()
+}
+
+/// Every third key keeps its record.
+fn is_kept(i: usize) -> bool {
+    i.is_multiple_of(3)
+}
+
+/// Records take a page each, so a slot has few places.
+fn options() -> Options {
+    let index = IndexOptions { entries_min: 64, page_entries: 60, ..IndexOptions::default() };
+    Options { index, pad_frames: true, space_amplification_max_percent: 130, ..scanned(Durability::Sync) }
+}
+
+fn write(node: &mut TestNode, key: &[u8]) {
+    let write = TestWrite { key: key.to_vec(), value: Some(vec![7; 1_000]), expires_at_ms: 0 };
+    let version = node.append(&[write]).unwrap();
+    while node.engine.progress(RANGE).committed < version {
+        node.turn();
+    }
+    node.now = node.now.plus_ms(20);
+}
+
+fn loaded(seed: u64, options: Options, keys: &[Vec<u8>]) -> TestNode {
+    let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    keys.iter().for_each(|key| write(&mut node, key));
+    node.settle();
+    node
+}
+
+#[test]
+fn a_copy_has_the_keys_whose_records_moved_to_where_others_were() {
+    let keys = keys();
+    // At the 50th read, not all records of the cell are listed yet; at the others, they are being gathered.
+    for (seed, changed_at) in [50, 100, 200, 300].into_iter().flat_map(|read| [(0, read), (1, read), (2, read)]) {
+        let (mut node, mut rng) = (loaded(seed, options(), &keys), Rng::new(seed));
+        let base = node.engine.progress(RANGE).committed;
+        let (sent, _) = transfer(&mut node, (base, 1 << 20, 2_000), |node, read| {
+            let writes = if read == changed_at { 300 } else { 0 };
+            for i in (0..writes).map(|_| rng.below(KEYS as u64) as usize).filter(|&i| !is_kept(i)) {
+                write(node, &keys[i]);
+            }
+        });
+        let dropped = node.engine.stats().segments_dropped;
+        assert!(dropped > 40, "seed {seed}: {dropped} segments dropped");
+        let missing = (0..KEYS).filter(|&i| is_kept(i) && !sent.contains_key(&keys[i])).count();
+        assert_eq!(
+            missing, 0,
+            "seed {seed}, changed at read {changed_at}: keys that are there throughout are not sent"
+        );
+    }
+}
