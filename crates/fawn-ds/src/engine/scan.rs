@@ -138,9 +138,10 @@ pub struct Scan {
     /// Records of the same cells that could not be read. With any, the items are incomplete: a copy or a comparison
     /// must not take them for all.
     pub corrupt: Vec<CorruptRecord>,
-    /// The current cell: pointers not yet read, with their segments' sequence numbers, and all pointers met so far.
+    /// The current cell: pointers not yet read, with their segments' sequence numbers, and all met so far. A pointer alone names
+    /// another record once its slot is reused.
     todo: Vec<(Pointer, u64)>,
-    seen: Vec<Pointer>,
+    seen: Vec<(Pointer, u64)>,
     cell_items: usize,
     cell_kept: usize,
     cell_damaged: usize,
@@ -336,10 +337,10 @@ impl<D: Device> Engine<D> {
     }
 
     fn visit_later(&self, scan: &mut Scan, pointer: Pointer) {
-        if !scan.seen.contains(&pointer) {
-            let sequence = self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence;
-            scan.todo.push((pointer, sequence));
-            scan.seen.push(pointer);
+        let place = (pointer, self.segments.expect(self.segments.slot_and_offset(pointer).0).sequence);
+        if !scan.seen.contains(&place) {
+            scan.todo.push(place);
+            scan.seen.push(place);
         }
     }
 

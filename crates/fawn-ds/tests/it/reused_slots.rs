@@ -1,12 +1,13 @@
-//! Transfers of records that cleaning moves to slots of removed segments: a pointer is then where another record was
+//! Transfers and scans of records that cleaning moves to slots of removed segments: a pointer is then where another record was
 //! before.
 use crate::support::{RANGE, TestNode, TestWrite, scanned};
 use crate::transfer_reads::transfer;
 use fawn_ds::internals::index::IndexOptions;
-use fawn_ds::internals::Options;
+use fawn_ds::internals::{Options, Scan, ScanStep};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
+use std::collections::BTreeSet;
 
 /// Bits of a hash that name its cell: the index has 64 pages, which do not split.
 const CELLS_BITS: u32 = 6;
@@ -68,4 +69,47 @@ fn a_copy_has_the_keys_whose_records_moved_to_where_others_were() {
             "seed {seed}, changed at read {changed_at}: keys that are there throughout are not sent"
         );
     }
+}
+
+/// Scans the cell; calls `at_read` before each read. Returns the keys that are met, sorted.
+fn scan(node: &mut TestNode, mut at_read: impl FnMut(&mut TestNode, &Scan, usize)) -> Vec<Vec<u8>> {
+    let (mut scan, mut reads) = (Scan::of_log(RANGE, 0, KEYS), 0);
+    while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
+        reads += 1;
+        assert!(reads < 2_000, "the scan does not end");
+        at_read(node, &scan, reads);
+        node.engine.read(plan, 42);
+        let plan = node.wait_for_plan();
+        node.engine.absorb_scan(&mut scan, plan).unwrap();
+    }
+    let mut met: Vec<Vec<u8>> = scan.items.into_iter().map(|item| item.key).collect();
+    met.sort();
+    met
+}
+
+/// Segments are dropped once they have no live records, and not cleaned.
+fn without_cleaning() -> Options {
+    Options { space_amplification_max_percent: 100_000, ..options() }
+}
+
+#[test]
+fn a_scan_meets_the_keys_that_are_overwritten_where_others_were() {
+    let keys = keys();
+    let mut node = loaded(1, without_cleaning(), &keys);
+    let mut is_done = false;
+    let met = scan(&mut node, |node, scan, _| {
+        if is_done || scan.items.len() < KEYS / 2 {
+            return;
+        }
+        is_done = true;
+        let met: BTreeSet<&[u8]> = scan.items.iter().map(|item| &item.key[..]).collect();
+        let dropped = node.engine.stats().segments_dropped;
+        keys.iter().filter(|key| met.contains(&key[..])).for_each(|key| write(node, key));
+        node.settle();
+        assert!(node.engine.stats().segments_dropped >= dropped + 8, "the segments of the keys that were met");
+        // Each segment of the other keys keeps some: if it were dropped, the cell would begin again.
+        let others = keys.iter().filter(|key| !met.contains(&key[..])).enumerate();
+        others.filter(|(i, _)| i % 5 > 0).for_each(|(_, key)| write(node, key));
+    });
+    assert!(is_done && met == keys, "{} of {KEYS} keys that are there throughout are met", met.len());
 }
