@@ -324,15 +324,19 @@ impl<D: Device> Engine<D> {
 
     /// Notes what the index has there, and what is committed but waits for its verification to get there.
     fn begin_cell(&self, at: usize, scan: &mut Scan) {
-        let (pointers, next) = self.cells(at, scan.hash());
         scan.todo.clear();
         scan.seen.clear();
-        pointers.into_iter().for_each(|pointer| self.visit_later(scan, pointer));
-        let waiting = self.overlay.unconfirmed(at, scan.hash(), next).filter(|written| written.is_put);
-        waiting.for_each(|written| self.visit_later(scan, written.pointer));
         scan.cell_items = scan.items.len();
         scan.cell_kept = scan.kept.len();
         scan.cell_damaged = scan.corrupt.len();
+        self.list_cell_records(at, scan);
+    }
+
+    fn list_cell_records(&self, at: usize, scan: &mut Scan) {
+        let (pointers, next) = self.cells(at, scan.hash());
+        pointers.into_iter().for_each(|pointer| self.visit_later(scan, pointer));
+        let waiting = self.overlay.unconfirmed(at, scan.hash(), next).filter(|written| written.is_put);
+        waiting.for_each(|written| self.visit_later(scan, written.pointer));
         scan.cell = Some(next);
     }
 
@@ -445,7 +449,17 @@ impl<D: Device> Engine<D> {
         scan.corrupt.push(CorruptRecord { file, offset_bytes, detail, is_lost });
     }
 
+    /// Lists the cell again, since a record of it is not where it was.
     fn begin_cell_again(&self, at: usize, scan: &mut Scan) {
+        // Records that were read stay read: otherwise the reads of a large cell would start over with each segment that is dropped.
+        let unread = core::mem::take(&mut scan.todo);
+        scan.seen.retain(|place| !unread.contains(place));
+        let end = scan.cell;
+        self.list_cell_records(at, scan);
+        if scan.cell == end && scan.corrupt.len() == scan.cell_damaged {
+            return;
+        }
+        // Keys behind a new end are met in the next cell. A corrupt record may have been replaced.
         scan.items.truncate(scan.cell_items);
         scan.kept.truncate(scan.cell_kept);
         scan.corrupt.truncate(scan.cell_damaged);

@@ -113,3 +113,21 @@ fn a_scan_meets_the_keys_that_are_overwritten_where_others_were() {
     });
     assert!(is_done && met == keys, "{} of {KEYS} keys that are there throughout are met", met.len());
 }
+
+/// A step reads the cell within about 75 reads, four records at a time.
+#[test]
+fn a_scan_of_a_large_cell_ends_although_its_segments_are_dropped() {
+    let keys = keys();
+    let mut node = loaded(1, without_cleaning(), &keys);
+    let mut batches = keys.chunks(20).cycle();
+    let met = scan(&mut node, |node, _, reads| {
+        if reads % 20 == 0 {
+            // All records of a segment, which is dropped.
+            batches.next().into_iter().flatten().for_each(|key| write(node, key));
+            node.settle();
+        }
+    });
+    let dropped = node.engine.stats().segments_dropped;
+    assert!(dropped >= 3, "{dropped} segments dropped");
+    assert!(met == keys, "{} of {KEYS} keys that are there throughout are met", met.len());
+}
