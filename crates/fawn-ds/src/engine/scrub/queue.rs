@@ -25,7 +25,7 @@ pub(crate) struct QueuedFile {
     pub(super) segments: u64,
     /// Readings in a row that failed.
     pub(super) failures: u32,
-    /// Records that the last reading found lost, which are reported.
+    /// Records that the last reading found lost. Only more of them are reported, not as many at other places.
     pub(super) lost_records: u64,
     /// A reading found more of them lost. Another one decides.
     pub(super) is_suspect: bool,
