@@ -4,9 +4,10 @@ use super::update::{RecordDraft, reply_at_commit};
 use super::{Emit, ExecContext, operation_error};
 use crate::replica::RangeSlot;
 use crate::request::{Execution, Parking, RequestMessage};
+use fawn_chain::ReadTime;
 use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_ds::internals::format::record::encoded_len;
-use fawn_ds::internals::{CorruptRecord, Engine, EngineError, RecordKind, RecordRef, Scan, ScanStep};
+use fawn_ds::internals::{CorruptRecord, Engine, EngineError, RecordKind, RecordRef, Scan, ScanItem, ScanStep};
 use fawn_flash::Device;
 use fawn_types::{ClientTag, EntryRef, KeyHash, OperationError, Reply, Version};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_scan_page};
@@ -77,10 +78,9 @@ impl<D: Device> ExecContext<'_, D> {
         match self.engine.scan_step(&mut scan, time.settled) {
             Ok(ScanStep::Read(plan)) => return Execution::Park(Parking::Scan(plan, scan)),
             Ok(ScanStep::Done) => match check_whole(&scan) {
-                // An update that has not arrived yet may keep a key.
-                Ok(()) if scan.items.iter().any(|item| item.expires_at_ms != 0 && item.expires_at_ms <= time.now.0) => {
-                    return Execution::Blocked;
-                }
+                // An update that has not arrived yet may keep a key. A key that has expired since an earlier read of the step was
+                // there when that began.
+                Ok(()) if scan.items.iter().any(|item| expires_between(item, time)) => return Execution::Blocked,
                 Ok(()) => {
                     let mut page = Vec::new();
                     let found = scan.items.iter().map(|item| item.key.as_slice());
@@ -182,6 +182,11 @@ fn batch<'a>(
         (last.tag, last.result) = (tag, result);
     }
     records
+}
+
+/// Whether the key has expired by the member's time, and not yet by the time that its log has settled.
+const fn expires_between(item: &ScanItem, time: ReadTime) -> bool {
+    item.expires_at_ms > time.settled.0 && item.expires_at_ms <= time.now.0
 }
 
 /// Checks that a step has all keys but those of lost records. A step over records whose reads failed fails as a whole:

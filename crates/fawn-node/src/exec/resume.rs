@@ -172,6 +172,10 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
             }
             // The front-end sends it again.
             (Execution::Blocked, Origin::Node { .. }) => return self.refuse(id, head, &Rejection::Overloaded),
+            // A scan, which is in no queue that runs again.
+            (Execution::Blocked, _) if matches!(body, WaitingBody::Taken) => {
+                return self.refuse(id, head, &Rejection::Overloaded);
+            }
             (Execution::Refused(rejection), _) => return self.refuse(id, head, &rejection),
             (Execution::Blocked, Origin::Shard { .. }) => wait_queue.retries.push((head.slot, head.hash)),
             (Execution::Larger { bytes }, _) => return self.remove_larger(id, head, &body, bytes),

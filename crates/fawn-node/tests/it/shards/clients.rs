@@ -122,6 +122,29 @@ fn a_scan_ends_with_its_session() {
     harness.host.check_empty();
 }
 
+/// No event of the store follows the expiry: a scan that waited for one would never be answered.
+#[test]
+fn a_scan_is_answered_although_keys_expire_between_its_reads() {
+    let mut harness = plain(2, 5);
+    let id = harness.connect(Protocol::Resp);
+    let value = "v".repeat(4000);
+    (0..60).for_each(|number| harness.send(id, &resp(&format!("SET key:{number} {value} PX 5000"))));
+    harness.settle();
+    let mut harness = harness.reopen();
+    let id = harness.connect(Protocol::Resp);
+    let reads = |harness: &ShardsBed| harness.disks.iter().map(|disk| disk.counted(OpKind::Read)).sum::<u64>();
+    let before = reads(&harness);
+    harness.send(id, &resp("SCAN 0 COUNT 1000"));
+    while reads(&harness) < before + 5 {
+        harness.run(1);
+    }
+    harness.now = harness.now.plus_ms(6000);
+    harness.settle();
+    let received = String::from_utf8_lossy(&harness.clients[&id].received).into_owned();
+    assert!(received.starts_with("*2"), "{received:?}");
+    harness.host.check_empty();
+}
+
 /// A store that fails ends the writes of other shards' clients with an error, not with silence; what it has is still
 /// read.
 #[test]
