@@ -301,6 +301,7 @@ impl Overlay {
     }
 
     /// Adds an entry for a key that has none.
+    // A call would take the entry through memory.
     #[inline(always)]
     pub(crate) fn insert(&mut self, range: usize, name: KeyName, base: OverlayBase, written: Written) {
         debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");

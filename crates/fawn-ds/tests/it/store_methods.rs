@@ -40,9 +40,8 @@ fn concurrent_writers_share_syncs_and_lose_nothing() {
         });
         assert_eq!(store.len().unwrap(), 800);
         store.close().unwrap();
-        let store = open(&disk, durability);
-        assert_eq!(store.len().unwrap(), 800);
-        let mut keys = sorted_keys(&store);
+        // Not `len`: it is an estimate until an opening has compared keys whose hashes begin the same.
+        let mut keys = sorted_keys(&open(&disk, durability));
         keys.dedup();
         assert_eq!(keys.len(), 800);
     }
