@@ -535,15 +535,19 @@ impl<D: Device> Engine<D> {
             candidates.into_iter().for_each(|pointer| self.visit_later(scan, pointer));
             return;
         }
+        // Written again after it was met, and come across by the trace of another key, or in its cell that began again.
+        if scan.items[scan.cell_items..].iter().any(|item| item.key == key) {
+            return;
+        }
         if hit.expires_at_ms != 0 && now.0 >= hit.expires_at_ms {
             let pending = entry.and_then(|entry| entry.newest_pending().copied());
             return scan.note_expired(key, pending, scan.cell_kept);
         }
-        // Written again after it was met, and come across by the trace of another key.
-        let is_met = scan.items[scan.cell_items..].iter().any(|item| item.key == key);
-        if !is_met {
-            scan.add(key, (hit.version, hit.expires_at_ms), &self.bytes_at(hit.location)[hit.value.clone()]);
+        // The update that may have kept it was committed before the cell began again.
+        if let Some(nth) = scan.kept[scan.cell_kept..].iter().position(|kept| kept == key) {
+            scan.kept.swap_remove(scan.cell_kept + nth);
         }
+        scan.add(key, (hit.version, hit.expires_at_ms), &self.bytes_at(hit.location)[hit.value.clone()]);
     }
 }
 

@@ -4,6 +4,7 @@ use crate::support::{RANGE, TestNode, TestWrite, scanned};
 use crate::transfer_reads::transfer;
 use fawn_ds::internals::index::IndexOptions;
 use fawn_ds::internals::{Options, Scan, ScanStep};
+use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
@@ -41,8 +42,11 @@ fn write(node: &mut TestNode, key: &[u8]) {
 }
 
 fn loaded(seed: u64, options: Options, keys: &[Vec<u8>]) -> TestNode {
-    let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-    let mut node = TestNode::open(&disk, options, Now::at(1_000_000)).unwrap();
+    loaded_on(&SimDisk::new(SimOptions { seed, ..SimOptions::default() }), options, keys)
+}
+
+fn loaded_on(disk: &SimDisk, options: Options, keys: &[Vec<u8>]) -> TestNode {
+    let mut node = TestNode::open(disk, options, Now::at(1_000_000)).unwrap();
     keys.iter().for_each(|key| write(&mut node, key));
     node.settle();
     node
@@ -71,7 +75,7 @@ fn a_copy_has_the_keys_whose_records_moved_to_where_others_were() {
     }
 }
 
-/// Scans the cell; calls `at_read` before each read. Returns the keys that are met, sorted.
+/// Scans the cell; calls `at_read` before each read. Returns the keys that are met or kept, sorted.
 fn scan(node: &mut TestNode, mut at_read: impl FnMut(&mut TestNode, &Scan, usize)) -> Vec<Vec<u8>> {
     let (mut scan, mut reads) = (Scan::of_log(RANGE, 0, KEYS), 0);
     while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
@@ -82,7 +86,7 @@ fn scan(node: &mut TestNode, mut at_read: impl FnMut(&mut TestNode, &Scan, usize
         let plan = node.wait_for_plan();
         node.engine.absorb_scan(&mut scan, plan).unwrap();
     }
-    let mut met: Vec<Vec<u8>> = scan.items.into_iter().map(|item| item.key).collect();
+    let mut met: Vec<Vec<u8>> = scan.items.into_iter().map(|item| item.key).chain(scan.kept).collect();
     met.sort();
     met
 }
@@ -130,4 +134,33 @@ fn a_scan_of_a_large_cell_ends_although_its_segments_are_dropped() {
     let dropped = node.engine.stats().segments_dropped;
     assert!(dropped >= 3, "{dropped} segments dropped");
     assert!(met == keys, "{} of {KEYS} keys that are there throughout are met", met.len());
+}
+
+/// A step meets it as expired with a pending put, and again once that is committed.
+#[test]
+fn a_key_is_returned_once_although_its_cell_begins_again_behind_its_update() {
+    let keys = keys();
+    let (expiring, others) = keys.split_first().unwrap();
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = loaded_on(&disk, without_cleaning(), others);
+    let expires_at_ms = node.now.wall.0 + 1_000;
+    node.append(&[TestWrite { key: expiring.clone(), value: Some(vec![7; 1_000]), expires_at_ms }]).unwrap();
+    node.settle();
+    node.now = node.now.plus_ms(2_000);
+    disk.hang(OpKind::Write);
+    node.append(&[TestWrite { key: expiring.clone(), value: Some(vec![8; 1_000]), expires_at_ms: 0 }]).unwrap();
+    let mut is_done = false;
+    let met = scan(&mut node, |node, scan, _| {
+        if is_done || scan.kept.is_empty() {
+            return;
+        }
+        is_done = true;
+        disk.release_hung();
+        let met: BTreeSet<&[u8]> = scan.items.iter().map(|item| &item.key[..]).collect();
+        let dropped = node.engine.stats().segments_dropped;
+        others.iter().filter(|key| !met.contains(&key[..])).for_each(|key| write(node, key));
+        node.settle();
+        assert!(node.engine.stats().segments_dropped > dropped, "a segment with keys to be read");
+    });
+    assert!(is_done && met == keys, "{} keys are returned of {KEYS}", met.len());
 }
