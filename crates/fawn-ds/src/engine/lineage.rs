@@ -15,7 +15,7 @@ use crate::format::manifest::{Ancestor, COMMIT_EDIT_BYTES_MAX, ManifestEdit, Man
 use crate::format::record::RecordKind;
 use crate::format::segment::StreamKind;
 use crate::format::{RangeNumber, checkpoint};
-use crate::index::Pointer;
+use crate::index::{Cell, Index, Pointer};
 use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::ReplacedRecord;
@@ -460,25 +460,19 @@ impl<D: Device> Engine<D> {
         inherited.filter(|_| !has(&at)).unwrap_or(at)
     }
 
-    /// Pointers of whole cells of the range's index and the inherited ones from `cursor` on, and where the next cells begin.
-    /// Cells nest: the largest one at the cursor contains whole ones of the other indexes. Cells of an empty index do not count:
-    /// they are large, and no retired range's index gets entries.
+    /// Pointers of the range's records in the cell at `cursor`, and where the next cell begins. Cells of the range's own index
+    /// and of inherited ones nest, and the smallest at the cursor counts: a new heir's index has few and large ones, which
+    /// would gather thousands of its parent's records. Some pointers may be of records beside the cell, since entries of a
+    /// larger one may lack the bits that tell.
     pub(crate) fn cells(&self, at: usize, cursor: u64) -> (Vec<Pointer>, Option<u64>) {
-        let inherited = self.ranges[at].inherited().iter().copied();
-        let inherited: SmallVec<[usize; 2]> = inherited.filter(|&place| !self.ranges[place].index.is_empty()).collect();
-        let parts = || [at].into_iter().chain(inherited.iter().copied());
-        let ends = parts().map(|place| self.ranges[place].index.cell(cursor).next);
-        let end = ends.max_by_key(|next| next.unwrap_or(u64::MAX)).flatten();
-        let mut pointers = Vec::new();
-        for place in parts() {
-            let mut next = Some(cursor);
-            while let Some(from) = next.filter(|&from| end.is_none_or(|end| from < end)) {
-                let cell = self.ranges[place].index.cell(from);
-                pointers.extend(cell.pointers());
-                next = cell.next;
-            }
-        }
-        (pointers, end)
+        let parts = [at].into_iter().chain(self.ranges[at].inherited().iter().copied());
+        let indexes = parts.map(|place| &self.ranges[place].index);
+        // An empty index has no records to gather, and its cells may be many or large.
+        let indexes: SmallVec<[&Index; 3]> = indexes.filter(|index| !index.is_empty()).collect();
+        let smallest = indexes.iter().map(|index| index.cell(cursor)).max_by_key(Cell::depth);
+        let cell = smallest.unwrap_or_else(|| self.ranges[at].index.cell(cursor));
+        let pointers = indexes.iter().flat_map(|index| index.cell(cursor).pointers_within(cursor, cell.depth()));
+        (pointers.collect(), cell.next)
     }
 
     /// Whether a record that an index of the range points to is the range's: an inherited index has others too.

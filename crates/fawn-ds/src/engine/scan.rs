@@ -521,6 +521,10 @@ impl<D: Device> Engine<D> {
             return;
         }
         let hash = KeyHash::of(&self.secret, key);
+        if hash.0 < scan.hash() || scan.cell.flatten().is_some_and(|next| hash.0 >= next) {
+            // Of another cell: an entry may lack the bits that tell.
+            return;
+        }
         let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident);
         if let Some(committed) = entry.and_then(|entry| entry.committed) {
             if committed.pointer != hit.pointer {

@@ -254,7 +254,9 @@ impl<D: Device> Engine<D> {
             let hash = KeyHash::of(&self.secret, self.key_of(&hit)).0;
             // In a store with runs, deletes have entries too.
             let is_own = !self.is_delete(&hit) && self.has_key(at, self.key_of(&hit));
-            if is_own && hit.version <= scan.base && scan.cursor.is_some_and(|cursor| hash >= cursor) {
+            let is_in_cell =
+                scan.cursor.is_some_and(|cursor| hash >= cursor) && cell.next.is_none_or(|next| hash < next);
+            if is_own && is_in_cell && hit.version <= scan.base {
                 cell.known.push(ListedRecord { hash, ..listed });
             }
         }

@@ -101,6 +101,15 @@ impl<'a> Cell<'a> {
         (0..page.fragments.len()).map(move |at| page.pointer(at))
     }
 
+    /// The pointers of entries that may be in a smaller cell: that of the hashes whose first `depth` bits are those of
+    /// `hash`. An entry that lacks some of these bits may be.
+    pub fn pointers_within(self, hash: u64, depth: u32) -> impl Iterator<Item = Pointer> + 'a {
+        let (page, query) = (self.page, fragment::fresh(hash, self.depth));
+        let bits = depth.saturating_sub(self.depth);
+        let nth = page.fragments.iter().enumerate().filter(move |&(_, &entry)| fragment::begins_as(entry, query, bits));
+        nth.map(move |(nth, _)| page.pointer(nth))
+    }
+
     /// Hash bits that all keys of the cell share.
     #[must_use]
     pub fn depth(&self) -> u32 {

@@ -27,6 +27,13 @@ pub(super) fn matches(entry: u16, query: u16) -> bool {
     (query ^ entry) & !(entry ^ entry.wrapping_sub(1)) == 0
 }
 
+/// Whether an entry agrees with a fresh `query` of the same page in those of the first `bits` bits that it still has.
+#[inline]
+pub(super) fn begins_as(entry: u16, query: u16, bits: u32) -> bool {
+    let first = !(u16::MAX.checked_shr(bits).unwrap_or(0));
+    (query ^ entry) & first & !(entry ^ entry.wrapping_sub(1)) == 0
+}
+
 /// Hash bits of the entry: fifteen when inserted, one fewer after each split of its page.
 #[inline]
 pub(super) fn bits(entry: u16) -> u32 {

@@ -3,7 +3,7 @@ use crate::range_harness::{RangeHarness, ring_at};
 use crate::sorted_ranges::settle as settle_and_sort;
 use crate::sorted_tier::sorted;
 use crate::splits::{fill, keys, whole};
-use crate::support::SECRET;
+use crate::support::{SECRET, small};
 use fawn_ds::internals::{Options, RecordRef, Scan, ScanStep};
 use fawn_types::{Durability, KeyHash, RangeId};
 use std::collections::BTreeSet;
@@ -24,6 +24,33 @@ fn scan(harness: &mut RangeHarness, id: RangeId, mut cursor: u64, steps: usize, 
         }
     }
     cursor
+}
+
+/// The index of a new heir has few and large cells: a step as long as these would read hundreds of records. Filing goes on
+/// meanwhile, and moves entries from the parent's index, whose cells are small.
+#[test]
+fn steps_of_a_scan_behind_a_split_are_as_short_as_before() {
+    let keys = keys(20_000);
+    let mut harness = whole(1, small(Durability::Sync), true);
+    fill(&mut harness, &keys, 1);
+    harness.split(1, ring_at(0x80), 2, 3);
+    let (mut met, mut steps_while_filing) = (Vec::new(), 0);
+    for id in [2, 3].map(RangeId) {
+        let mut cursor = 0;
+        loop {
+            let mut of_step = BTreeSet::new();
+            steps_while_filing += u32::from(harness.engine.segments_to_file() > 0);
+            cursor = scan(&mut harness, id, cursor, 1, &mut of_step);
+            assert!(of_step.len() <= 32, "{} keys in a step", of_step.len());
+            met.extend(of_step);
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    assert!(steps_while_filing > 20, "{steps_while_filing} steps while filing");
+    assert_eq!(met.len(), keys.len(), "each key once");
+    assert_eq!(met.into_iter().collect::<BTreeSet<_>>(), keys.into_iter().collect());
 }
 
 /// A range with its keys in runs.
