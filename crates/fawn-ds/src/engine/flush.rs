@@ -484,6 +484,8 @@ impl<D: Device> Engine<D> {
 
     fn finish_all(&mut self) {
         let mut events = Vec::new();
+        // A full store would copy segment after segment meanwhile, each of them one more write to wait for.
+        self.cleaner.hold(true);
         while self.poisoned.is_none() && !self.options.read_only && !self.is_quiet() {
             for kind in StreamKind::ALL {
                 let flush = &mut self.streams[kind].flush;
@@ -492,6 +494,7 @@ impl<D: Device> Engine<D> {
             self.advance_flush();
             self.wait(self.now, &mut events);
         }
+        self.cleaner.hold(false);
         self.held_events.append(&mut events);
     }
 

@@ -63,13 +63,16 @@ impl<D: Device> Engine<D> {
                 self.try_prepare(kind, reserve)?;
             }
         }
+        if !self.full {
+            return Ok(());
+        }
         let kept_back = match reserve {
             Reserve::Puts if self.is_in_reserve() => segment_bytes,
             Reserve::Puts => segment_bytes / 8,
             Reserve::Deletes => segment_bytes / 32,
             Reserve::Marks => 0,
         };
-        if self.full && segment_room <= kept_back { Err(self.no_segment(kind, reserve)) } else { Ok(()) }
+        if segment_room <= kept_back { Err(self.no_segment(kind, reserve)) } else { Ok(()) }
     }
 
     /// Allocates the next segment for a write, unless the last attempt failed a moment ago.
@@ -186,17 +189,17 @@ impl<D: Device> Engine<D> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         self.measure_device();
         self.sorted.note_space();
-        let capacity = self.capacity_segments();
+        // Puts can wait for cleaning. Cleaning, and deletes that make it worthwhile, cannot wait for a checkpoint.
+        let is_last_resort = kind == StreamKind::Survivors || reserve != Reserve::Puts;
+        let segments_max = if is_last_resort { self.segments_max() } else { self.capacity_segments() };
         let kept_back = match (kind, reserve) {
             (StreamKind::Foreground, Reserve::Puts) => self.kept_segments(),
             (StreamKind::Foreground, _) if self.can_clean_without_another() => 0,
             (StreamKind::Foreground, _) => self.reserved_segments().min(1),
             (StreamKind::Survivors, _) => 0,
         };
-        if self.taken_segments() + kept_back >= capacity {
-            // Puts can wait for cleaning. Cleaning, and deletes that make it worthwhile, cannot wait for a checkpoint.
-            let is_last_resort = kind == StreamKind::Survivors || reserve != Reserve::Puts;
-            if is_last_resort && capacity == self.device_segments {
+        if self.taken_segments() + kept_back >= segments_max {
+            if is_last_resort && segments_max == self.device_segments {
                 self.yield_checkpoint_space();
             }
             return Err(only_reserve_left());

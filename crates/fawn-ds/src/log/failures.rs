@@ -6,6 +6,8 @@ use fawn_types::MonoMs;
 const UNREADABLE_MS: u64 = 10_000;
 /// Longest delay, ms.
 const UNREADABLE_MS_MAX: u64 = 3_600_000;
+/// Longest delay while writes wait for space, ms. Reads that failed for ten minutes would otherwise stop the cleaning for ten more.
+const UNREADABLE_FULL_MS_MAX: u64 = 30_000;
 /// Time after which a read that has not ended is left in flight, ms; each further one of the same file doubles it.
 pub(crate) const HANGING_MS: u64 = 500;
 /// Such times for which work waits that has more to lose.
@@ -20,14 +22,19 @@ pub(crate) const READS_LEFT_MAX: u32 = 4;
 /// against its own, so that it can leave some in any case.
 pub(crate) const IDLE_READS_LEFT_MAX: u32 = READS_LEFT_MAX / 2;
 
+/// The end of the time for which a corrupt file is left alone.
+const NEVER: MonoMs = MonoMs(u64::MAX);
+
 /// Failed reads of a run or a segment in the background.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadFailures {
     unreadable: u32,
     /// Offset at which the last read that brought wrong bytes had them.
     wrong_at: Option<u64>,
+    /// Time of the last failure.
+    failed_at: MonoMs,
     /// Nothing reads it in the background before; `None`: no read has failed.
-    pub(crate) barred_until: Option<MonoMs>,
+    barred_until: Option<MonoMs>,
     /// Reads that were left in flight, and those that still are.
     left: u32,
     hanging: u32,
@@ -35,8 +42,15 @@ pub(crate) struct ReadFailures {
 
 impl ReadFailures {
     /// Whether it is left alone now.
-    pub(crate) fn is_barred(&self, now: MonoMs) -> bool {
-        self.is_hanging() || self.barred_until.is_some_and(|until| now < until)
+    pub(crate) fn is_barred(&self, now: MonoMs, is_full: bool) -> bool {
+        self.is_hanging() || self.barred_until(is_full).is_some_and(|until| now < until)
+    }
+
+    /// The end of the time for which it is left alone after failed reads, which is shorter while writes wait for space.
+    pub(crate) fn barred_until(&self, is_full: bool) -> Option<MonoMs> {
+        let until = self.barred_until?;
+        let may_be_soon = is_full && until != NEVER;
+        Some(if may_be_soon { until.min(self.failed_at.plus_ms(UNREADABLE_FULL_MS_MAX)) } else { until })
     }
 
     /// Whether a read of it was left in flight.
@@ -79,18 +93,18 @@ impl ReadFailures {
 
     /// All of it was read, and none was wrong.
     pub(crate) const fn note_whole(&mut self) {
-        self.wrong_at = None;
+        (self.wrong_at, self.unreadable) = (None, 0);
     }
 
     /// It is corrupt: bytes that were written long ago do not change before the next opening.
     pub(crate) const fn note_corrupt(&mut self) {
-        self.barred_until = Some(MonoMs(u64::MAX));
+        self.barred_until = Some(NEVER);
     }
 
     /// The device could not read it, which may pass.
     pub(crate) fn note_unreadable(&mut self, now: MonoMs) {
         let delay_ms = UNREADABLE_MS.saturating_mul(1 << self.unreadable.min(16)).min(UNREADABLE_MS_MAX);
-        self.unreadable += 1;
+        (self.unreadable, self.failed_at) = (self.unreadable + 1, now);
         // A corrupt file stays so, whatever else fails.
         self.barred_until = self.barred_until.max(Some(now.plus_ms(delay_ms)));
     }
@@ -103,18 +117,24 @@ mod tests {
     #[test]
     fn delays_after_failed_reads_grow_to_an_hour() {
         let (mut failures, mut now, mut attempts) = (ReadFailures::default(), MonoMs(7), 0);
-        assert!(!failures.is_barred(now));
+        assert!(!failures.is_barred(now, false));
         while now.0 < 24 * 3_600_000 {
             failures.note_unreadable(now);
-            let until = failures.barred_until.unwrap();
-            assert!(failures.is_barred(MonoMs(until.0 - 1)) && !failures.is_barred(until));
+            let until = failures.barred_until(false).unwrap();
+            assert!(failures.is_barred(MonoMs(until.0 - 1), false) && !failures.is_barred(until, false));
             assert!((10_000..=3_600_000).contains(&(until.0 - now.0)));
+            let until_if_full = failures.barred_until(true).unwrap();
+            assert_eq!(until_if_full.0 - now.0, (until.0 - now.0).min(30_000), "while writes wait for space");
+            assert!(!failures.is_barred(until_if_full, true));
             (now, attempts) = (until, attempts + 1);
         }
         assert!((24..=34).contains(&attempts), "{attempts} attempts a day");
+        failures.note_whole();
+        failures.note_unreadable(now);
+        assert_eq!(failures.barred_until, Some(now.plus_ms(10_000)), "it was read in between");
         failures.note_corrupt();
         failures.note_unreadable(now);
-        assert!(failures.is_barred(now.plus_ms(1 << 40)));
+        assert!(failures.is_barred(now.plus_ms(1 << 40), false) && failures.is_barred(now.plus_ms(1 << 40), true));
     }
 
     #[test]
@@ -122,22 +142,22 @@ mod tests {
         let (mut failures, now) = (ReadFailures::default(), MonoMs(7));
         for (offset, delay_ms) in [(5, 10_000), (6, 20_000), (5, 40_000)] {
             assert!(!failures.note_wrong(offset, now));
-            assert_eq!(failures.barred_until, Some(now.plus_ms(delay_ms)));
+            assert_eq!(failures.barred_until(false), Some(now.plus_ms(delay_ms)));
         }
         failures.note_whole();
         assert!(!failures.note_wrong(5, now), "it was read in between");
         assert!(failures.note_wrong(5, now));
-        assert!(failures.is_barred(now.plus_ms(1 << 40)));
+        assert!(failures.is_barred(now.plus_ms(1 << 40), false));
     }
 
     #[test]
     fn a_file_is_left_alone_while_its_read_hangs_and_its_next_read_may_take_longer() {
         let mut failures = ReadFailures::default();
         for (patience_ms, long_ms) in [(500, 10_000), (1_000, 20_000), (2_000, 40_000), (4_000, 80_000)] {
-            assert_eq!((failures.is_barred(MonoMs(7)), failures.patience_ms()), (false, patience_ms));
+            assert_eq!((failures.is_barred(MonoMs(7), false), failures.patience_ms()), (false, patience_ms));
             assert_eq!(failures.long_patience_ms(), long_ms);
             failures.note_left();
-            assert!(failures.is_hanging() && failures.is_barred(MonoMs(u64::MAX)));
+            assert!(failures.is_hanging() && failures.is_barred(MonoMs(u64::MAX), false));
             failures.note_ended();
         }
         (0..40).for_each(|_| failures.note_left());

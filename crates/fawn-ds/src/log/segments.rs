@@ -715,6 +715,11 @@ impl SegmentTable {
         }
     }
 
+    /// Slots that pointers can address.
+    pub(crate) const fn slots_max(&self) -> u32 {
+        self.slots_max
+    }
+
     /// The lowest free slot that no prepared segment has; `None` if pointers cannot address another.
     pub(crate) fn free_slot(&self, is_prepared: impl Fn(u32) -> bool) -> Option<u32> {
         (0..self.slots_max).find(|&slot| self.get(slot).is_none() && !is_prepared(slot))

@@ -33,6 +33,7 @@ impl<D: Device> Engine<D> {
             self.segments.insert(segment);
         }
         self.measure_device();
+        self.note_over_capacity();
         let mut builder = IndexBuilder::new(self);
         let from = builder.load_checkpoint(report);
         let scanned = listed.iter().filter(|(_, entry)| entry.sequence >= from[entry.stream].sequence).count() as u64;

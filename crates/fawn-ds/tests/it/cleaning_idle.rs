@@ -116,6 +116,33 @@ fn a_segment_that_is_barred_is_cleaned_soon_afterwards() {
     assert!(node.engine.stats().segments_cleaned > 0, "{:?}", node.engine.stats());
 }
 
+/// While reads failed for ten minutes, all victims were barred for longer and longer. Writes wait for the space, so they are tried
+/// within half a minute; one that lacked a descriptor, at once.
+#[test]
+fn a_full_store_takes_puts_again_within_a_minute_of_a_long_read_fault() {
+    for fault in [DeviceFault::Fail, DeviceFault::Exhausted] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = open(&disk, Some(40));
+        let written = fill(&mut node);
+        let deleted = (0..written / 4).filter(|number| number % 16 > 0);
+        for number in deleted.clone() {
+            assert!(node.get(&write(number, None).key, View::Committed).unwrap().is_some());
+        }
+        disk.fail_every(OpKind::Read, fault.clone());
+        deleted.for_each(|number| assert!(node.append(&[write(number, None)]).is_ok()));
+        let put = |node: &mut TestNode, seconds: u64| {
+            (0..seconds).any(|_| {
+                rest(node, 1_000);
+                node.append(&[write(u64::MAX, Some(vec![7; 1_000]))]).is_ok()
+            })
+        };
+        assert!(!put(&mut node, 700), "{fault:?}: {:?}", node.engine.stats());
+        assert!(node.engine.is_full() && node.engine.stats().cleaning_failed > 10, "{:?}", node.engine.stats());
+        disk.clear_faults();
+        assert!(put(&mut node, 60), "{fault:?}: {:?}", node.engine.stats());
+    }
+}
+
 /// The device refuses segments for copies, and has space for them a moment later. No event says so.
 #[test]
 fn a_victim_without_room_for_its_copies_is_tried_again() {

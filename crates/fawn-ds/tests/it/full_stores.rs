@@ -72,6 +72,59 @@ fn a_full_store_on_a_slow_disk_takes_deletes_in_any_order() {
     }
 }
 
+/// An operator lowers the capacity to less than the store takes. Its survivors had no space then, so that nothing was cleaned, and
+/// deletes were refused once the active segment was full.
+#[test]
+fn a_store_above_its_capacity_takes_the_deletes_that_make_it_fit() {
+    let lowered = [(12, 6), (26, 20), (26, 8), (60, 20)];
+    for ((segments, capacity), len) in lowered.into_iter().flat_map(|lowered| [(lowered, 100), (lowered, 2_000)]) {
+        let disk = SimDisk::new(SimOptions::instant(segments));
+        let mut node = open(&disk, segments, 1_000_000);
+        let count = fill(&mut node, len);
+        node.settle();
+        drop(node.engine.close().unwrap());
+        let mut node = open(&disk, capacity, 2_000_000);
+        let context = format!("from {segments} to {capacity} segments, values of {len} bytes");
+        let taken = node.engine.log_report().segments;
+        assert!(taken > capacity, "{context}: {taken} segments");
+        assert!(!(0..1_000).all(|i| attempt(&mut node, put(count + i, len))), "{context}: puts are taken");
+        let mut rng = SplitMix64::new(segments);
+        let mut keys: Vec<u64> = (0..count).collect();
+        keys.sort_by_cached_key(|_| rng.below(u64::MAX));
+        for keys in keys.chunks(count as usize / 20) {
+            write_all(&mut node, keys, &context, delete).unwrap();
+            let now_taken = node.engine.log_report().segments;
+            assert!(now_taken <= taken + 3, "{context}: {taken} segments at first, {now_taken} now");
+        }
+        let added: Vec<u64> = (count..count + count * capacity / segments / 4).collect();
+        write_all(&mut node, &added, &context, |key| put(key, len)).unwrap();
+        node.settle();
+        let now_taken = node.engine.log_report().segments;
+        assert!(now_taken <= capacity, "{context}: {now_taken} segments");
+    }
+}
+
+/// Cleaning goes on whenever it has a step. On a full store it copied segment after segment, and each copy was one more write to
+/// wait for.
+#[test]
+fn a_sync_of_everything_waits_for_no_cleaning() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = open(&disk, 60, 1_000_000);
+    let count = fill(&mut node, 300);
+    node.settle();
+    drop(node.engine.close().unwrap());
+    let mut node = open(&disk, 30, 2_000_000);
+    // Half of each segment is dead, all at once.
+    let deleted = (0..count).step_by(2).take_while(|key| node.append(&[delete(*key)]).is_ok()).count();
+    assert!(deleted > 300 && !attempt(&mut node, put(count, 300)), "{deleted} deletes");
+    let moved = node.engine.stats().moved_bytes;
+    node.engine.sync_all().unwrap();
+    let moved = node.engine.stats().moved_bytes - moved;
+    assert!(moved <= SEGMENT_BYTES, "{moved} bytes were copied");
+    node.settle();
+    assert!(node.engine.stats().moved_bytes > 4 * SEGMENT_BYTES, "cleaning goes on: {:?}", node.engine.stats());
+}
+
 /// A put waits while the record that a delete removes is being looked for, but not for a disk that hangs.
 #[test]
 fn a_full_store_refuses_puts_while_reads_hang() {

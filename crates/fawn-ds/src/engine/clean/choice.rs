@@ -285,7 +285,7 @@ impl<D: Device> Engine<D> {
             return false;
         }
         // A read of it failed or hangs, which may pass.
-        if segment.failures.is_barred(self.now.mono) {
+        if segment.failures.is_barred(self.now.mono, self.full) {
             return false;
         }
         // The end of a segment that was sealed just now may not be in its file yet.

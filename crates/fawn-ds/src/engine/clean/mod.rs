@@ -67,6 +67,8 @@ pub(crate) struct Cleaner {
     needs_sync: bool,
     /// The store is being closed.
     is_stopped: bool,
+    /// Another operation waits until nothing is written.
+    is_held: bool,
     filing: file::FilingState,
 }
 
@@ -114,6 +116,15 @@ impl Cleaner {
         self.is_stopped = true;
     }
 
+    /// Lets cleaning rest, or go on after that.
+    pub(crate) const fn hold(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    const fn is_at_rest(&self) -> bool {
+        self.is_stopped || self.is_held
+    }
+
     /// Whether cleaning goes on only after a sync of the stream, for which no timer is set.
     pub(crate) fn needs_sync(&self, kind: StreamKind) -> bool {
         kind == StreamKind::Foreground && self.needs_sync
@@ -157,7 +168,7 @@ impl<D: Device> Engine<D> {
             return;
         }
         self.cleaner.needs_sync = false;
-        if self.cleaner.is_stopped {
+        if self.cleaner.is_at_rest() {
             return;
         }
         self.earn_credit();

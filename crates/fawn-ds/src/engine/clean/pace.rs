@@ -123,7 +123,7 @@ impl<D: Device> Engine<D> {
     /// Time by which a poll continues the cleaning although nothing has happened. `None`: an event brings it about.
     pub(in crate::engine) fn clean_at(&self) -> Option<MonoMs> {
         let cleaner = &self.cleaner;
-        if self.poisoned.is_some() || self.options.read_only || cleaner.is_stopped {
+        if self.poisoned.is_some() || self.options.read_only || cleaner.is_at_rest() {
             return None;
         }
         let pace = &cleaner.pace;
@@ -151,7 +151,7 @@ impl<D: Device> Engine<D> {
     /// Whether the next poll continues the cleaning at once.
     pub(in crate::engine) fn has_cleaning_step(&self) -> bool {
         let cleaner = &self.cleaner;
-        let is_active = self.poisoned.is_none() && !self.options.read_only && !cleaner.is_stopped;
+        let is_active = self.poisoned.is_none() && !self.options.read_only && !cleaner.is_at_rest();
         is_active && cleaner.victim.as_ref().is_some_and(Victim::has_next_step)
     }
 

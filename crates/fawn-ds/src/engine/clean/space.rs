@@ -63,7 +63,7 @@ impl<D: Device> Engine<D> {
         let segment_bytes = self.options.segment_bytes;
         let stream = &self.streams[StreamKind::Survivors];
         let active = stream.window.active().map_or(0, |chunk| segment_bytes - chunk.end());
-        let left = self.capacity_segments().saturating_sub(self.taken_segments());
+        let left = self.segments_max().saturating_sub(self.taken_segments());
         let prepared = u64::from(!matches!(stream.next, NextSegment::None));
         SurvivorsRoom { active_bytes: u64::from(active), segments: left + prepared }
     }
@@ -101,10 +101,41 @@ impl<D: Device> Engine<D> {
         in_frames(record_bytes, frame_bytes as u64, self.options.pad_frames)
     }
 
-    /// Segments that the capacity allows, and the device as it was last measured.
+    /// Segments that the capacity allows, the device as it was last measured, and the pointers.
     pub(crate) fn capacity_segments(&self) -> u64 {
         let capacity_bytes = self.options.capacity_bytes.unwrap_or(u64::MAX);
-        (capacity_bytes / u64::from(self.options.segment_bytes)).min(self.device_segments)
+        (capacity_bytes / u64::from(self.options.segment_bytes)).min(self.attainable_segments())
+    }
+
+    /// Segments for which there is space and a slot.
+    fn attainable_segments(&self) -> u64 {
+        // Runs take no slots.
+        let of_runs = self.taken_segments().saturating_sub(self.used_slots());
+        self.device_segments.min(u64::from(self.segments.slots_max()) + of_runs)
+    }
+
+    /// Segments that survivors, runs and deletes may take in all. If the capacity was lowered to less than is taken, they get the
+    /// reserve beside the least that was taken since, until the store fits its capacity: otherwise nothing could be cleaned, and
+    /// deletes would be refused, though each frees space.
+    pub(crate) fn segments_max(&self) -> u64 {
+        let capacity = self.capacity_segments();
+        let Some(least) = self.over_capacity else { return capacity };
+        (least + self.reserved_segments()).min(self.attainable_segments()).max(capacity)
+    }
+
+    /// Notes in an opening that the store takes more than its capacity.
+    pub(crate) fn note_over_capacity(&mut self) {
+        let (taken, capacity) = (self.taken_segments(), self.capacity_segments());
+        if taken > capacity {
+            let segment_bytes = u64::from(self.options.segment_bytes);
+            let (taken_bytes, capacity_bytes) = (taken * segment_bytes, capacity * segment_bytes);
+            tracing::warn!(
+                taken_bytes,
+                capacity_bytes,
+                "the store takes more than its capacity: puts wait for cleaning"
+            );
+            self.over_capacity = Some(taken);
+        }
     }
 
     /// Whether hardly more space is left than the reserve for cleaning.
@@ -124,6 +155,9 @@ impl<D: Device> Engine<D> {
             let of_files = self.segments_and(self.sorted.file_bytes() + self.sorted.job_file_bytes());
             self.device_segments = of_files + self.segments_in(free_bytes);
         }
+        let taken = self.taken_segments();
+        let does_fit = taken + self.reserved_segments() <= self.capacity_segments();
+        self.over_capacity = self.over_capacity.filter(|_| !does_fit).map(|least| least.min(taken));
     }
 
     /// The segments for which a device has space that has so much free: the manifest gets its own first.
@@ -143,8 +177,12 @@ impl<D: Device> Engine<D> {
 
     fn segments_and(&self, run_bytes: u64) -> u64 {
         let of_runs = run_bytes.div_ceil(u64::from(self.options.segment_bytes));
+        self.used_slots() + of_runs + self.refused_segments()
+    }
+
+    fn used_slots(&self) -> u64 {
         let prepared = self.streams.iter().filter(|stream| !matches!(stream.next, NextSegment::None)).count();
-        (self.segments.len() + prepared) as u64 + of_runs + self.refused_segments()
+        (self.segments.len() + prepared) as u64
     }
 
     /// Segments that only survivors and runs may use: cleaning fills one, and frees more than one with it. A sort takes one or
@@ -209,6 +247,30 @@ pub(crate) fn only_reserve_left() -> DeviceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::PointerWidth;
+    use crate::options::Options;
+    use fawn_flash::{SimDevice, SimDisk, SimOptions};
+    use fawn_types::{HashSecret, Now};
+
+    /// Otherwise puts would take the last slots, which cleaning needs.
+    #[test]
+    fn the_capacity_of_a_store_ends_where_its_pointers_do() {
+        let disk = SimDisk::new(SimOptions::default());
+        let open = |capacity_bytes| {
+            let options = Options {
+                capacity_bytes: Some(capacity_bytes),
+                segment_bytes: 1 << 20,
+                secret: Some(HashSecret(*b"a secret of test")),
+                ..Options::default()
+            };
+            Engine::open(SimDevice::attach(&disk), options, Now::at(1)).unwrap().0
+        };
+        let engine = open(1 << 30);
+        assert_eq!((engine.capacity_segments(), engine.options.index.pointers), (1 << 10, PointerWidth::Bits32));
+        drop(engine.close().unwrap());
+        // Pointers of 32 bits stay, which reach 64 GiB.
+        assert_eq!(open(1 << 40).capacity_segments(), 64 << 10);
+    }
 
     #[test]
     fn copies_fit_if_each_segment_but_the_last_may_lack_a_record() {

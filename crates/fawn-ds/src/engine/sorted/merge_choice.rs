@@ -2,7 +2,7 @@
 //! those are not much longer.
 use super::ListedRun;
 use core::ops::Range;
-use fawn_types::{MonoMs, TimeMs};
+use fawn_types::TimeMs;
 
 /// Ages of later runs above which some are merged: each costs misses a thousandth of a read.
 const LATER_AGES_MAX: usize = 16;
@@ -61,10 +61,9 @@ pub(super) struct MergeCandidate {
 }
 
 impl MergeCandidate {
-    pub(super) fn of(listed: &ListedRun, now: MonoMs, expired_by: TimeMs) -> Self {
+    pub(super) fn of(listed: &ListedRun, expired_by: TimeMs, is_barred: bool) -> Self {
         let (age, file_bytes, pages) = (listed.age, listed.file_bytes, u64::from(listed.run.footer().pages));
-        let (expired_bytes, is_barred) = (listed.expired_bytes(expired_by), listed.failures.is_barred(now));
-        Self { age, file_bytes, pages, expired_bytes, is_barred }
+        Self { age, file_bytes, pages, expired_bytes: listed.expired_bytes(expired_by), is_barred }
     }
 }
 

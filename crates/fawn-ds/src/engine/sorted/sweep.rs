@@ -129,16 +129,18 @@ impl<D: Device> Engine<D> {
         let fits = |pages| space_of_pages(pages, run_bytes_max) <= room_bytes;
         let expired_by = self.runs_expired_by();
         self.sorted.expires_at = self.next_run_expiry(expired_by);
+        let is_full = self.full;
         let SortedTier { runs, run_search, sweep, rest, .. } = &mut self.sorted;
         run_search.begin();
-        runs.iter().filter_map(|listed| listed.failures.barred_until).filter(|until| now < *until).for_each(|until| {
-            run_search.repeat_by(until);
-        });
+        // At both ends of a bar: writes may wait for space at the first one.
+        let ends = runs.iter().flat_map(|listed| [true, false].map(|is_full| listed.failures.barred_until(is_full)));
+        ends.flatten().filter(|until| now < *until).for_each(|until| run_search.repeat_by(until));
+        let is_barred = |listed: &ListedRun| listed.failures.is_barred(now, is_full);
         let candidates: Vec<MergeCandidate> =
-            runs.iter().map(|listed| MergeCandidate::of(listed, now, expired_by)).collect();
+            runs.iter().map(|listed| MergeCandidate::of(listed, expired_by, is_barred(listed))).collect();
         let newer = runs.partition_point(|listed| sweep.as_ref().is_some_and(|sweep| listed.age > sweep.age));
         // A sweep ends early if it cannot read all of its runs.
-        let ended = sweep.take_if(|_| runs[newer..].iter().any(|listed| listed.failures.is_barred(now)));
+        let ended = sweep.take_if(|_| runs[newer..].iter().any(is_barred));
         if let Some(sweep) = ended {
             rest.credit(sweep.unused_bytes());
         }

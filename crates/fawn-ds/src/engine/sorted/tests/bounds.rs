@@ -39,7 +39,7 @@ fn barred_after(store: &mut SmallStore, job: SortJob, delay_ms: u64) -> Vec<bool
         store.engine.stats()
     );
     let now = store.engine.now.mono.plus_ms(delay_ms);
-    store.engine.sorted.runs.iter().map(|listed| listed.failures.is_barred(now)).collect()
+    store.engine.sorted.runs.iter().map(|listed| listed.failures.is_barred(now, false)).collect()
 }
 
 /// A merge of all runs that gets zeros for this page of one of them.
@@ -86,7 +86,7 @@ fn a_run_that_two_merges_find_corrupt_at_one_place_is_left_alone_and_no_other() 
         let job = merge_with_wrong_page(&mut store, corrupt, 0);
         let only_it: Vec<bool> = (0..3).map(|at| at == corrupt).collect();
         assert_eq!(barred_after(&mut store, job, 9_000), only_it, "run {corrupt}, for ten seconds");
-        assert!(!store.engine.sorted.runs[corrupt].failures.is_barred(store.now.mono.plus_ms(10_000)));
+        assert!(!store.engine.sorted.runs[corrupt].failures.is_barred(store.now.mono.plus_ms(10_000), false));
         let job = merge_with_wrong_page(&mut store, corrupt, 0);
         assert_eq!(barred_after(&mut store, job, 1 << 40), only_it, "run {corrupt}, for good");
     }
@@ -294,7 +294,7 @@ fn reads_of_a_merge_are_bounded() {
     disk.fail_every(OpKind::Read, DeviceFault::Exhausted);
     (0..50).for_each(|_| store.turn());
     assert!(!store.engine.is_sorting() && store.engine.stats().merges_failed == 1, "{:?}", store.engine.stats());
-    assert!(!store.engine.sorted.runs[0].failures.is_barred(store.engine.now.mono));
+    assert!(!store.engine.sorted.runs[0].failures.is_barred(store.engine.now.mono, false));
 }
 
 /// A part of the device may be tried again for minutes, within the device, while all others can be read.
@@ -319,7 +319,7 @@ fn a_merge_of_which_a_read_hangs_gives_way_to_other_jobs() {
     assert_eq!((disk.hung(), store.engine.stats().merges_failed), (1, 1));
     let barred = |store: &SmallStore| {
         let now = store.engine.now.mono;
-        store.engine.sorted.runs.iter().filter(|listed| listed.failures.is_barred(now)).count()
+        store.engine.sorted.runs.iter().filter(|listed| listed.failures.is_barred(now, false)).count()
     };
     assert_eq!(barred(&store), 1, "others are merged");
     let listed = store.engine.stats().runs_listed;
