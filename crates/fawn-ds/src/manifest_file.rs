@@ -400,7 +400,7 @@ impl ManifestFile {
         allocated.saturating_sub(self.allocated) + replacing
     }
 
-    /// Time at which queued commits that found no space try again.
+    /// Time at which queued commits that found no space try again, or the new file gets its name.
     pub(crate) const fn retry_at(&self) -> Option<MonoMs> {
         self.retry_at
     }
@@ -481,10 +481,20 @@ impl ManifestFile {
         self.keep_last_page();
     }
 
-    /// The new file is written: it gets the manifest's name. Once the directory is synced, [`ManifestFile::take_over`].
-    pub(crate) fn name_new<D: Device>(&self, device: &mut D) -> Result<(), DeviceError> {
+    /// The new file is written: it gets the manifest's name. Once the directory is synced, [`ManifestFile::take_over`]. Returns
+    /// false if the device has no space or memory for that now: then [`ManifestFile::is_name_due`] says when to try again.
+    pub(crate) fn name_new<D: Device>(&mut self, device: &mut D, now: MonoMs) -> Result<bool, DeviceError> {
         assert!(self.is_rewriting(), "no new file was written");
-        device.rename(NEW_FILE_NAME, FILE_NAME)
+        match device.rename(NEW_FILE_NAME, FILE_NAME) {
+            Err(error) if error.is_retryable() => self.retry_at = Some(now.plus_ms(RETRY_MS)),
+            renamed => (self.retry_at, _) = (None, renamed?),
+        }
+        Ok(self.retry_at.is_none())
+    }
+
+    /// Whether the new file waits for its name, and it is time to try again.
+    pub(crate) fn is_name_due(&self, now: MonoMs) -> bool {
+        self.is_rewriting() && self.retry_at.is_some_and(|at| now >= at)
     }
 
     /// The new file durably has the manifest's name: its commits are durable.
@@ -517,7 +527,9 @@ impl ManifestFile {
             }
             io.finish(token)?;
             if self.is_rewriting() {
-                self.name_new(device)?;
+                if !self.name_new(device, MonoMs(0))? {
+                    return Err(DeviceError::Full { dir: FILE_NAME.to_owned() });
+                }
                 device.sync_dir()?;
                 self.take_over(device);
             } else {

@@ -259,6 +259,9 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn start_manifest(&mut self) {
+        if self.poisoned.is_none() && self.manifest.is_name_due(self.now.mono) {
+            return self.name_manifest();
+        }
         if self.poisoned.is_none() && self.manifest.is_due() {
             let token = self.track_write(InFlight::Manifest);
             match self.manifest.start(&mut self.device, token, self.now.mono) {
@@ -306,12 +309,14 @@ impl<D: Device> Engine<D> {
 
     /// The file that replaces the manifest is written: its name is next.
     fn name_manifest(&mut self) {
-        if let Err(error) = self.manifest.name_new(&mut self.device) {
-            self.poison(&error);
-            return;
+        match self.manifest.name_new(&mut self.device, self.now.mono) {
+            Ok(true) => {
+                let token = self.track_write(InFlight::ManifestName);
+                self.device.submit_sync_dir(IoClass::Manifest, token);
+            }
+            Ok(false) => {}
+            Err(error) => drop(self.poison(&error)),
         }
-        let token = self.track_write(InFlight::ManifestName);
-        self.device.submit_sync_dir(IoClass::Manifest, token);
     }
 
     /// The new manifest's name is durable.

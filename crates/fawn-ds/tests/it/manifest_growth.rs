@@ -62,6 +62,39 @@ impl ManifestGrowthRun {
     }
 }
 
+/// A file system with copies on write needs space for a rename, and any needs memory.
+#[test]
+fn a_new_manifest_gets_its_name_once_the_device_has_space_for_it() {
+    for fault in [DeviceFault::Full, DeviceFault::Exhausted] {
+        let mut run = ManifestGrowthRun::new(1);
+        run.disk.fail_every(OpKind::Rename, fault);
+        let renames = run.disk.counted(OpKind::Rename);
+        while run.disk.counted(OpKind::Rename) == renames {
+            run.step(3);
+        }
+        let durable = run.durable.last().unwrap().1;
+        for _ in 0..50 {
+            run.step(1);
+            run.node.now = run.node.now.plus_ms(20);
+        }
+        assert_eq!(run.node.engine.poisoned(), None);
+        assert_eq!(run.durable.last().unwrap().1, durable, "commits wait");
+        assert!(run.disk.counted(OpKind::Rename) - renames <= 12, "a refused rename is tried ten times a second");
+        run.node.append(&[write(1)]).unwrap();
+        run.disk.clear_faults();
+        run.node.now = run.node.now.plus_ms(100);
+        run.node.settle();
+        run.step(1);
+        run.node.settle();
+        run.step(1);
+        assert!(run.durable.last().unwrap().1 > durable + 40, "commits are durable: {:?}", run.durable.last());
+        let put = run.put;
+        drop(run.node.engine.close().unwrap());
+        let node = TestNode::open(&run.disk, options(), Now::at(2)).unwrap();
+        assert_eq!(number(&node), put);
+    }
+}
+
 /// The sync of the directory that makes the name of a new manifest durable hangs. Commits wait for it; records do not.
 #[test]
 fn only_commits_wait_for_the_name_of_a_new_manifest() {
