@@ -39,6 +39,8 @@ struct Rewrite {
     /// Commits since the snapshot, as they will follow it.
     queued: Vec<u8>,
     ends: VecDeque<CommitEnd>,
+    /// These commits, for the old file if the new one gets no name.
+    commits: Vec<(CommitNumber, Vec<ManifestEdit>)>,
     /// Allocated length of the file, bytes.
     allocated: u64,
 }
@@ -146,6 +148,7 @@ impl Rewrite {
         let (offset, synced) = (self.len(), self.bytes.len() as u64);
         manifest::encode_commit(&self.header, edits, offset, synced, &mut self.queued);
         self.ends.push_back((number, self.len()));
+        self.commits.push((number, edits.to_vec()));
     }
 }
 
@@ -349,16 +352,19 @@ impl ManifestFile {
             self.assigned = self.queued;
         }
         let number = self.queued;
-        if let Some(rewrite) = &mut self.rewrite {
-            rewrite.encode(number, edits);
-            return number;
+        match &mut self.rewrite {
+            Some(rewrite) => rewrite.encode(number, edits),
+            None => self.append(number, edits),
         }
+        number
+    }
+
+    fn append(&mut self, number: CommitNumber, edits: &[ManifestEdit]) {
         let offset = self.len();
         assert!(offset >= HEADER_BYTES as u64, "commits follow the header");
         manifest::encode_commit(&self.header, edits, offset, self.synced, &mut self.tail);
         self.certified_if_durable = self.durable;
         self.ends.push_back((number, self.len()));
-        number
     }
 
     /// Whether damage to a durable commit could pass for a torn append, with no write coming that would certify it.
@@ -400,7 +406,7 @@ impl ManifestFile {
         allocated.saturating_sub(self.allocated) + replacing
     }
 
-    /// Time at which queued commits that found no space try again, or the new file gets its name.
+    /// Time at which queued commits that found no space try again.
     pub(crate) const fn retry_at(&self) -> Option<MonoMs> {
         self.retry_at
     }
@@ -459,8 +465,8 @@ impl ManifestFile {
         let mut buf = AlignedBuf::zeroed(len);
         buf[..bytes.len()].copy_from_slice(&bytes);
         device.submit_write_durable(file, 0, buf, len, IoClass::Manifest, token);
-        let (through, queued, ends) = (self.queued, Vec::new(), VecDeque::new());
-        self.rewrite = Some(Rewrite { file, header, bytes, through, queued, ends, allocated });
+        let (through, queued, ends, commits) = (self.queued, Vec::new(), VecDeque::new(), Vec::new());
+        self.rewrite = Some(Rewrite { file, header, bytes, through, queued, ends, commits, allocated });
         Ok(true)
     }
 
@@ -482,25 +488,27 @@ impl ManifestFile {
     }
 
     /// The new file is written: it gets the manifest's name. Once the directory is synced, [`ManifestFile::take_over`]. Returns
-    /// false if the device has no space or memory for that now: then [`ManifestFile::is_name_due`] says when to try again.
+    /// false if the device has no space or memory for that: then the old file goes on, with the commits that waited.
     pub(crate) fn name_new<D: Device>(&mut self, device: &mut D, now: MonoMs) -> Result<bool, DeviceError> {
         assert!(self.is_rewriting(), "no new file was written");
         match device.rename(NEW_FILE_NAME, FILE_NAME) {
-            Err(error) if error.is_retryable() => self.retry_at = Some(now.plus_ms(RETRY_MS)),
-            renamed => (self.retry_at, _) = (None, renamed?),
+            Err(error) if error.is_retryable() => {}
+            renamed => return renamed.map(|()| true),
         }
-        Ok(self.retry_at.is_none())
-    }
-
-    /// Whether the new file waits for its name, and it is time to try again.
-    pub(crate) fn is_name_due(&self, now: MonoMs) -> bool {
-        self.is_rewriting() && self.retry_at.is_some_and(|at| now >= at)
+        let Some(Rewrite { file, commits, .. }) = self.rewrite.take() else { unreachable!("a new file was written") };
+        device.close(file);
+        // If the unlink is refused too, the next attempt unlinks the file first.
+        device.unlink(NEW_FILE_NAME).or_else(|error| if error.is_retryable() { Ok(()) } else { Err(error) })?;
+        commits.iter().for_each(|(number, edits)| self.append(*number, edits));
+        // A file without space for them would be rewritten at once.
+        self.retry_at = Some(now.plus_ms(RETRY_MS));
+        Ok(false)
     }
 
     /// The new file durably has the manifest's name: its commits are durable.
     pub(crate) fn take_over<D: Device>(&mut self, device: &mut D) {
         let Some(rewrite) = self.rewrite.take() else { unreachable!("no new file was named") };
-        let Rewrite { file, header, bytes, through, queued, ends, allocated } = rewrite;
+        let Rewrite { file, header, bytes, through, queued, ends, allocated, .. } = rewrite;
         device.close(core::mem::replace(&mut self.file, file));
         let state = core::mem::take(&mut self.state);
         let total = self.queued;

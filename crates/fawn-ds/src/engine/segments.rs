@@ -259,9 +259,6 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn start_manifest(&mut self) {
-        if self.poisoned.is_none() && self.manifest.is_name_due(self.now.mono) {
-            return self.name_manifest();
-        }
         if self.poisoned.is_none() && self.manifest.is_due() {
             let token = self.track_write(InFlight::Manifest);
             match self.manifest.start(&mut self.device, token, self.now.mono) {
@@ -314,7 +311,7 @@ impl<D: Device> Engine<D> {
                 let token = self.track_write(InFlight::ManifestName);
                 self.device.submit_sync_dir(IoClass::Manifest, token);
             }
-            Ok(false) => {}
+            Ok(false) => self.start_manifest(),
             Err(error) => drop(self.poison(&error)),
         }
     }

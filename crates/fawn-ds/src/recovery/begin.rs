@@ -3,11 +3,11 @@ use super::io::Io;
 use super::{OpenReport, Scanned, synced_logs};
 use crate::engine::{Engine, Reserve};
 use crate::error::OpenError;
-use crate::format::FRAMES_OFFSET;
 use crate::format::checkpoint;
-use crate::format::manifest::ManifestEdit;
+use crate::format::manifest::{ManifestEdit, SegmentEntry};
 use crate::format::scan::SyncedLog;
 use crate::format::segment::{self, HEADER_BYTES, StreamKind};
+use crate::format::{FRAMES_OFFSET, Watermark};
 use crate::log::LogPosition;
 use crate::log::stream::NextSegment;
 use crate::log::window::Chunk;
@@ -242,6 +242,19 @@ impl<D: Device> Engine<D> {
         self.manifest.commit_and_wait(&mut self.device, &[edit])?;
         self.full = true;
         Ok(())
+    }
+
+    /// Whether the foreground ends where the manifest says that it was synced.
+    pub(super) fn is_end_recorded(&self, scanned: &[Scanned]) -> bool {
+        let has_frames =
+            |(entry, len): &(&SegmentEntry, u32)| entry.stream == StreamKind::Foreground && *len > FRAMES_OFFSET;
+        let scanned = scanned.iter().map(|scanned| (&scanned.entry, scanned.report.valid_len));
+        // Segments before the checkpoint are not scanned, and sealed.
+        let Some((entry, offset)) = scanned.filter(has_frames).max_by_key(|(entry, _)| entry.sequence) else {
+            return true;
+        };
+        let end = Watermark { sequence: entry.sequence, offset };
+        entry.seal.is_some() || self.manifest.state().ends_of_log[StreamKind::Foreground] >= end
     }
 
     /// The recovered stream is on the disk: sets its flushed and synced watermarks to its end.

@@ -118,6 +118,7 @@ impl<D: Device> Engine<D> {
             detail: "the key is not in what is left of the log; it may have been in the corrupt part".to_owned(),
         });
         engine.finish_ranges(&mut report);
+        report.is_end_recorded = engine.is_end_recorded(&scanned);
         if engine.options.read_only {
             StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
             engine.hold_left_tail(&scanned)?;

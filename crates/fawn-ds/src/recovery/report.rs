@@ -50,6 +50,9 @@ pub struct OpenReport {
     pub tail_bytes: u64,
     /// The reason why `everysec` durability has no tail file, if it has none.
     pub tail_refused: Option<String>,
+    /// Whether the log ends where a close, or a time without writes, recorded it. If not, the last writes may be missing that a
+    /// mode other than `sync` had acknowledged.
+    pub is_end_recorded: bool,
     /// Files of unfinished steps that were removed.
     pub orphans_removed: Vec<String>,
     /// Corruption found by a read-only open.

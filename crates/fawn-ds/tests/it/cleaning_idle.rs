@@ -117,7 +117,7 @@ fn a_segment_that_is_barred_is_cleaned_soon_afterwards() {
 }
 
 /// While reads failed for ten minutes, all victims were barred for longer and longer. Writes wait for the space, so they are tried
-/// within half a minute; one that lacked a descriptor, at once.
+/// within half a minute.
 #[test]
 fn a_full_store_takes_puts_again_within_a_minute_of_a_long_read_fault() {
     for fault in [DeviceFault::Fail, DeviceFault::Exhausted] {

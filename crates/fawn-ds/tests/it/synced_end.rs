@@ -187,3 +187,27 @@ fn an_idle_log_has_its_last_frame_protected_by_one_write() {
         assert!(last_frame_is_protected(&disk, durability), "{durability:?}: again after the next write");
     }
 }
+
+/// A server that is started in a mode other than `sync` warns if it was not.
+#[test]
+fn an_opening_says_whether_the_end_of_the_log_was_recorded() {
+    for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
+        let open = |disk: &SimDisk| TestNode::open(disk, small(durability), Now::at(9000)).unwrap();
+        let is_recorded = |disk: &SimDisk| open(&disk.image(Loss::Process, 1)).report.is_end_recorded;
+        let (disk, mut node) = log_at_rest(durability);
+        node.append(&[put(1, 100)]).unwrap();
+        node.settle();
+        assert!(!is_recorded(&disk), "{durability:?}: killed after a write");
+        idle(&mut node, 3000);
+        assert!(is_recorded(&disk), "{durability:?}: killed after a rest");
+        drop(node.engine.close().unwrap());
+        assert!(is_recorded(&disk), "{durability:?}: closed");
+        drop(open(&disk));
+        assert!(is_recorded(&disk), "{durability:?}: killed without a write since");
+        let mut node = open(&disk);
+        node.append(&[put(2, 100)]).unwrap();
+        // So that `memory` has flushed it.
+        idle(&mut node, 200);
+        assert!(!is_recorded(&disk), "{durability:?}: killed after another write");
+    }
+}

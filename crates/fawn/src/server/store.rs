@@ -8,7 +8,7 @@ use crate::failure::{Exit, Failure};
 use fawn_ds::internals::{Engine, OpenReport, Options};
 use fawn_flash::{Device, DeviceKind, DeviceOptions, FileDevice};
 use fawn_node::{ServerInfo, Shard, ShardOptions};
-use fawn_types::{HashSecret, Now, TimeMs};
+use fawn_types::{Durability, HashSecret, Now, TimeMs};
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -118,6 +118,12 @@ fn log_opened(engine: &Engine<StoreDevice>, report: &OpenReport) {
     }
     if let Some(reason) = &report.tail_refused {
         tracing::warn!(reason, "no tail file: small writes of `everysec` are written to the log one by one");
+    }
+    if !report.is_end_recorded && engine.options().durability != Durability::Sync {
+        tracing::warn!(
+            "the store was not closed: the last writes that `memory` had acknowledged may be missing, and those of `everysec` if the \
+             machine lost power"
+        );
     }
     tracing::info!(
         device = engine.device().name(),

@@ -103,30 +103,44 @@ impl<D: Device> Engine<D> {
 
     /// Segments that the capacity allows, the device as it was last measured, and the pointers.
     pub(crate) fn capacity_segments(&self) -> u64 {
-        let capacity_bytes = self.options.capacity_bytes.unwrap_or(u64::MAX);
-        (capacity_bytes / u64::from(self.options.segment_bytes)).min(self.attainable_segments())
+        self.capacity_within(self.attainable_segments())
     }
 
-    /// Segments for which there is space and a slot.
+    fn capacity_within(&self, attainable: u64) -> u64 {
+        let capacity_bytes = self.options.capacity_bytes.unwrap_or(u64::MAX);
+        (capacity_bytes / u64::from(self.options.segment_bytes)).min(attainable)
+    }
+
+    /// Segments for which there is space and a slot, and the runs.
     fn attainable_segments(&self) -> u64 {
-        // Runs take no slots.
         let of_runs = self.taken_segments().saturating_sub(self.used_slots());
         self.device_segments.min(u64::from(self.segments.slots_max()) + of_runs)
     }
 
-    /// Segments that survivors, runs and deletes may take in all. If the capacity was lowered to less than is taken, they get the
-    /// reserve beside the least that was taken since, until the store fits its capacity: otherwise nothing could be cleaned, and
-    /// deletes would be refused, though each frees space.
+    /// Segments that survivors and deletes may take in all, beside runs. If the capacity was lowered to less than is taken, they get
+    /// the reserve beside the least that was taken since, until the store fits its capacity: otherwise nothing could be cleaned,
+    /// and deletes would be refused, though each frees space.
     pub(crate) fn segments_max(&self) -> u64 {
-        let capacity = self.capacity_segments();
-        let Some(least) = self.over_capacity else { return capacity };
-        (least + self.reserved_segments()).min(self.attainable_segments()).max(capacity)
+        self.segments_max_within(self.attainable_segments())
     }
 
-    /// Notes in an opening that the store takes more than its capacity.
+    /// As [`Engine::segments_max`], for runs, which take no slots.
+    pub(in crate::engine) fn segments_max_of_runs(&self) -> u64 {
+        self.segments_max_within(self.device_segments)
+    }
+
+    fn segments_max_within(&self, attainable: u64) -> u64 {
+        let capacity = self.capacity_within(attainable);
+        let Some(least) = self.over_capacity else { return capacity };
+        (least + self.reserved_segments()).min(attainable).max(capacity)
+    }
+
+    /// Notes in an opening that the store takes more than its capacity, or all of it without a segment for survivors.
     pub(crate) fn note_over_capacity(&mut self) {
         let (taken, capacity) = (self.taken_segments(), self.capacity_segments());
-        if taken > capacity {
+        let mut entries = self.manifest.state().segments.values();
+        let has_survivors = entries.any(|entry| entry.stream == StreamKind::Survivors && entry.seal.is_none());
+        if taken > capacity || (taken == capacity && !has_survivors) {
             let segment_bytes = u64::from(self.options.segment_bytes);
             let (taken_bytes, capacity_bytes) = (taken * segment_bytes, capacity * segment_bytes);
             tracing::warn!(

@@ -378,12 +378,8 @@ impl<D: Device> Engine<D> {
             }
             (Ok(_), None) => unreachable!("a read brings its buffer back"),
             (Err(error), _) => {
-                let segment = self.segments.expect_mut(slot);
-                match error.is_retryable() {
-                    // A lack of descriptors is no fault of the segment.
-                    true => segment.clean_again_at = self.now.mono.plus_ms(RETRY_MS),
-                    false if victim.is_filed() => {}
-                    false => segment.failures.note_unreadable(self.now.mono),
+                if !victim.is_filed() {
+                    self.segments.expect_mut(slot).failures.note_unreadable(self.now.mono);
                 }
                 self.give_up_unreadable(victim, &error.to_string());
             }
@@ -413,7 +409,7 @@ impl<D: Device> Engine<D> {
             self.pool.give(buf);
         }
         self.cleaner.reads_left -= 1;
-        if result.is_err_and(|error| !error.is_retryable()) {
+        if result.is_err() {
             self.segments.expect_mut(slot).failures.note_unreadable(self.now.mono);
         }
         self.left_segment_read_ended(slot);

@@ -150,7 +150,7 @@ impl<D: Device> Engine<D> {
 
     /// Space that new runs may take if so many segments are kept, bytes.
     pub(super) fn room_for_runs(&self, kept: u64) -> u64 {
-        let left = self.segments_max().saturating_sub(self.taken_segments() + kept);
+        let left = self.segments_max_of_runs().saturating_sub(self.taken_segments() + kept);
         left.saturating_mul(u64::from(self.options.segment_bytes))
     }
 

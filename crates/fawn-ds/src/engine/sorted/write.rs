@@ -386,7 +386,7 @@ impl<D: Device> Engine<D> {
         }
         self.read_bytes_in_flight -= len_bytes;
         self.sorted.reads_left -= 1;
-        if result.as_ref().is_err_and(|error| !error.is_retryable()) {
+        if result.is_err() {
             self.sorted.failures_of_run(run).note_unreadable(self.now.mono);
         }
         self.left_run_read_ended(run);
