@@ -101,6 +101,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).wake_fd()
     }
 
+    fn has_unsignalled(&self) -> bool {
+        (**self).has_unsignalled()
+    }
+
     fn stats(&self) -> &IoStats {
         (**self).stats()
     }

@@ -372,6 +372,12 @@ pub trait Device {
         None
     }
 
+    /// Whether an idle loop must reap soon although [`Device::wake_fd`] does not become readable: a completion did not
+    /// come from the system, or the system did not accept an operation.
+    fn has_unsignalled(&self) -> bool {
+        false
+    }
+
     /// Requests and bytes so far, per cause.
     fn stats(&self) -> &crate::IoStats;
 

@@ -167,6 +167,9 @@ impl IoQueue for AnyQueue {
     fn wake_fd(&self) -> RawFd {
         either!(self, queue => queue.wake_fd())
     }
+    fn is_overdue(&self) -> bool {
+        either!(self, queue => queue.is_overdue())
+    }
     fn name(&self) -> &'static str {
         either!(self, queue => queue.name())
     }

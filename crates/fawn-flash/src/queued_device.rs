@@ -32,6 +32,10 @@ pub trait IoQueue {
     fn in_flight(&self) -> usize;
     /// A descriptor that becomes readable when an idle loop should reap.
     fn wake_fd(&self) -> RawFd;
+    /// Whether the system did not accept all kicked operations; the next reap submits them again.
+    fn is_overdue(&self) -> bool {
+        false
+    }
     /// The queue's name for logs.
     fn name(&self) -> &'static str;
 }
@@ -226,6 +230,10 @@ impl<Q: IoQueue> Device for QueuedDevice<Q> {
 
     fn wake_fd(&self) -> Option<RawFd> {
         Some(self.queue.wake_fd())
+    }
+
+    fn has_unsignalled(&self) -> bool {
+        !self.refused.is_empty() || self.queue.is_overdue()
     }
 
     fn stats(&self) -> &IoStats {

@@ -1,6 +1,6 @@
 //! `SimDevice`: the `Device` trait over a [`SimDisk`], with checks for misuse that real devices cannot afford.
 use super::directory::{DIR_INODE, InodeId};
-use super::faults::OpKind;
+use super::faults::{DeviceFault, OpKind};
 use super::queue::SimOperation;
 use super::state::{DiskState, full, io};
 use super::{DIR, Loss, SimDisk, SimOptions};
@@ -374,6 +374,15 @@ impl Device for SimDevice {
 
     fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    fn has_unsignalled(&self) -> bool {
+        // As on real devices: such an operation never reached the system.
+        let is_unsignalled = |operation: &SimOperation| {
+            operation.device == self.id
+                && (operation.refused.is_some() || operation.fault == Some(DeviceFault::Exhausted))
+        };
+        self.disk.state().queue.iter().any(is_unsignalled)
     }
 
     fn stats(&self) -> &IoStats {

@@ -225,6 +225,10 @@ impl IoQueue for UringQueue {
         self.ring.fd()
     }
 
+    fn is_overdue(&self) -> bool {
+        self.overdue
+    }
+
     fn name(&self) -> &'static str {
         "io_uring"
     }

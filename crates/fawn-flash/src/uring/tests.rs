@@ -2,6 +2,7 @@
 use super::slots::{NextStep, UringSlot};
 use super::*;
 use crate::{AlignedBuf, Device, IoClass, Token};
+use std::os::fd::{AsRawFd, FromRawFd};
 
 fn slot(work: Work) -> UringSlot {
     let read = IoRequest::read(FileId(0), 0, AlignedBuf::zeroed(4096), IoClass::Flush, Token(1));
@@ -72,4 +73,32 @@ fn a_ring_that_cannot_be_entered_is_refused_and_not_waited_for() {
     assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&no_ring), fd) }, fd);
     let refused = ring.try_read(&file.into());
     assert!(refused.as_ref().is_err_and(|reason| reason.contains("io_uring_enter")), "{refused:?}");
+}
+
+/// No completion wakes a loop that waits for operations that the kernel did not accept.
+#[test]
+fn operations_that_the_kernel_refuses_are_overdue_until_it_accepts_them() {
+    let Ok(dir) = tempfile::tempdir() else { panic!("no directory for the test") };
+    let Ok(mut device) = UringDevice::open(dir.path(), &DeviceOptions::default()) else { return };
+    let Ok(file) = device.create("f") else { panic!("an empty directory") };
+    let ring_fd = device.queue.ring.fd();
+    let Ok(no_ring) = std::fs::File::open("/dev/null") else { panic!("no /dev/null") };
+    // SAFETY: (1) the ring's descriptor is open as long as the device; (2) `dup` returns one that nothing else owns.
+    let kept = unsafe { std::os::fd::OwnedFd::from_raw_fd(libc::dup(ring_fd)) };
+    // SAFETY: (1) both descriptors are open; (2) the ring's number stays the ring's, and is restored below.
+    assert_eq!(unsafe { libc::dup2(no_ring.as_raw_fd(), ring_fd) }, ring_fd);
+    device.submit_read(file, 0, AlignedBuf::zeroed(4096), IoClass::Foreground, Token(1));
+    assert!(!device.has_unsignalled(), "not kicked yet");
+    device.kick();
+    let mut out = VecDeque::new();
+    device.reap(&mut out);
+    assert!(device.has_unsignalled() && out.is_empty());
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::dup2(kept.as_raw_fd(), ring_fd) }, ring_fd);
+    device.reap(&mut out);
+    assert!(!device.has_unsignalled());
+    while device.in_flight() > 0 {
+        device.wait(&mut out);
+    }
+    assert_eq!(out.len(), 1);
 }

@@ -244,3 +244,35 @@ fn a_file_that_is_appended_to_is_written_although_no_descriptor_is_left() {
         assert_eq!(device.poisoned(), None, "{kind:?}");
     }
 }
+
+/// An event loop that waits for the device's descriptor would otherwise not reap such a completion.
+#[test]
+fn a_read_without_a_descriptor_is_announced() {
+    if !in_a_child("descriptors::a_read_without_a_descriptor_is_announced") {
+        return;
+    }
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
+    for kind in KINDS {
+        let dir = test_dir();
+        let mut device = open(&dir, kind, 8);
+        let files = files(&mut device, 30);
+        // Unsynced files keep their descriptors, so the device cannot close one of its own.
+        for &file in &files[22..] {
+            device.begin_writes(file).unwrap();
+            write(&mut device, file, 0, pattern(7, BLOCK)).unwrap();
+        }
+        let mut others = Vec::new();
+        while let Ok(other) = File::open("/dev/null") {
+            others.push(other);
+        }
+        assert!(!device.has_unsignalled());
+        device.submit_read(files[0], 0, AlignedBuf::zeroed(BLOCK), IoClass::Foreground, Token(1));
+        device.kick();
+        assert!(device.has_unsignalled(), "{kind:?}");
+        let mut out = std::collections::VecDeque::new();
+        device.reap(&mut out);
+        assert!(matches!(out[0].result, Err(DeviceError::Exhausted { .. })), "{kind:?}: {:?}", out[0].result);
+        assert!(!device.has_unsignalled());
+    }
+}

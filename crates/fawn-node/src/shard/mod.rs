@@ -41,7 +41,8 @@ use fawn_wire::Protocol;
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// Retry interval of requests that found the log's buffers full, if no device event comes before.
+/// Time to the next iteration if no device event comes before, for requests that found the log's buffers full, and for
+/// completions of which the device sends no event.
 const RETRY_MS: u64 = 1;
 /// Interval of calls to the engine while something is not synced.
 const SYNC_CHECK_MS: u64 = 100;
@@ -347,6 +348,7 @@ impl<D: Device> Shard<D> {
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
         let is_confirming = engine.is_confirming() && engine.in_flight() == 0;
         let confirm = is_confirming.then(|| now.mono.plus_ms(CONFIRM_MS));
-        [*flush_at, retry, sync, confirm, engine.upkeep_at(), self.cluster_deadline()].into_iter().flatten().min()
+        let reap = engine.device().has_unsignalled().then(|| now.mono.plus_ms(RETRY_MS));
+        [*flush_at, retry, sync, confirm, reap, engine.upkeep_at(), self.cluster_deadline()].into_iter().flatten().min()
     }
 }

@@ -409,3 +409,17 @@ fn a_key_whose_record_is_corrupt_is_deleted() {
     assert_eq!(ask(&format!("DEL key:{lost}")), ":0\r\n");
     assert_eq!(ask(&format!("EXISTS key:{lost} key:{}", (lost + 1) % 8)), ":1\r\n");
 }
+
+/// A read that the device refuses is not in flight in the system, so its completion wakes no loop.
+#[test]
+fn a_refused_read_is_answered_without_an_event() {
+    let mut harness = cold(4, 5000, SimOptions::instant(1), shard_options(Durability::Sync));
+    let id = harness.connect(Protocol::Resp);
+    harness.settle();
+    harness.disks[0].fail_nth(OpKind::Read, 1, DeviceFault::Exhausted);
+    harness.send(id, &resp("STRLEN key:1"));
+    let due = harness.host.run_once(harness.now);
+    assert!(due.is_some_and(|due| due <= harness.now.mono.plus_ms(1)), "due at {due:?}, now {:?}", harness.now);
+    harness.settle();
+    assert!(harness.clients[&id].received.starts_with(b"-"), "{:?}", harness.clients[&id]);
+}
