@@ -96,7 +96,8 @@ impl CheckReport {
 /// Verifies the store in the device's directory and locks it: no server may use it.
 ///
 /// # Errors
-/// If the directory is in use or cannot be listed. An unreadable file is a finding, not an error.
+/// If the directory is in use or cannot be listed, or the system cannot open or read a file for now. An unreadable file is a
+/// finding, not an error.
 pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
     check_all(device).map(|(report, _)| report)
 }
@@ -110,13 +111,14 @@ pub(crate) fn check_all<D: Device>(
     let mut report = CheckReport::default();
     let decoded = match check_manifest(device, &mut report) {
         Ok(decoded) => decoded,
+        Err(ManifestReadError::Device(error)) if error.is_retryable() => return Err(error),
         Err(error) if report.other_format.is_some() => return Ok((report, Err(error))),
         Err(error) => {
             let runs = names.iter().filter(|name| run::is_file_name(name));
             runs.for_each(|name| report.add(Severity::Damage, name, 0, LOST_RUN));
-            let headers = segment_headers(device, &names);
+            let headers = segment_headers(device, &names)?;
             if headers.intact.is_empty() {
-                report.other_format = segment_of_other_format(device, &names);
+                report.other_format = segment_of_other_format(device, &names)?;
                 let is_all_lost = headers.failed.is_none() && is_manifest_lost(&error);
                 report.has_nothing_left = is_all_lost && report.other_format.is_none();
             }
@@ -124,13 +126,13 @@ pub(crate) fn check_all<D: Device>(
         }
     };
     let state = &decoded.state;
-    let tail = check_tail(device, state, &mut report);
+    let tail = check_tail(device, state, &mut report)?;
     let mut listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| (slot, entry)).collect();
     listed.sort_by_key(|(_, entry)| entry.sequence);
-    let segments: Vec<_> = listed
-        .into_iter()
-        .filter_map(|(slot, entry)| check_segment(device, &decoded, (slot, entry), &tail, &mut report))
-        .collect();
+    let mut segments = Vec::new();
+    for listed in listed {
+        segments.extend(check_segment(device, &decoded, listed, &tail, &mut report)?);
+    }
     check_ranges(&decoded, &segments, &mut report);
     let mut known = PerStream::from_fn(|kind| SyncedLog::new(state.ends_of_log[kind]));
     segments.iter().for_each(|segment| known[segment.stream].add(&segment.scan));
@@ -138,9 +140,9 @@ pub(crate) fn check_all<D: Device>(
         check_end(segment, &known[segment.stream], state.generation, &mut report);
     }
     check_checkpoints(device, &decoded, &mut report);
-    check_runs(device, &decoded, &mut report);
+    check_runs(device, &decoded, &mut report)?;
     let has_lost_end = has_lost_end(&names, &decoded, &segments);
-    check_unlisted(device, &names, &decoded, &tail, has_lost_end, &mut report);
+    check_unlisted(device, &names, &decoded, &tail, has_lost_end, &mut report)?;
     if report.other_format.is_some() {
         // Without the file that was not read, records and commits seem to be missing.
         report.findings.clear();
@@ -149,12 +151,18 @@ pub(crate) fn check_all<D: Device>(
 }
 
 /// A segment that another fawn can read, and its format.
-fn segment_of_other_format<D: Device>(device: &mut D, names: &[String]) -> Option<(String, HeaderError)> {
-    let mut segments = names.iter().filter(|name| segment::is_file_name(name));
-    segments.find_map(|name| match with_segment(device, name, |_, _, _| Ok(())) {
-        Err(SegmentFault::OtherFormat(error)) => Some((name.clone(), error)),
-        _ => None,
-    })
+fn segment_of_other_format<D: Device>(
+    device: &mut D,
+    names: &[String],
+) -> Result<Option<(String, HeaderError)>, DeviceError> {
+    for name in names.iter().filter(|name| segment::is_file_name(name)) {
+        match with_segment(device, name, |_, _, _| Ok(())) {
+            Err(SegmentFault::OtherFormat(error)) => return Ok(Some((name.clone(), error))),
+            Err(SegmentFault::Unread(error)) => return Err(error),
+            Ok(()) | Err(SegmentFault::Damage(_)) => {}
+        }
+    }
+    Ok(None)
 }
 
 /// Decodes the manifest. After an error the check cannot continue, and the report has the reason.
@@ -197,11 +205,18 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Result
 }
 
 /// Reads the tail file of a killed process.
-fn check_tail<D: Device>(device: &mut D, state: &ManifestState, report: &mut CheckReport) -> TailFrames {
-    TailFrames::read(device, state).unwrap_or_else(|error| {
+fn check_tail<D: Device>(
+    device: &mut D,
+    state: &ManifestState,
+    report: &mut CheckReport,
+) -> Result<TailFrames, DeviceError> {
+    TailFrames::read(device, state).or_else(|error| {
+        if error.is_retryable() {
+            return Err(error);
+        }
         let detail = format!("{error}; the last second before a kill may be here alone");
         report.add(Severity::Damage, tail::FILE_NAME, 0, detail);
-        TailFrames::default()
+        Ok(TailFrames::default())
     })
 }
 
@@ -212,7 +227,7 @@ fn check_segment<'m, D: Device>(
     (slot, entry): (u32, &'m SegmentEntry),
     tail: &TailFrames,
     report: &mut CheckReport,
-) -> Option<CheckedSegment<'m>> {
+) -> Result<Option<CheckedSegment<'m>>, DeviceError> {
     let name = segment::file_name(slot, entry.uuid);
     let store = decoded.header.store;
     let scan = with_segment(device, &name, |device, file, header| {
@@ -233,16 +248,17 @@ fn check_segment<'m, D: Device>(
             report.records += scan.records;
             report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
             let listed = entry.seal.as_ref().map(|seal| &seal.facts);
-            Some(CheckedSegment { name, stream: entry.stream, listed, scan, ranges })
+            Ok(Some(CheckedSegment { name, stream: entry.stream, listed, scan, ranges }))
         }
         Err(SegmentFault::OtherFormat(error)) => {
             report.other_format = Some((name, error));
-            None
+            Ok(None)
         }
         Err(SegmentFault::Damage(detail)) => {
             report.add(Severity::Damage, &name, 0, detail);
-            None
+            Ok(None)
         }
+        Err(SegmentFault::Unread(error)) => Err(error),
     }
 }
 
@@ -250,6 +266,8 @@ fn check_segment<'m, D: Device>(
 enum SegmentFault {
     OtherFormat(HeaderError),
     Damage(String),
+    /// The system cannot open or read it for now.
+    Unread(DeviceError),
 }
 
 impl From<String> for SegmentFault {
@@ -260,7 +278,7 @@ impl From<String> for SegmentFault {
 
 impl From<DeviceError> for SegmentFault {
     fn from(error: DeviceError) -> Self {
-        Self::Damage(error.to_string())
+        if error.is_retryable() { Self::Unread(error) } else { Self::Damage(error.to_string()) }
     }
 }
 
@@ -409,13 +427,18 @@ fn check_checkpoints<D: Device>(device: &mut D, decoded: &DecodedManifest, repor
 }
 
 /// Verifies the listed runs, all their pages included.
-fn check_runs<D: Device>(device: &mut D, decoded: &DecodedManifest, report: &mut CheckReport) {
-    let Some(identity) = decoded.state.identity else { return };
+fn check_runs<D: Device>(
+    device: &mut D,
+    decoded: &DecodedManifest,
+    report: &mut CheckReport,
+) -> Result<(), DeviceError> {
+    let Some(identity) = decoded.state.identity else { return Ok(()) };
     for entry in &decoded.state.runs {
         let name = run::file_name(entry.uuid);
         let header = RunHeader { uuid: entry.uuid, store: decoded.header.store };
         let (run, file) = match Run::open(device, header, &identity.secret, entry.file_bytes) {
             Ok(opened) => opened,
+            Err(RunError::Device(error)) if error.is_retryable() => return Err(error),
             Err(RunError::Header { error: HeaderError::Older { found, .. }, .. }) => {
                 report.add(Severity::Damage, &name, 0, of_older_format(found));
                 continue;
@@ -434,7 +457,7 @@ fn check_runs<D: Device>(device: &mut D, decoded: &DecodedManifest, report: &mut
             let mut io = Io::new(device);
             let bytes = match io.read(file, range.offset, range.len_bytes, IoClass::Verification) {
                 Ok(buf) => buf[..range.len_bytes].to_vec(),
-                Err(_) => io.read_pages(file, range.offset, range.len_bytes, IoClass::Verification).to_vec(),
+                Err(_) => io.read_pages(file, range.offset, range.len_bytes, IoClass::Verification)?.to_vec(),
             };
             check.feed(&run, range, bytes);
         }
@@ -448,6 +471,7 @@ fn check_runs<D: Device>(device: &mut D, decoded: &DecodedManifest, report: &mut
             report.add(Severity::Damage, &name, offset, error.to_string());
         }
     }
+    Ok(())
 }
 
 /// Whether the manifest lacks commits at its end, by what the listed files say.
@@ -474,7 +498,7 @@ fn check_unlisted<D: Device>(
     tail: &TailFrames,
     mut has_lost_end: bool,
     report: &mut CheckReport,
-) {
+) -> Result<(), DeviceError> {
     let state = &decoded.state;
     let segments = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid));
     let checkpoints = state.checkpoints.iter().map(|entry| checkpoint::file_name(entry.uuid));
@@ -494,6 +518,7 @@ fn check_unlisted<D: Device>(
                     report.add(Severity::Damage, name, 0, detail);
                 }
                 Ok(false) => orphans.push(name),
+                Err(error) if error.is_retryable() => return Err(error),
                 Err(error) => report.add(Severity::Damage, name, 0, error.to_string()),
             }
         }
@@ -506,6 +531,7 @@ fn check_unlisted<D: Device>(
                 report.add(Severity::Damage, name, 0, detail);
             }
             Ok(false) => report.add(Severity::Note, name, 0, "an unlisted segment; the next open removes it"),
+            Err(error) if error.is_retryable() => return Err(error),
             Err(error) => report.add(Severity::Damage, name, 0, error.to_string()),
         }
     }
@@ -516,6 +542,7 @@ fn check_unlisted<D: Device>(
             report.add(Severity::Note, name, 0, "an unlisted run; the next open removes it");
         }
     }
+    Ok(())
 }
 
 /// Whether a segment's header is corrupt, while there is something where its first frame would be. A crash leaves no such file:

@@ -90,9 +90,9 @@ pub mod sim {
 #[doc(hidden)]
 pub mod internals {
     pub use crate::engine::{
-        BlobTicket, CorruptRecord, DumpReport, Engine, Event, KeepReason, Lookup, LookupPlan, LostPart, OpenResult,
-        PREFETCH_KEYS_MAX, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferPlace, TransferScan, TransferStep,
-        TransferredResults, View, Watermarks,
+        BlobTicket, CorruptRecord, DumpError, DumpReport, Engine, Event, KeepReason, Lookup, LookupPlan, LostPart,
+        OpenResult, PREFETCH_KEYS_MAX, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferPlace, TransferScan,
+        TransferStep, TransferredResults, View, Watermarks,
     };
     pub use crate::error::{EngineError, OpenError};
     pub use crate::format::record::{RecordKind, RecordRef};

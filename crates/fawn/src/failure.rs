@@ -2,6 +2,7 @@
 //!
 //! An error that ends a command becomes one of these: the code and the text are all that counts.
 use crate::printing::print_note;
+use fawn_ds::internals::DumpError;
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -72,5 +73,14 @@ impl Failure {
             print_note(format_args!("fawn: {}", self.message));
         }
         ExitCode::from(self.exit as u8)
+    }
+}
+
+impl From<DumpError<Self>> for Failure {
+    fn from(error: DumpError<Self>) -> Self {
+        match error {
+            DumpError::Visitor(failure) => failure,
+            DumpError::Device(error) => Self::new(Exit::Failed, error),
+        }
     }
 }

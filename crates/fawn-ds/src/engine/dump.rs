@@ -10,7 +10,7 @@ use crate::format::record::{RecordKind, RecordRef, Stored};
 use crate::format::walk::{RecordWalk, WalkGap, WalkInput, WalkReport};
 use crate::index::Pointer;
 use crate::recovery::sequential::SequentialRead;
-use fawn_flash::{Device, FileId, IoClass};
+use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use fawn_types::{KeyHash, TimeMs};
 
 /// Reads of 1 MiB in flight.
@@ -42,6 +42,21 @@ pub struct DumpReport {
     pub lost: Vec<LostPart>,
 }
 
+/// Error of a dump.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DumpError<E> {
+    /// The visitor's.
+    Visitor(E),
+    /// The system cannot read for now: records that were not read are not lost.
+    Device(DeviceError),
+}
+
+impl<E> From<DeviceError> for DumpError<E> {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
 /// The segment that a dump reads.
 struct DumpSegment {
     slot: u32,
@@ -70,11 +85,14 @@ impl<D: Device> Engine<D> {
     /// reported. Only for a store opened read-only, with no operation in flight.
     ///
     /// # Errors
-    /// The visitor's first error, which ends the dump.
+    /// The first one, which ends the dump.
     ///
     /// # Panics
     /// If the store can be written.
-    pub fn dump<E>(&mut self, mut visit: impl FnMut(u64, &RecordRef<'_>) -> Result<(), E>) -> Result<DumpReport, E> {
+    pub fn dump<E>(
+        &mut self,
+        mut visit: impl FnMut(u64, &RecordRef<'_>) -> Result<(), E>,
+    ) -> Result<DumpReport, DumpError<E>> {
         assert!(self.options.read_only && self.device.in_flight() == 0, "a dump has the device to itself");
         let (mut report, now) = (DumpReport::default(), self.clock.get());
         let (mut read_bytes, mut indexed) = (0, 0);
@@ -84,7 +102,7 @@ impl<D: Device> Engine<D> {
             let range = (u64::from(FRAMES_OFFSET), u64::from(segment.input.end));
             let reads = SequentialRead::new(segment.file, range, READS_IN_FLIGHT, IoClass::Foreground);
             let mut reads = reads.overlaid_by(self.left_tail.of(segment.input.uuid));
-            while let Some(bytes) = reads.next(&mut self.device) {
+            while let Some(bytes) = reads.next(&mut self.device)? {
                 read_bytes += bytes.len() as u64;
                 let mut take = |offset: u32, stored: &Stored<'_>| {
                     let standing = self.standing(self.segments.pointer(segment.slot, offset), stored);
@@ -100,7 +118,7 @@ impl<D: Device> Engine<D> {
                 }
             }
             if let Some(error) = failed {
-                return Err(error);
+                return Err(DumpError::Visitor(error));
             }
             report.lost.extend(segment.lost_parts(&walk.finish(&mut |_, _| {})));
         }

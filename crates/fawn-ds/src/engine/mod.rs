@@ -39,7 +39,7 @@ mod verify;
 
 pub use blob::BlobTicket;
 pub use drop_rule::KeepReason;
-pub use dump::{DumpReport, LostPart};
+pub use dump::{DumpError, DumpReport, LostPart};
 pub use lookup::{Lookup, LookupPlan, View};
 pub use prefetch::PREFETCH_KEYS_MAX;
 pub use replay::Replay;

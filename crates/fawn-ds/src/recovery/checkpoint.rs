@@ -50,14 +50,15 @@ fn open_file<D: Device>(
 ) -> Result<(FileId, CheckpointHeader, SequentialRead), ContentError> {
     let file = device.open(&checkpoint::file_name(uuid)).map_err(|error| ContentError(error.to_string()))?;
     let mut header = SequentialRead::new(file, (0, CONTENT_AT), 1, class);
-    let refused = match header.next(device).map(checkpoint::decode_header) {
-        Some(Ok(header)) if header.uuid == uuid && header.store == store => {
+    let refused = match header.next(device).map(|bytes| bytes.map(checkpoint::decode_header)) {
+        Ok(Some(Ok(header))) if header.uuid == uuid && header.store == store => {
             let reads = SequentialRead::new(file, (CONTENT_AT, len_bytes.max(CONTENT_AT)), READS_IN_FLIGHT, class);
             return Ok((file, header, reads));
         }
-        Some(Ok(_)) => "the file is another checkpoint than the manifest lists".to_owned(),
-        Some(Err(error)) => error.to_string(),
-        None => "it has no header".to_owned(),
+        Ok(Some(Ok(_))) => "the file is another checkpoint than the manifest lists".to_owned(),
+        Ok(Some(Err(error))) => error.to_string(),
+        Ok(None) => "it has no header".to_owned(),
+        Err(error) => error.to_string(),
     };
     header.settle(device);
     device.close(file);
@@ -93,15 +94,20 @@ pub(crate) fn verify_pieces<D: Device>(
     let opened = open_file(device, entry, store, IoClass::Verification);
     let (file, _, mut reads) = opened.map_err(|error| (0, error.to_string()))?;
     let (mut offset, mut corrupt) = (CONTENT_AT, None);
-    while corrupt.is_none()
-        && let Some(bytes) = reads.next(device)
-    {
-        corrupt = contents(entry.uuid, offset, bytes).find_map(Result::err);
-        offset += bytes.len() as u64;
+    while corrupt.is_none() {
+        match reads.next(device) {
+            Ok(Some(bytes)) => {
+                let at = contents(entry.uuid, offset, bytes).find_map(Result::err);
+                corrupt = at.map(|at| (at, corrupt_piece(at)));
+                offset += bytes.len() as u64;
+            }
+            Ok(None) => break,
+            Err(error) => corrupt = Some((offset, error.to_string())),
+        }
     }
     reads.settle(device);
     device.close(file);
-    corrupt.map_or(Ok(()), |offset| Err((offset, corrupt_piece(offset))))
+    corrupt.map_or(Ok(()), Err)
 }
 
 /// Reads a checkpoint.
@@ -143,7 +149,7 @@ fn load_parts<D: Device>(
     let (mut offset, mut spare) = (CONTENT_AT, Vec::new());
     loop {
         while decoder.has_room()
-            && let Some(buf) = reads.take(device)
+            && let Some(buf) = reads.take(device).map_err(|error| ContentError(error.to_string()))?
         {
             let len = buf.len() as u64;
             decoder.push(ImageJob { offset, buf, part: spare.pop().unwrap_or_default() });

@@ -130,7 +130,7 @@ impl Conflicts {
         engine: &mut Engine<D>,
         deferred: &mut DeferredRecords,
     ) -> Result<(), EngineError> {
-        self.read_candidates(engine);
+        self.read_candidates(engine)?;
         for conflict in core::mem::take(&mut self.list) {
             // A newer one may have been deferred since.
             if deferred.replace(engine, (conflict.range, conflict.name), || conflict.to_deferred()) {
@@ -145,7 +145,7 @@ impl Conflicts {
         Ok(())
     }
 
-    fn read_candidates<D: Device>(&mut self, engine: &mut Engine<D>) {
+    fn read_candidates<D: Device>(&mut self, engine: &mut Engine<D>) -> Result<(), EngineError> {
         let candidates = |conflict: &Conflict| -> SmallVec<[Pointer; 4]> {
             engine.candidates(conflict.range, KeyHash(conflict.name.hash)).collect()
         };
@@ -167,7 +167,7 @@ impl Conflicts {
                     match io.finish(token) {
                         // Pages that cannot be read may lie between the candidates.
                         Err(_) if engine.options.read_only => {
-                            bufs.push(Some(run.read_pages(&mut io, &engine.segments)));
+                            bufs.push(Some(run.read_pages(&mut io, &engine.segments)?));
                         }
                         read => bufs.push(read.ok().flatten()),
                     }
@@ -182,6 +182,7 @@ impl Conflicts {
                 }
             }
         }
+        Ok(())
     }
 
     /// Decodes a candidate from a run's bytes. A record longer than expected gets a read of its own.
@@ -236,6 +237,8 @@ impl Conflicts {
                     is_readable = false;
                     continue;
                 }
+                // Not lost: the salvage ends, and can be repeated.
+                (Err(EngineError::Device(error)), Some(_)) if error.is_retryable() => return Err(error.into()),
                 (Err(_), Some(lost)) => {
                     lost.insert(place.0);
                     // If it can be read again, a dump would visit two records of the key.
@@ -310,7 +313,7 @@ impl RecordRun {
         let file = engine.segments.expect(self.slot).file;
         let mut io = Io::new(&mut engine.device);
         let mut buf = match io.read(file, u64::from(self.from), (self.to - self.from) as usize, IoClass::Recovery) {
-            Err(_) if engine.options.read_only => self.read_pages(&mut io, &engine.segments),
+            Err(_) if engine.options.read_only => self.read_pages(&mut io, &engine.segments)?,
             read => read?,
         };
         self.lay_tail_over(engine, &mut buf);
@@ -324,7 +327,7 @@ impl RecordRun {
         }
     }
 
-    fn read_pages<D: Device>(&self, io: &mut Io<'_, D>, segments: &SegmentTable) -> AlignedBuf {
+    fn read_pages<D: Device>(&self, io: &mut Io<'_, D>, segments: &SegmentTable) -> Result<AlignedBuf, DeviceError> {
         let file = segments.expect(self.slot).file;
         io.read_pages(file, u64::from(self.from), (self.to - self.from) as usize, IoClass::Recovery)
     }

@@ -64,15 +64,25 @@ impl<'d, D: Device> Io<'d, D> {
     }
 
     /// Reads page by page what could not be read at once; an unreadable page becomes bytes that no record has.
-    pub(crate) fn read_pages(&mut self, file: FileId, offset: u64, len: usize, class: IoClass) -> AlignedBuf {
+    ///
+    /// # Errors
+    /// If the system cannot read for now: such a page is not lost.
+    pub(crate) fn read_pages(
+        &mut self,
+        file: FileId,
+        offset: u64,
+        len: usize,
+        class: IoClass,
+    ) -> Result<AlignedBuf, DeviceError> {
         let mut buf = AlignedBuf::zeroed(len);
         for (i, page) in buf.chunks_mut(PAGE_BYTES).enumerate() {
             match self.read(file, offset + (i * PAGE_BYTES) as u64, PAGE_BYTES, class) {
                 Ok(read) => page.copy_from_slice(&read[..PAGE_BYTES]),
+                Err(error) if error.is_retryable() => return Err(error),
                 Err(_) => page.fill(UNREADABLE),
             }
         }
-        buf
+        Ok(buf)
     }
 
     /// Reads these bytes, which begin on a page.

@@ -110,10 +110,7 @@ impl<D: Device> Engine<D> {
         let findings = report.findings;
         abandon_operations(&mut device);
         let names = device.list()?;
-        let FoundHeaders { intact: headers, failed } = segment_headers(&mut device, &names);
-        if let Some(error) = failed.as_ref().filter(|error| error.is_retryable()) {
-            return Err(error.clone().into());
-        }
+        let FoundHeaders { intact: headers, failed } = segment_headers(&mut device, &names)?;
         let has_manifest = listed.is_ok();
         let (header, mut state) = match listed {
             Ok(decoded) => (decoded.header, decoded.state),
@@ -188,7 +185,7 @@ impl<D: Device> Engine<D> {
             let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
             let tail = builder.engine.left_tail.of(segment.entry.uuid);
             let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).overlaid_by(tail);
-            while let Some(bytes) = reads.next(&mut builder.engine.device) {
+            while let Some(bytes) = reads.next(&mut builder.engine.device)? {
                 walk.push(bytes, &mut |offset, stored: &Stored<'_>| builder.take(segment, numbers, offset, stored));
                 if builder.must_resolve() {
                     reads.settle(&mut builder.engine.device);
@@ -243,11 +240,15 @@ impl FoundSegment {
 pub(crate) struct FoundHeaders {
     /// The intact ones, with the names of their files.
     pub(crate) intact: Vec<(String, SegmentHeader)>,
-    /// Why a file could not be opened or read: for now, or else the first one. It may have an intact header all the same.
+    /// Why a file could not be opened or read. It may have an intact header all the same.
     pub(crate) failed: Option<DeviceError>,
 }
 
-pub(crate) fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> FoundHeaders {
+/// Reads the headers of all segment files.
+///
+/// # Errors
+/// If a file cannot be opened or read for now.
+pub(crate) fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Result<FoundHeaders, DeviceError> {
     let (mut intact, mut failed) = (Vec::new(), None);
     for name in names.iter().filter(|name| segment::is_file_name(name)) {
         let bytes = device.open(name).and_then(|file| {
@@ -263,11 +264,11 @@ pub(crate) fn segment_headers<D: Device>(device: &mut D, names: &[String]) -> Fo
                 intact.extend(header.map(|header| (name.clone(), header)));
             }
             Err(DeviceError::NotFound { .. }) => {}
-            Err(error) if error.is_retryable() => failed = Some(error),
+            Err(error) if error.is_retryable() => return Err(error),
             Err(error) => failed = failed.or(Some(error)),
         }
     }
-    FoundHeaders { intact, failed }
+    Ok(FoundHeaders { intact, failed })
 }
 
 /// Whether no reading of the manifest can return one.
@@ -472,7 +473,7 @@ fn survey<'f, D: Device>(
         let part = (u64::from(FRAMES_OFFSET), u64::from(segment.end));
         let mut reads = SequentialRead::new(segment.file, part, 4, IoClass::Recovery).overlaid_by(tail);
         let mut walk = RecordWalk::new(segment.walk_input());
-        while let Some(bytes) = reads.next(device) {
+        while let Some(bytes) = reads.next(device)? {
             walk.push(bytes, &mut note);
         }
         segment.surveyed = walk.finish(&mut note);

@@ -89,17 +89,20 @@ impl SequentialRead {
         self
     }
 
-    /// The next bytes; `None` at the end.
-    pub(crate) fn next<D: Device>(&mut self, device: &mut D) -> Option<&[u8]> {
-        let (offset, len, read) = self.next_read(device)?;
-        let buf = read.unwrap_or_else(|_| self.read_pages(device, offset, len));
-        Some(self.hand_out(device, offset, buf))
+    /// The next bytes; `None` at the end. After an error nothing is in flight.
+    ///
+    /// # Errors
+    /// If the system cannot read for now.
+    pub(crate) fn next<D: Device>(&mut self, device: &mut D) -> Result<Option<&[u8]>, DeviceError> {
+        let Some((offset, len, read)) = self.next_read(device) else { return Ok(None) };
+        let buf = read.or_else(|_| self.read_pages(device, offset, len))?;
+        Ok(Some(self.hand_out(device, offset, buf)))
     }
 
     /// As [`SequentialRead::next`], but the caller may return the bytes with [`SequentialRead::give_back`].
-    pub(crate) fn take<D: Device>(&mut self, device: &mut D) -> Option<AlignedBuf> {
+    pub(crate) fn take<D: Device>(&mut self, device: &mut D) -> Result<Option<AlignedBuf>, DeviceError> {
         self.next(device)?;
-        self.current.take()
+        Ok(self.current.take())
     }
 
     /// As [`SequentialRead::take`], but bytes that cannot be read are an error.
@@ -193,7 +196,7 @@ impl SequentialRead {
     }
 
     /// Reads page by page what could not be read at once.
-    fn read_pages<D: Device>(&mut self, device: &mut D, offset: u64, len: u64) -> AlignedBuf {
+    fn read_pages<D: Device>(&mut self, device: &mut D, offset: u64, len: u64) -> Result<AlignedBuf, DeviceError> {
         // The completions of later reads are kept: the page reads have tokens of their own.
         self.settle(device);
         Io::new(device).read_pages(self.file, offset, len as usize, self.class)
@@ -212,7 +215,7 @@ mod tests {
             let file = device.open(name).unwrap();
             let mut reads = SequentialRead::new(file, (0, end), 2, IoClass::Recovery).reusing(buffers.split_off(0));
             let mut bytes = Vec::new();
-            while let Some(read) = reads.next(device) {
+            while let Some(read) = reads.next(device).unwrap() {
                 bytes.extend_from_slice(read);
             }
             buffers = reads.into_buffers();

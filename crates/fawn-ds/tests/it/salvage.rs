@@ -5,7 +5,7 @@ use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::{RecordKind, Stored};
 use fawn_ds::internals::format::segment;
 use fawn_ds::internals::format::walk::{RecordWalk, WalkInput, WalkReport};
-use fawn_ds::internals::{DumpReport, LostPart, OpenError, Options, open_for_salvage};
+use fawn_ds::internals::{DumpError, DumpReport, EngineError, LostPart, OpenError, Options, open_for_salvage};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{IoClass, SimDevice, SimDisk, SimOptions};
 use fawn_types::checksum::checksum64;
@@ -129,7 +129,11 @@ fn open_each(now: Now, mut device: impl FnMut() -> SimDevice) -> Result<Dumped, 
         assert_eq!(before, None, "each key is visited once");
         Ok::<_, ()>(())
     });
-    Ok(Dumped { content, report: report.unwrap(), is_damaged: found.is_damaged(), missing: found.missing })
+    let report = match report {
+        Err(DumpError::Device(error)) => return Err(error.into()),
+        report => report.unwrap(),
+    };
+    Ok(Dumped { content, report, is_damaged: found.is_damaged(), missing: found.missing })
 }
 
 /// A dump, which must change nothing.
@@ -393,6 +397,50 @@ fn reads_of_a_salvage_that_fail_once_hide_no_record_unreported() {
     }
 }
 
+/// Without a free descriptor, nothing is known about the bytes that cannot be read.
+#[test]
+fn reads_without_a_descriptor_lose_no_record_of_a_salvage_or_a_check() {
+    for (durability, is_closed) in
+        [(Durability::Sync, true), (Durability::Sync, false), (Durability::EverySecond, false)]
+    {
+        let (disk, node) = running(durability);
+        match is_closed {
+            true => drop(node.engine.close().unwrap()),
+            false => drop(node),
+        }
+        disk.kill(1);
+        let before = disk.counted(OpKind::Read);
+        let whole = salvage_with(&disk, &[]).unwrap();
+        let reads = disk.counted(OpKind::Read) - before;
+        let (mut complete, mut refused) = (0, 0);
+        // A large read that fails is repeated page by page, so that two of them must fail.
+        for (count, nth) in [1, 2, 60].into_iter().flat_map(|count| (1..reads).map(move |nth| (count, nth))) {
+            let context = format!("{durability:?}, closed {is_closed}, {count} reads from {nth} of {reads}");
+            let faults: Vec<_> = (nth..nth + count).map(|nth| (nth, DeviceFault::Exhausted)).collect();
+            match salvage_with(&disk, &faults) {
+                Err(OpenError::Device(error) | OpenError::Engine(EngineError::Device(error))) => {
+                    assert!(error.is_retryable(), "{context}: {error}");
+                    refused += 1;
+                }
+                Err(error) => panic!("{context}: {error}"),
+                Ok(Dumped { content, report, is_damaged, missing }) => {
+                    assert!(!is_damaged && missing.is_empty(), "{context}: {missing:?}");
+                    assert!(report.lost.is_empty() && report.unread == 0, "{context}: {report:?}");
+                    assert!(content == whole.content, "{context}: {} keys", content.len());
+                    complete += 1;
+                }
+            }
+            faults.iter().for_each(|(nth, fault)| disk.fail_nth(OpKind::Read, *nth, fault.clone()));
+            match check(&mut SimDevice::attach(&disk)) {
+                Err(error) => assert!(error.is_retryable(), "{context}: {error}"),
+                Ok(report) => assert!(report.is_sound(), "{context}: {:?}", report.findings),
+            }
+            disk.clear_faults();
+        }
+        assert!(complete > 0 && refused > 0, "{complete} complete, {refused} refused");
+    }
+}
+
 /// Without a free descriptor, nothing is known about the files that cannot be opened.
 #[test]
 fn a_file_that_cannot_be_opened_for_lack_of_descriptors_is_not_taken_for_a_missing_one() {
@@ -599,8 +647,10 @@ fn a_store_that_cannot_be_read_for_now_is_not_said_to_have_nothing_left() {
     let disk = store();
     let expected = newest(records(&disk).iter());
     let refused = |words: &str| {
-        let report = check(&mut SimDevice::attach(&disk)).unwrap();
-        assert!(!report.is_sound() && !report.has_nothing_left, "{words}: {report:?}");
+        match check(&mut SimDevice::attach(&disk)) {
+            Ok(report) => assert!(!report.is_sound() && !report.has_nothing_left, "{words}: {report:?}"),
+            Err(error) => assert!(error.is_retryable(), "{words}: {error}"),
+        }
         let error = open(&disk, Now::at(1_000)).err();
         assert!(matches!(error, Some(OpenError::Device(_))), "{words}: {error:?}");
     };

@@ -7,9 +7,9 @@ use crate::support::{RANGE, TestNode, manifest_commits};
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::manifest::{self, ManifestState, ManifestVerdict, RunEntry};
 use fawn_ds::internals::format::{run, segment};
-use fawn_ds::internals::{OpenError, Options, SalvageReport, open_for_salvage};
+use fawn_ds::internals::{DumpError, EngineError, OpenError, Options, SalvageReport, open_for_salvage};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
-use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
+use fawn_flash::{Device, DeviceError, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,6 +153,65 @@ fn a_run_that_cannot_be_opened_for_lack_of_descriptors_is_not_lost() {
         }
     }
     disk.clear_faults();
+    assert!(refused > runs(&disk).len(), "{refused}");
+}
+
+/// The salvage and the dump of a store with runs, the reads from the `nth` to before the `end`th of both without a descriptor.
+fn salvaged_without_descriptors(
+    disk: &SimDisk,
+    (nth, end): (u64, u64),
+) -> Result<(Content, SalvageReport), DeviceError> {
+    let mut attempts = 0;
+    let device = || {
+        attempts += 1;
+        match attempts {
+            1 => disk.fail_nth(OpKind::Read, 1, DeviceFault::Fail),
+            _ => (nth..end).for_each(|nth| disk.fail_nth(OpKind::Read, nth, DeviceFault::Exhausted)),
+        }
+        Ok(SimDevice::attach(disk))
+    };
+    let options = Options { secret: None, ..sorted(Durability::Sync) };
+    let (mut engine, found) = match open_for_salvage(device, &options, Now::at(90_000)) {
+        Err(OpenError::Device(error) | OpenError::Engine(EngineError::Device(error))) => return Err(error),
+        opened => opened.unwrap(),
+    };
+    let mut dumped = Content::new();
+    let report = engine.dump(|_, record| {
+        dumped.insert(record.key.to_vec(), record.value.to_vec());
+        Ok::<_, ()>(())
+    });
+    match report {
+        Err(DumpError::Device(error)) => return Err(error),
+        report => assert_eq!(report.unwrap().lost, [], "reads {nth} to {end}"),
+    }
+    Ok((dumped, found))
+}
+
+#[test]
+fn runs_that_cannot_be_read_for_lack_of_descriptors_are_not_lost() {
+    let (disk, content) = store(22);
+    let before = disk.counted(OpKind::Read);
+    assert!(salvaged_without_descriptors(&disk, (0, 0)).unwrap().0 == content);
+    let (reads, mut refused) = (disk.counted(OpKind::Read) - before, 0);
+    for (nth, count) in (1..reads).flat_map(|nth| [(nth, 1), (nth, 2), (nth, 40)]) {
+        match salvaged_without_descriptors(&disk, (nth, nth + count)) {
+            Err(error) => {
+                assert!(error.is_retryable(), "{count} reads from {nth}: {error}");
+                refused += 1;
+            }
+            Ok((dumped, found)) => {
+                let context = format!("{count} reads from {nth} of {reads}, {found:?}");
+                assert!(dumped == content && !found.is_damaged(), "{context}: {} keys", dumped.len());
+            }
+        }
+        disk.clear_faults();
+        (nth..nth + count).for_each(|nth| disk.fail_nth(OpKind::Read, nth, DeviceFault::Exhausted));
+        match check(&mut SimDevice::attach(&disk)) {
+            Err(error) => assert!(error.is_retryable(), "{count} reads from {nth}: {error}"),
+            Ok(report) => assert!(report.is_sound(), "{count} reads from {nth}: {:?}", report.findings),
+        }
+        disk.clear_faults();
+    }
     assert!(refused > runs(&disk).len(), "{refused}");
 }
 

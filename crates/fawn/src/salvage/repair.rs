@@ -209,7 +209,7 @@ mod tests {
             let opened = open_store(layout, &dir).unwrap();
             let FoundStore::Open(mut engine, found) = opened else { panic!("there is a store") };
             losses.add_found(&found);
-            let Ok(report) = engine.dump(|_, _| Ok::<_, Infallible>(()));
+            let report = engine.dump(|_, _| Ok::<_, Infallible>(())).unwrap();
             losses.add(&report);
         }
         losses

@@ -1,7 +1,7 @@
 //! Unit tests of stores with many runs: what is done to all of them at once.
 use super::space::{SEGMENT_BYTES, SmallStore};
 use super::*;
-use crate::engine::DumpReport;
+use crate::engine::{DumpError, DumpReport};
 use fawn_flash::IoClass;
 
 fn store_of_many_runs() -> SmallStore {
@@ -46,7 +46,7 @@ fn a_dump_reads_runs_that_have_no_key_in_common_one_after_the_other() {
         visited += 1;
         Err(())
     });
-    assert_eq!((stopped, visited), (Err(()), 1));
+    assert_eq!((stopped, visited), (Err(DumpError::Visitor(())), 1));
     let begun = reads(&store) - before;
     assert!(runs > 20 && begun <= at_lowest(&store) as u64 + 1, "{begun} reads, {runs} runs");
 }
