@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::tail::{self, TAIL_BYTES};
 use crate::log::tail::TailFile;
+use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use fawn_types::Durability;
 
@@ -52,12 +53,15 @@ impl<D: Device> Engine<D> {
     /// Writes the whole file once: the system then never allocates blocks when it writes pages back.
     fn fill_tail(&mut self, file: FileId) -> Result<(), DeviceError> {
         let is_new = self.device.len(file)? != TAIL_BYTES as u64;
+        // A page too many until the zeros are written: where a file system cannot reserve space, a kill in between leaves holes.
+        let len_bytes = if is_new { TAIL_BYTES + PAGE_BYTES } else { TAIL_BYTES };
         // Also a file that was there: a copied one may have holes.
-        self.device.allocate(file, 0, TAIL_BYTES as u64)?;
+        self.device.allocate(file, 0, len_bytes as u64)?;
         if is_new {
             self.device.begin_writes(file)?;
             let mut io = Io::new(&mut self.device);
             io.write_durable(file, 0, &[0; TAIL_BYTES], IoClass::Manifest)?;
+            io.device.truncate(file, TAIL_BYTES as u64)?;
             io.sync(file, IoClass::Manifest)?;
             // Stores into the mapping need no descriptor.
             self.device.end_writes(file);

@@ -430,3 +430,34 @@ fn frames_beyond_the_tail_file_keep_their_order() {
     }
     assert!(direct > 500 && tailed > 50, "{direct} {tailed}");
 }
+
+/// Without reserved space, a store into a hole of the mapped file ends the process on a full disk.
+#[test]
+fn a_tail_file_of_full_length_is_written_whole() {
+    for loss in [Loss::Process, Loss::Power] {
+        let (mut whole, mut unfinished) = (0, 0);
+        for seed in 0..10 {
+            let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+            let sync = Options { durability: Durability::Sync, ..options() };
+            TestNode::open(&disk, sync, Now::at(1)).unwrap().engine.close().unwrap();
+            // Not zeros, which holes would read as.
+            disk.put(TAIL, &[1; TAIL_BYTES - 4096]);
+            disk.capture(Capture::Every { stride: 1, loss, seed });
+            TestNode::open(&disk, options(), Now::at(2)).unwrap();
+            disk.capture(Capture::Never);
+            for image in disk.take_images() {
+                let tail = image.disk.contents(TAIL).unwrap();
+                match tail.len() {
+                    TAIL_BYTES => {
+                        assert!(tail.iter().all(|byte| *byte == 0), "{loss:?}, seed {seed}, operation {}", image.op);
+                        whole += 1;
+                    }
+                    _ => unfinished += 1,
+                }
+                TestNode::open(&image.disk, options(), Now::at(3)).unwrap();
+                assert!(image.disk.contents(TAIL).unwrap() == [0; TAIL_BYTES]);
+            }
+        }
+        assert!(whole > 20 && unfinished > 20, "{loss:?}: {whole} whole, {unfinished} unfinished");
+    }
+}
