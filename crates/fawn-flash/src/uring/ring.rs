@@ -9,7 +9,7 @@ use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Registered files, which save the kernel a look-up per operation; further files are passed by descriptor.
-const FIXED_FILES: u32 = 512;
+pub(super) const FIXED_FILES: u32 = 512;
 const COMPLETIONS_PER_ENTRY: u32 = 4;
 
 /// Maximum bytes moved by one submission; the rest follows. The kernel's own limit is just below 2 GiB.
@@ -43,9 +43,10 @@ pub(super) struct UringRing {
     /// Entries pushed whose completions were not taken; never more than the completion ring holds.
     in_ring: usize,
     in_ring_max: usize,
-    /// Registered number by file, and the free numbers.
+    /// Registered number by file, the free numbers, and those of closed files that are still registered.
     pub(super) fixed: FileTable<u32>,
     fixed_free: Vec<u32>,
+    fixed_closed: Vec<u32>,
 }
 
 impl UringRing {
@@ -62,7 +63,13 @@ impl UringRing {
             setup.push_str(", registered files");
         }
         let in_ring_max = ring.params().cq_entries() as usize;
-        Ok(Self { ring, setup, in_ring: 0, in_ring_max, fixed: FileTable::new(), fixed_free })
+        Ok(Self { ring, setup, in_ring: 0, in_ring_max, fixed: FileTable::new(), fixed_free, fixed_closed: Vec::new() })
+    }
+
+    /// Numbers for further registered files.
+    #[cfg(test)]
+    pub(super) fn free_numbers(&self) -> usize {
+        self.fixed_free.len()
     }
 
     pub(super) fn setup(&self) -> &str {
@@ -103,19 +110,32 @@ impl UringRing {
     }
 
     pub(super) fn register(&mut self, file: FileId, fd: &OwnedFd) {
+        self.unregister_closed();
         let Some(number) = self.fixed_free.pop() else { return };
-        if self.ring.submitter().register_files_update(number, &[fd.as_raw_fd()]).is_ok() {
+        if self.update(number, fd.as_raw_fd()) {
             self.fixed.insert(file, number);
+        } else {
+            self.fixed_free.push(number);
         }
     }
 
-    /// Unregisters a closed file, because a registered file keeps its space even after it is unlinked.
+    /// Unregisters a closed file, because a registered file keeps its space even after it is unlinked. If the kernel refuses
+    /// that, the next call of this or of `register` tries again.
     pub(super) fn unregister(&mut self, file: FileId) {
-        if let Some(number) = self.fixed.remove(file)
-            && self.ring.submitter().register_files_update(number, &[-1]).is_ok()
+        self.fixed_closed.extend(self.fixed.remove(file));
+        self.unregister_closed();
+    }
+
+    fn unregister_closed(&mut self) {
+        while let Some(&number) = self.fixed_closed.last()
+            && self.update(number, -1)
         {
-            self.fixed_free.push(number);
+            self.fixed_free.extend(self.fixed_closed.pop());
         }
+    }
+
+    fn update(&self, number: u32, fd: RawFd) -> bool {
+        self.ring.submitter().register_files_update(number, &[fd]).is_ok()
     }
 
     /// Queues the remaining part of an operation; `false` if the ring is full.

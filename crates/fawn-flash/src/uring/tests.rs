@@ -1,7 +1,9 @@
 //! Ring tests that need private access: failures that no file system produces on demand, and partial operations.
+use super::ring::FIXED_FILES;
 use super::slots::{NextStep, UringSlot};
 use super::*;
 use crate::{AlignedBuf, Device, IoClass, Token};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsRawFd, FromRawFd};
 
 fn slot(work: Work) -> UringSlot {
@@ -75,30 +77,61 @@ fn a_ring_that_cannot_be_entered_is_refused_and_not_waited_for() {
     assert!(refused.as_ref().is_err_and(|reason| reason.contains("io_uring_enter")), "{refused:?}");
 }
 
+/// Runs this while the ring's descriptor is another file's, so that the kernel refuses all calls of the ring.
+fn while_refused(ring: RawFd, call: impl FnOnce()) {
+    let Ok(no_ring) = std::fs::File::open("/dev/null") else { panic!("no /dev/null") };
+    // SAFETY: (1) the ring's descriptor is open as long as the ring; (2) `dup` returns one that nothing else owns.
+    let kept = unsafe { OwnedFd::from_raw_fd(libc::dup(ring)) };
+    // SAFETY: (1) both descriptors are open; (2) the ring's number stays the ring's, and is restored below.
+    assert_eq!(unsafe { libc::dup2(no_ring.as_raw_fd(), ring) }, ring);
+    call();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::dup2(kept.as_raw_fd(), ring) }, ring);
+}
+
 /// No completion wakes a loop that waits for operations that the kernel did not accept.
 #[test]
 fn operations_that_the_kernel_refuses_are_overdue_until_it_accepts_them() {
     let Ok(dir) = tempfile::tempdir() else { panic!("no directory for the test") };
     let Ok(mut device) = UringDevice::open(dir.path(), &DeviceOptions::default()) else { return };
     let Ok(file) = device.create("f") else { panic!("an empty directory") };
-    let ring_fd = device.queue.ring.fd();
-    let Ok(no_ring) = std::fs::File::open("/dev/null") else { panic!("no /dev/null") };
-    // SAFETY: (1) the ring's descriptor is open as long as the device; (2) `dup` returns one that nothing else owns.
-    let kept = unsafe { std::os::fd::OwnedFd::from_raw_fd(libc::dup(ring_fd)) };
-    // SAFETY: (1) both descriptors are open; (2) the ring's number stays the ring's, and is restored below.
-    assert_eq!(unsafe { libc::dup2(no_ring.as_raw_fd(), ring_fd) }, ring_fd);
-    device.submit_read(file, 0, AlignedBuf::zeroed(4096), IoClass::Foreground, Token(1));
-    assert!(!device.has_unsignalled(), "not kicked yet");
-    device.kick();
     let mut out = VecDeque::new();
-    device.reap(&mut out);
-    assert!(device.has_unsignalled() && out.is_empty());
-    // SAFETY: as above.
-    assert_eq!(unsafe { libc::dup2(kept.as_raw_fd(), ring_fd) }, ring_fd);
+    while_refused(device.queue.ring.fd(), || {
+        device.submit_read(file, 0, AlignedBuf::zeroed(4096), IoClass::Foreground, Token(1));
+        assert!(!device.has_unsignalled(), "not kicked yet");
+        device.kick();
+        device.reap(&mut out);
+        assert!(device.has_unsignalled() && out.is_empty());
+    });
     device.reap(&mut out);
     assert!(!device.has_unsignalled());
     while device.in_flight() > 0 {
         device.wait(&mut out);
     }
     assert_eq!(out.len(), 1);
+}
+
+/// A pipe's reader sees whether the kernel still has the writer open.
+#[test]
+fn a_closed_file_that_could_not_be_unregistered_is_with_the_next_one() {
+    let Ok(mut ring) = UringRing::new(8) else { return };
+    let (Ok((reader, writer)), Ok((_, other))) = (std::io::pipe(), std::io::pipe()) else { panic!("no pipes") };
+    let (writer, other) = (OwnedFd::from(writer), OwnedFd::from(other));
+    ring.register(FileId(1), &writer);
+    if ring.fixed.get(FileId(1)).is_none() {
+        return;
+    }
+    let is_closed = |limit: &Timespec| {
+        let mut reader = [PollFd::new(&reader, PollFlags::IN)];
+        poll(&mut reader, Some(limit)).is_ok() && reader[0].revents().contains(PollFlags::HUP)
+    };
+    while_refused(ring.fd(), || ring.unregister(FileId(1)));
+    drop(writer);
+    assert!(!is_closed(&Timespec { tv_sec: 0, tv_nsec: 0 }), "the ring has it");
+    while_refused(ring.fd(), || ring.register(FileId(2), &other));
+    assert!(ring.fixed.get(FileId(2)).is_none(), "used by its descriptor");
+    ring.register(FileId(3), &other);
+    assert!(is_closed(&Timespec { tv_sec: 5, tv_nsec: 0 }));
+    ring.unregister(FileId(3));
+    assert_eq!(ring.free_numbers(), FIXED_FILES as usize, "none is lost");
 }
