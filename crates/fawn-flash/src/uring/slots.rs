@@ -30,16 +30,14 @@ impl UringSlot {
                 let stuck_write = moved == 0 && self.request.work != Work::Read;
                 if self.done_bytes == self.request.len_bytes || stuck_write { NextStep::Done } else { NextStep::Short }
             }
-            // Only reads are retried. A second sync could succeed without the data, which the kernel may have marked
-            // clean, so a failed write or sync poisons the device.
-            Err(_) if self.request.work == Work::Read && is_interruption(result) => NextStep::Retry,
-            Err(_) => NextStep::Done,
+            // A sync is never retried: a second one could succeed without the data, which the kernel may have marked clean.
+            // An interrupted write moves the same bytes again, as on the thread pool, and if it is durable syncs these.
+            Err(_) => match (self.request.work, Errno::from_raw_os_error(-result)) {
+                (Work::Read | Work::Write { .. }, Errno::INTR) | (Work::Read, Errno::AGAIN) => NextStep::Retry,
+                _ => NextStep::Done,
+            },
         }
     }
-}
-
-fn is_interruption(result: i32) -> bool {
-    matches!(Errno::from_raw_os_error(-result), Errno::INTR | Errno::AGAIN)
 }
 
 /// Operations by number. The number of a completed operation is reused.

@@ -21,8 +21,12 @@ fn partial_operations_go_on_and_failed_writes_do_not() {
     assert!(matches!(slot(Work::Read).advance(0), NextStep::Short), "perhaps the end of the file");
     for interrupted in [-libc::EINTR, -libc::EAGAIN] {
         assert!(matches!(slot(Work::Read).advance(interrupted), NextStep::Retry));
-        assert!(matches!(slot(write).advance(interrupted), NextStep::Done), "a failed write is never retried");
         assert!(matches!(slot(Work::Sync).advance(interrupted), NextStep::Done));
+    }
+    for durable in [false, true] {
+        let write = Work::Write { durable };
+        assert!(matches!(slot(write).advance(-libc::EINTR), NextStep::Retry), "nothing was written");
+        assert!(matches!(slot(write).advance(-libc::EAGAIN), NextStep::Done), "a failed write is never retried");
     }
     assert!(matches!(slot(Work::Read).advance(-libc::EIO), NextStep::Done));
 }
