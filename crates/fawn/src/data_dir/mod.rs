@@ -167,6 +167,11 @@ impl Layout {
         stores::missing(&self.dir, file, shard.0)
     }
 
+    /// Why the store of this shard has no keys that are this directory's and in no other store, as the end of a sentence.
+    pub(crate) fn superfluous(&self, shard: ShardId) -> Result<Option<String>, Failure> {
+        self.several.as_ref().map_or(Ok(None), |(file, _)| stores::superfluous(&self.dir, file, shard.0))
+    }
+
     /// The data directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir

@@ -56,7 +56,13 @@ pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> R
     let start = Instant::now();
     path.map_or(Ok(()), refuse_impossible)?;
     // Opened one after the other: each has an index in memory.
-    let open = |(placement, dir): (Placement, PathBuf)| open_store(layout, &dir).map(|found| (placement, dir, found));
+    let open = |(placement, dir): (Placement, PathBuf)| {
+        let found = match layout.superfluous(placement.shard())? {
+            Some(why) => FoundStore::Lost(why),
+            None => open_store(layout, &dir)?,
+        };
+        Ok((placement, dir, found))
+    };
     let mut stores = layout.shard_dirs().map(open);
     // A store is opened, and the directory locked with it, before the output is touched: a dump of a directory that is in
     // use, or of which nothing is left, leaves every file as it is.

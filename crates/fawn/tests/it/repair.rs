@@ -230,3 +230,55 @@ fn no_token_of_a_lost_shard_is_given_out_again() {
     let after = written();
     assert!(before.iter().zip(&after).all(|(before, after)| before < after), "{before:?} {after:?}");
 }
+
+/// Keys of a dump, its exit code, its last line and its messages.
+fn dump_keys(data: &Path) -> (Vec<String>, i32, String, String) {
+    let (code, out, error) = run(&["dump", data.to_str().expect("text")]);
+    let mut keys: Vec<_> = out.lines().filter(|line| line.starts_with("{\"key\":")).map(str::to_owned).collect();
+    keys.sort_unstable();
+    (keys, code, out.lines().last().unwrap_or_default().to_owned(), error)
+}
+
+/// Its keys would be there twice, those of the missing shard not at all, and no message would tell.
+#[test]
+fn a_dump_without_the_keys_of_each_shard_is_not_complete() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = filled(dir.path(), "2");
+    let stores = [data.join("shard-0"), data.join("shard-1")];
+    let (all, code, end, error) = dump_keys(&data);
+    assert!(code == 0 && all.len() == KEYS && end.contains("\"complete\":true"), "{code} {end} {error}");
+    swap(&data, &stores[0], &stores[1]);
+    assert_eq!(dump_keys(&data).0, all, "swapped stores have all keys");
+    swap(&data, &stores[0], &stores[1]);
+
+    let aside = dir.path().join("aside");
+    for (lost, other) in [(0, 1), (1, 0)] {
+        fs::rename(&stores[lost], &aside).expect("moved");
+        let left = dump_keys(&data).0;
+        copy_files(&stores[other], &stores[lost]);
+        let (keys, code, end, error) = dump_keys(&data);
+        let words =
+            format!("shard {lost}: lost: all of {}, which holds the keys of shard {other}", stores[lost].display());
+        assert!(code == 8 && end.contains("\"complete\":false") && error.contains(&words), "{code} {end} {error}");
+        assert!(keys == left && keys.len() < KEYS, "each key of the other shard once: {}", keys.len());
+        fs::remove_dir_all(&stores[lost]).expect("removed");
+        fs::rename(&aside, &stores[lost]).expect("moved");
+    }
+
+    let other = tempfile::tempdir().expect("another");
+    let foreign = filled(other.path(), "2").join("shard-1");
+    fs::rename(&stores[1], &aside).expect("moved");
+    let left = dump_keys(&data).0;
+    copy_files(&foreign, &stores[1]);
+    let (keys, code, end, error) = dump_keys(&data);
+    assert!(code == 8 && end.contains("\"complete\":false"), "{code} {end} {error}");
+    assert!(error.contains("which is a shard of another node") && keys == left, "{error}");
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("created");
+    for entry in from.read_dir().expect("listed") {
+        let path = entry.expect("readable").path();
+        fs::copy(&path, to.join(path.file_name().expect("a name"))).expect("copied");
+    }
+}
