@@ -3,7 +3,7 @@ use super::clock::{self, Clock, SystemClock};
 use super::driver::Driver;
 use super::executor::versions_used_up;
 use super::leader::EngineQueue;
-use super::partial_copy::PARTIAL_NAME;
+use super::partial_copy::{PARTIAL_NAME, is_unfinished};
 use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
 use crate::engine::Engine;
 use crate::format::manifest;
@@ -167,13 +167,12 @@ fn refuse_missing(path: &Path) -> Result<()> {
     Err(Error::InvalidOption { name: "path", found: path.display().to_string(), expected })
 }
 
-/// Refuses to create a store where a copy is being made or was interrupted. After an interruption at the end, the copy is
-/// complete: it has its manifest.
+/// Refuses to create a store where a copy is being made or was interrupted.
 fn refuse_unfinished_copy(path: &Path) -> Result<()> {
-    let partial = path.join(PARTIAL_NAME);
-    if !partial.exists() || path.join(manifest::FILE_NAME).exists() {
+    if !is_unfinished(path, &[manifest::FILE_NAME]) {
         return Ok(());
     }
+    let partial = path.join(PARTIAL_NAME);
     let expected = "no unfinished copy: if none is being made, it was interrupted, and can be removed";
     Err(Error::InvalidOption { name: "path", found: partial.display().to_string(), expected })
 }

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Directory of an unfinished copy in the directory that it is for.
+/// Directory of an unfinished copy in the directory that it is for; or a file, which marks the directory itself as one.
 pub const PARTIAL_NAME: &str = "copy.partial";
 /// Directory that a new file system has.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -73,6 +73,14 @@ pub fn look_at_target(dir: &Path) -> std::io::Result<TargetState> {
         }
     }
     Ok(state)
+}
+
+/// Whether a copy to `dir` is being made, or was interrupted: what is there is no store, or not all of one. `last`: as of
+/// [`PartialCopy::finish`]. If it is interrupted behind them, the copy is complete.
+#[must_use]
+pub fn is_unfinished(dir: &Path, last: &[&str]) -> bool {
+    let Ok(found) = dir.join(PARTIAL_NAME).symlink_metadata() else { return false };
+    !found.is_dir() || !last.iter().any(|name| dir.join(name).exists())
 }
 
 impl PartialCopy {

@@ -1,5 +1,5 @@
 //! Command `fawn check`.
-use crate::data_dir::{Layout, NewDir, refuse, refuse_no_directory, with_suffix};
+use crate::data_dir::{Layout, NewDir, refuse, refuse_no_data_dir, with_suffix};
 use crate::failure::{Exit, Failure};
 use crate::printing::{counted, print_note, print_result};
 use crate::salvage::{
@@ -44,7 +44,7 @@ impl Check {
         if self.repair {
             return self.repair();
         }
-        refuse_no_directory(&self.dir)?;
+        refuse_no_data_dir(&self.dir)?;
         let layout = Layout::existing(&self.dir)?;
         if layout.is_none() && !holds_store(&self.dir) {
             return refuse(&self.dir, "holds no store: neither a manifest nor segments; give a data directory");
@@ -279,6 +279,7 @@ fn print(report: &CheckReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{SettingFlags, Settings};
     use fawn_flash::Device;
 
     #[test]
@@ -309,6 +310,37 @@ mod tests {
         let (data, copy) = (data.display(), copy.display());
         assert_eq!(commands[0], format!("mv {data} {data}.damaged && mv {copy} {data}"));
         assert_eq!(commands[1], commands[0], "a copy without a name, as `.`");
+    }
+
+    /// As after a kill: the copy has a manifest from the first record on.
+    #[test]
+    fn a_repair_that_is_interrupted_leaves_nothing_that_counts_as_a_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let [data, new, existing] = ["data", "new", "existing"].map(|name| dir.path().join(name));
+        for dir in [&data, &existing] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        let settle = |dir: &Path| {
+            let flags = SettingFlags { dir: Some(dir.to_owned()), ..SettingFlags::default() };
+            Layout::settle(&Settings::resolve(flags, SettingFlags::default()).unwrap(), HashSecret([7; 16])).map(drop)
+        };
+        let check = |dir: &Path| Check { dir: dir.to_owned(), repair: false, to: None, yes: false }.run();
+        let commands = |dir: &Path| {
+            [settle(dir), check(dir), open_layout(dir).map(drop), Layout::in_use(dir).map(drop)]
+                .map(|done| done.is_ok())
+        };
+        for to in [&new, &existing] {
+            let target = NewDir::choose(&data, to.clone()).unwrap();
+            let partial = target.begin().unwrap().to_owned();
+            let source = Layout::flat(&data);
+            write_repaired(&source, &partial, HashSecret([7; 16]), Epoch::default(), &Losses::default())
+                .map(drop)
+                .unwrap_err();
+            assert!(partial.join(manifest::FILE_NAME).exists());
+            assert_eq!(commands(&partial), [false; 4], "{}", partial.display());
+            target.finish().unwrap();
+            assert_eq!(commands(to), [true; 4], "{}", to.display());
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@ mod file;
 mod new_dir;
 mod stores;
 
-pub(crate) use new_dir::{NewDir, create_private, with_suffix};
+use new_dir::refuse_unfinished_copy;
+pub(crate) use new_dir::{NewDir, create_private, is_within, with_suffix};
 pub(crate) use stores::is_member;
 
 use crate::config::{Settings, ShardCount, Size};
@@ -34,10 +35,10 @@ pub(crate) fn refuse<T>(dir: &Path, words: impl std::fmt::Display) -> Result<T, 
     Err(Failure::new(Exit::Data, format!("{}: {words}", dir.display())))
 }
 
-/// Refuses a path that leads to no directory.
-pub(crate) fn refuse_no_directory(dir: &Path) -> Result<(), Failure> {
+/// Refuses a path that leads to no directory, or to an unfinished copy.
+pub(crate) fn refuse_no_data_dir(dir: &Path) -> Result<(), Failure> {
     if dir.is_dir() {
-        return Ok(());
+        return refuse_unfinished_copy(dir);
     }
     refuse_file(dir)?;
     refuse(dir, "no such directory; give the data directory of a store")
@@ -69,6 +70,7 @@ impl Layout {
         let asked = settings.shards.map(|_| settings.shards_if_new());
         refuse_shard_alone(dir)?;
         refuse_member_alone(dir)?;
+        refuse_unfinished_copy(dir)?;
         if !is_taken(dir) {
             // Before the lock, which is a file.
             refuse_foreign(dir)?;
@@ -140,7 +142,7 @@ impl Layout {
 
     /// The existing layout of `dir`, which may be in use: its files are only read.
     pub(crate) fn in_use(dir: &Path) -> Result<Self, Failure> {
-        refuse_no_directory(dir)?;
+        refuse_no_data_dir(dir)?;
         refuse_shard_alone(dir)?;
         let several = match find(dir)? {
             FoundLayout::Several(file) if file.is_made => Some((file, None)),

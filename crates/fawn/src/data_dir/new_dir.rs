@@ -1,7 +1,7 @@
 //! A directory for a copy of a data directory: new or empty, and with its name only once it is complete.
 use super::{file, refuse};
 use crate::failure::{Exit, Failure};
-use fawn_ds::internals::backup::{BeginError, PARTIAL_NAME, PartialCopy, TargetState, look_at_target};
+use fawn_ds::internals::backup::{BeginError, PARTIAL_NAME, PartialCopy, TargetState, is_unfinished, look_at_target};
 use fawn_ds::internals::format::manifest;
 use fawn_flash::DeviceError;
 use std::cell::Cell;
@@ -65,6 +65,12 @@ fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     Ok(resolved)
 }
 
+/// Whether the path leads into the directory `source`.
+pub(crate) fn is_within(source: &Path, path: &Path) -> Result<bool, Failure> {
+    let source_dir = resolve(source).map_err(Failure::about(Exit::Data, source.display()))?;
+    Ok(resolve(path).map_err(Failure::about(Exit::Data, path.display()))?.starts_with(source_dir))
+}
+
 /// Whether the directory exists. Refuses one that is not empty.
 fn find_empty(path: &Path) -> Result<bool, Failure> {
     match look_at_target(path) {
@@ -82,6 +88,33 @@ fn refuse_filled<T>(path: &Path, state: TargetState) -> Result<T, Failure> {
     refuse(path, "exists and is not empty; empty it, remove it, or choose another directory")
 }
 
+/// Refuses the directory of a copy that is not complete, whatever is there already.
+pub(crate) fn refuse_unfinished_copy(dir: &Path) -> Result<(), Failure> {
+    if !is_unfinished(dir, &NAMES_OF_DATA_DIRS) {
+        return Ok(());
+    }
+    let words = format_args!(
+        "holds an unfinished copy (`{PARTIAL_NAME}`): if none is being made, it was interrupted; remove everything in the \
+         directory, and copy again"
+    );
+    refuse(dir, words)
+}
+
+/// Marks the directory of a copy as unfinished, durably: some copies have a manifest from the first record on.
+fn mark(partial: &Path) -> std::io::Result<()> {
+    File::create_new(partial.join(PARTIAL_NAME))?;
+    File::open(partial)?.sync_all()
+}
+
+/// Removes the mark, durably.
+fn unmark(partial: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(partial.join(PARTIAL_NAME)) {
+        // An attempt that needed too many descriptors has removed all files, this one too.
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => File::open(partial)?.sync_all(),
+    }
+}
+
 fn refuse_unfinished<T>(partial: &Path) -> Result<T, Failure> {
     refuse(partial, "is of a copy that is being made, or was interrupted: then remove it")
 }
@@ -91,8 +124,7 @@ impl NewDir {
     pub(crate) fn choose(source: &Path, path: PathBuf) -> Result<Self, Failure> {
         // Without `/` or `/.` at the end: nothing can be renamed to `new/.`, and `link/` does not count as a link.
         let path: PathBuf = path.components().collect();
-        let source_dir = resolve(source).map_err(Failure::about(Exit::Data, source.display()))?;
-        if resolve(&path).map_err(Failure::about(Exit::Data, path.display()))?.starts_with(source_dir) {
+        if is_within(source, &path)? {
             return refuse(&path, format_args!("is in {}, which stays as it is; choose another one", source.display()));
         }
         // A directory that is there already may be a mount point, which cannot be renamed over.
@@ -125,11 +157,17 @@ impl NewDir {
         &self.path
     }
 
-    /// Creates it, under the name that it has until then.
+    /// Creates it, under the name that it has until then, and with the mark of an unfinished copy.
     pub(crate) fn begin(&self) -> Result<&Path, Failure> {
+        self.create()?;
+        mark(&self.partial).map_err(Failure::about(Exit::Failed, self.partial.display()))?;
+        Ok(&self.partial)
+    }
+
+    fn create(&self) -> Result<(), Failure> {
         if self.partial.starts_with(&self.path) {
             self.begun.set(Begun::Within(self.begin_within()?));
-            return Ok(&self.partial);
+            return Ok(());
         }
         if let Some(parent) = self.partial.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             create_private(parent)?;
@@ -141,7 +179,7 @@ impl NewDir {
             }
             Err(error) => return Err(Failure::about(Exit::Failed, self.partial.display())(error)),
         }
-        Ok(&self.partial)
+        Ok(())
     }
 
     fn begin_within(&self) -> Result<PartialCopy, Failure> {
@@ -156,6 +194,7 @@ impl NewDir {
 
     /// Gives it its name, durably.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
+        unmark(&self.partial).map_err(Failure::about(Exit::Failed, self.partial.display()))?;
         match self.begun.take() {
             // Taken, so that a part that was moved already is not left without the rest.
             Begun::Within(copy) => {

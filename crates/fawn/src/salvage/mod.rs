@@ -3,7 +3,7 @@ mod repair;
 
 pub(crate) use repair::{RepairedCopy, newest_epoch, write_repaired};
 
-use crate::data_dir::{Layout, refuse, refuse_no_directory};
+use crate::data_dir::{Layout, refuse, refuse_no_data_dir};
 use crate::failure::{Exit, Failure};
 use crate::printing::{counted, print_note};
 use fawn_ds::internals::check::{CheckFinding, Severity};
@@ -77,7 +77,7 @@ pub(crate) fn holds_store(dir: &Path) -> bool {
 
 /// The layout of an existing data directory, whatever state its stores are in.
 pub(crate) fn open_layout(dir: &Path) -> Result<Layout, Failure> {
-    refuse_no_directory(dir)?;
+    refuse_no_data_dir(dir)?;
     let layout = Layout::offline(dir)?;
     if layout.shards() == 1 && !holds_store(dir) {
         return refuse(dir, "holds no store: neither a manifest nor segments; give a data directory");

@@ -153,6 +153,11 @@ fn an_interrupted_copy_in_an_existing_directory_is_named_and_not_served() {
         }
     }
     assert_no_store(&target);
+    // The files that are there are not all that is left.
+    for args in [&["dump"][..], &["check"], &["check", "--repair", "--yes"], &["backup", "unused"]] {
+        let (code, out, error) = run_in(dir.path(), &[&args[..1], &["target"], &args[1..]].concat());
+        assert!(code == 3 && error.contains("target: holds an unfinished copy"), "{args:?}: {code} {out} {error}");
+    }
     std::fs::remove_dir_all(&partial).expect("removed");
     assert_no_store(&target);
     let (code, _, error) = run(&["backup", text(&data), text(&target)]);
