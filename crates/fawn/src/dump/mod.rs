@@ -12,7 +12,7 @@ use fawn_ds::internals::format::record::RecordRef;
 use fawn_node::Placement;
 use fawn_wire::client::resp::encode_command;
 use jsonl::{DumpEntry, JsonlWriter};
-use output::{DumpOutput, refuse_impossible};
+use output::{DumpOutput, refuse_unusable};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -54,7 +54,7 @@ enum DumpEncoder {
 /// Writes all live keys of the directory to `path`, or standard output.
 pub(crate) fn run(layout: &Layout, format: DumpFormat, path: Option<&Path>) -> Result<DumpSummary, Failure> {
     let start = Instant::now();
-    path.map_or(Ok(()), refuse_impossible)?;
+    path.map_or(Ok(()), |path| refuse_unusable(layout.dir(), path))?;
     // Opened one after the other: each has an index in memory.
     let open = |(placement, dir): (Placement, PathBuf)| {
         let found = match layout.superfluous(placement.shard())? {

@@ -1,5 +1,5 @@
 //! Destination of a dump: standard output, or a file that gets its name when it is written and durable.
-use crate::data_dir::with_suffix;
+use crate::data_dir::{is_within, refuse, with_suffix};
 use crate::failure::{Exit, Failure};
 use rustix::fs::OFlags;
 use std::fs::{File, TryLockError};
@@ -27,9 +27,18 @@ struct NamedLater {
     is_kept: bool,
 }
 
-/// Refuses a destination that can be no file. Cheap, for a check before the stores are opened: that takes minutes
-/// without a checkpoint.
-pub(crate) fn refuse_impossible(path: &Path) -> Result<(), Failure> {
+/// Refuses a destination that can be no file, or is in the dumped directory: it could replace a file of the store. Cheap, for a
+/// check before the stores are opened: that takes minutes without a checkpoint.
+pub(crate) fn refuse_unusable(source: &Path, path: &Path) -> Result<(), Failure> {
+    refuse_impossible(path)?;
+    // A file that is there is replaced by name, wherever a link of that name leads.
+    if is_within(source, parent_of(path))? {
+        return refuse(path, format_args!("is in {}, which stays as it is; choose another file", source.display()));
+    }
+    Ok(())
+}
+
+fn refuse_impossible(path: &Path) -> Result<(), Failure> {
     let text = path.as_os_str().as_encoded_bytes();
     let names_directory = text.ends_with(b"/") || text.ends_with(b"/.") || path.file_name().is_none();
     if names_directory || path.is_dir() {

@@ -464,3 +464,17 @@ fn a_dump_to_a_directory_is_refused_at_once() {
     assert!(status.success() && Path::new("/dev/stdout").is_symlink());
     assert_eq!(lines(&file).len(), out.lines().count() - 2, "all but the header and the end");
 }
+
+#[test]
+fn a_dump_into_the_dumped_directory_is_refused() {
+    for (flags, inside) in [(&[][..], "manifest"), (&["--shards", "2"], "shard-1/manifest")] {
+        let (dir, data) = filled(flags);
+        std::os::unix::fs::symlink(&data, dir.path().join("link")).expect("a link");
+        let before = tree(&data);
+        for file in [data.join(inside), data.join("new"), dir.path().join("link").join(inside)] {
+            let (code, _, error) = run(&["dump", text(&data), "-o", text(&file)]);
+            assert!(code == 3 && error.contains("which stays as it is"), "{code} {error}");
+            assert!(before == tree(&data), "{}", file.display());
+        }
+    }
+}
