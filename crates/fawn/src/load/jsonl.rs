@@ -2,7 +2,8 @@
 use super::lines::InputLine;
 use super::row::{key_of, too_long};
 use super::{BadRow, InputRows, LoadRow, NextRow};
-use serde_json::Value;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 use std::io::BufRead;
 
 impl<R: BufRead> InputRows<R> {
@@ -22,19 +23,19 @@ impl<R: BufRead> InputRows<R> {
 
     fn object_row(&self, text: &[u8]) -> Result<LoadRow, BadRow> {
         let line = self.lines.number;
-        let object: Value =
-            serde_json::from_slice(text).map_err(|error| BadRow::new(line, format!("not JSON: {error}")))?;
-        let Value::Object(object) = object else {
-            return Err(BadRow::new(line, "expected an object, found another JSON value"));
-        };
+        // Fields stay text: as floating-point numbers, long ones would lose digits.
+        let object: BTreeMap<String, &RawValue> = serde_json::from_slice(text).map_err(|error| {
+            let is_other = error.is_data() && !text.starts_with(b"{");
+            let other = "expected an object, found another JSON value".to_owned();
+            BadRow::new(line, if is_other { other } else { format!("not JSON: {error}") })
+        })?;
         let key = object.get(&self.fields.key).map(|value| scalar(value, &self.fields.key, line)).transpose()?;
         let key = key_of(&self.fields, key.as_deref(), line)?;
         let value = match &self.fields.value {
             None => text.to_vec(),
             Some(name) => match object.get(name) {
                 None => return Err(BadRow::new(line, format!("no field `{name}` for the value"))),
-                Some(Value::String(text)) => text.clone().into_bytes(),
-                Some(other) => other.to_string().into_bytes(),
+                Some(value) => string(value, line)?.unwrap_or_else(|| value.get().as_bytes().to_vec()),
             },
         };
         Ok(LoadRow { key, value, line, ..LoadRow::default() })
@@ -42,12 +43,24 @@ impl<R: BufRead> InputRows<R> {
 }
 
 /// Bytes of a key: only strings and numbers with one obvious form.
-fn scalar(value: &Value, name: &str, line: u64) -> Result<Vec<u8>, BadRow> {
-    match value {
-        Value::String(text) => Ok(text.clone().into_bytes()),
-        Value::Number(number) => Ok(number.to_string().into_bytes()),
-        _ => Err(BadRow::new(line, format!("field `{name}` for the key: expected a string or a number"))),
+fn scalar(value: &RawValue, name: &str, line: u64) -> Result<Vec<u8>, BadRow> {
+    if let Some(text) = string(value, line)? {
+        return Ok(text);
     }
+    if value.get().starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
+        return Ok(value.get().as_bytes().to_vec());
+    }
+    Err(BadRow::new(line, format!("field `{name}` for the key: expected a string or a number")))
+}
+
+/// The text of a string; `None`: another value.
+fn string(value: &RawValue, line: u64) -> Result<Option<Vec<u8>>, BadRow> {
+    if !value.get().starts_with('"') {
+        return Ok(None);
+    }
+    let text: String =
+        serde_json::from_str(value.get()).map_err(|error| BadRow::new(line, format!("not JSON: {error}")))?;
+    Ok(Some(text.into_bytes()))
 }
 
 #[cfg(test)]
@@ -71,7 +84,7 @@ mod tests {
                 Err(4),
                 Err(5),
                 Err(6),
-                Ok((7, b"p:b".to_vec(), b"[1,2]".to_vec())),
+                Ok((7, b"p:b".to_vec(), b"[1, 2]".to_vec())),
             ]
         );
         assert_eq!(rows.consumed_bytes(), text.len() as u64);

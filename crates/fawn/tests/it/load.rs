@@ -62,3 +62,20 @@ fn rows_that_the_server_refuses_are_no_bad_rows() {
         assert_eq!(run(&["get", "3", "--server", &at]).1, "c", "later rows are loaded");
     }
 }
+
+/// As floating-point numbers, different ones become the same key.
+#[test]
+fn numbers_are_loaded_as_they_are_written() {
+    let server = Server::start(&[]);
+    let at = server.resp.to_string();
+    let input = "{\"id\":12345678901234567890123,\"v\":1.10}\n{\"id\":12345678901234567890124,\"v\":[1e5, 2]}\n\
+                 {\"id\":1e5,\"v\":1e999}\n{\"id\":{},\"v\":1}\n";
+    let args = ["load", "--format", "jsonl", "--key", "id", "--value", "v", "--server", &at];
+    let (code, out, error) = run_with_input(&args, input.as_bytes());
+    assert!(code == 5 && out.starts_with("3 rows loaded"), "{code} {out} {error}");
+    assert!(error.contains("standard input:4: field `id` for the key: expected a string or a number"), "{error}");
+    for (key, value) in [("12345678901234567890123", "1.10"), ("12345678901234567890124", "[1e5, 2]"), ("1e5", "1e999")]
+    {
+        assert_eq!(run(&["get", key, "--server", &at]).1, value, "{key}");
+    }
+}
