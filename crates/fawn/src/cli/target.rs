@@ -1,7 +1,7 @@
 //! Server address of client commands.
 use crate::client::CliClient;
 use crate::config::TimeSpan;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 
 /// The server to use.
 #[derive(clap::Args)]
@@ -16,6 +16,9 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) fn connect(&self) -> Result<CliClient, Failure> {
+        if self.timeout.0.is_zero() {
+            return Err(Failure::new(Exit::Usage, "--timeout 0s: expected more than nothing, such as 10s"));
+        }
         CliClient::connect(&self.server, self.timeout.0)
     }
 }

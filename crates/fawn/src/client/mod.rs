@@ -15,6 +15,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) struct CliClient {
     stream: TcpStream,
     address: String,
+    timeout: Duration,
     input: Vec<u8>,
     /// Bytes of `input` already consumed.
     used: usize,
@@ -43,7 +44,7 @@ impl CliClient {
                         .and_then(|()| stream.set_read_timeout(Some(timeout)))
                         .and_then(|()| stream.set_write_timeout(Some(timeout)));
                     set_up.map_err(|error| fail(error.to_string()))?;
-                    return Ok(Self { stream, address: address.to_owned(), input: Vec::new(), used: 0 });
+                    return Ok(Self { stream, address: address.to_owned(), timeout, input: Vec::new(), used: 0 });
                 }
                 Err(error) => last = error.to_string(),
             }
@@ -61,7 +62,7 @@ impl CliClient {
 
     /// Sends encoded commands.
     pub(crate) fn send(&mut self, requests: &[u8]) -> Result<(), Failure> {
-        self.stream.write_all(requests).map_err(|error| self.lost(error))
+        self.stream.write_all(requests).map_err(|error| self.failed(&error))
     }
 
     /// The next reply; the inner error is the text of an error reply.
@@ -95,10 +96,19 @@ impl CliClient {
                 Ok(0) => return Err(self.lost("the server closed it")),
                 Ok(got) => self.input.extend_from_slice(&chunk[..got]),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.lost(error)),
+                Err(error) => return Err(self.failed(&error)),
             }
         }
         Ok(())
+    }
+
+    fn failed(&self, error: &std::io::Error) -> Failure {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                self.failure(format_args!("no reply within {:?}", self.timeout))
+            }
+            _ => self.lost(error),
+        }
     }
 
     fn lost(&self, detail: impl Display) -> Failure {

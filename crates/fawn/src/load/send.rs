@@ -179,7 +179,16 @@ impl LoadRun<'_> {
 
     /// The failure of a load whose connection failed.
     fn stopped(&self, error: &Failure) -> Failure {
-        let remedy = format!("rows up to line {} are stored, run the load again", self.done_line);
-        Failure::new(Exit::Server, format!("{error}; {remedy}"))
+        let Summary { rows, kept, refused, .. } = self.summary;
+        let stored = match self.done_line {
+            0 => "no row is known to be stored".to_owned(),
+            line => format!("of the rows up to line {line}, {} are stored", rows + kept),
+        };
+        let rest = match refused {
+            0 => String::new(),
+            1 => ", 1 was refused".to_owned(),
+            refused => format!(", {refused} were refused"),
+        };
+        Failure::new(Exit::Server, format!("{error}; {stored}{rest}; run the load again"))
     }
 }

@@ -79,3 +79,41 @@ fn numbers_are_loaded_as_they_are_written() {
         assert_eq!(run(&["get", key, "--server", &at]).1, value, "{key}");
     }
 }
+
+/// A server that answers the first requests, some with a refusal, and then `end`s.
+fn load_from(end: impl FnOnce(std::net::TcpStream) + Send + 'static) -> (i32, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = listener.local_addr().expect("bound").to_string();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        std::io::Write::write_all(&mut stream, b"+OK\r\n-OOM full\r\n+OK\r\n").expect("it reads");
+        end(stream);
+    });
+    let rows: String = (0..9).map(|row| format!("{{\"id\":\"k{row}\"}}\n")).collect();
+    let args = ["load", "--format", "jsonl", "--key", "id", "--server", &at, "--timeout", "250ms"];
+    let (code, _, error) = run_with_input(&args, rows.as_bytes());
+    server.join().expect("it ends");
+    (code, error)
+}
+
+#[test]
+fn a_load_that_is_cut_short_does_not_count_refused_rows_as_stored() {
+    let (code, error) = load_from(|mut stream| {
+        stream.shutdown(std::net::Shutdown::Write).expect("open");
+        // Its requests are read, so that its end is no reset.
+        std::io::copy(&mut stream, &mut std::io::sink()).expect("it closes");
+    });
+    let words = "connection lost: the server closed it; of the rows up to line 3, 2 are stored, 1 was refused; run the load again";
+    assert!(code == 4 && error.contains(words), "{code} {error}");
+    let (code, error) = load_from(|mut stream| {
+        std::io::copy(&mut stream, &mut std::io::sink()).expect("it closes");
+    });
+    assert!(code == 4 && error.contains(": no reply within 250ms; of the rows"), "{code} {error}");
+    assert!(!error.contains("os error"), "{error}");
+}
+
+#[test]
+fn a_timeout_of_nothing_is_a_wrong_command_line() {
+    let (code, _, error) = run(&["get", "key", "--server", "127.0.0.1:1", "--timeout", "0s"]);
+    assert!(code == 2 && error.contains("--timeout"), "{code} {error}");
+}
