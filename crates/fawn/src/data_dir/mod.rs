@@ -163,6 +163,11 @@ impl Layout {
         Ok(Self { dir: dir.to_owned(), several: Some((file, Some(lock))) })
     }
 
+    /// Refuses a single store that another process has locked. Several are locked by the layout.
+    pub(crate) fn refuse_in_use(&self) -> Result<(), Failure> {
+        if self.several.is_some() || !self.dir.is_dir() { Ok(()) } else { lock(&self.dir).map(drop) }
+    }
+
     /// Describes the loss if the store of this shard is missing. An unfinished layout has none to lose.
     pub(crate) fn missing(&self, shard: ShardId) -> Option<String> {
         let (file, _) = self.several.as_ref()?;

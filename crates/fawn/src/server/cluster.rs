@@ -54,6 +54,11 @@ pub(super) fn dir_name(id: MemberId) -> String {
     }
 }
 
+/// Directory of the first shard's store.
+pub(super) fn first_dir_name() -> String {
+    dir_name(MemberId::new(NodeId(1), ShardId(0)))
+}
+
 /// With the hash secret of a store that is open: all stores share it, also after a start that was interrupted before
 /// all were created.
 fn engine_options(settings: &Settings, number: u32, opened: Option<&Engine<StoreDevice>>) -> Result<Options, Failure> {

@@ -1,6 +1,8 @@
 //! Ready file: created atomically once clients are served, removed when the server ends.
 use super::ListenAddrs;
+use crate::data_dir::with_suffix;
 use crate::failure::{Exit, Failure};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// An existing ready file; dropping it removes it.
@@ -10,13 +12,21 @@ pub(super) struct ReadyFile {
 }
 
 impl ReadyFile {
-    /// Removes a file that a killed server left behind.
+    /// Refuses a path in a directory that is missing, before the data is opened.
+    pub(super) fn refuse_nowhere(path: &Path) -> Result<(), Failure> {
+        let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
+        let is_dir = std::fs::metadata(parent).map(|found| found.is_dir());
+        match is_dir {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(unusable(path, &ErrorKind::NotADirectory.into())),
+            Err(error) => Err(unusable(path, &error)),
+        }
+    }
+
+    /// Removes a file that a killed server left behind. Call once no running one can have written it.
     pub(super) fn clear(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
-            // The directory may be missing: report it before the data is opened.
-            Err(error) if is_nowhere(path) || error.kind() != std::io::ErrorKind::NotFound => {
-                Err(unusable(path, &error))
-            }
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(unusable(path, &error)),
             _ => Ok(()),
         }
     }
@@ -27,15 +37,11 @@ impl ReadyFile {
         let mut content = serde_json::to_value(listen_addrs).unwrap_or_default();
         content["pid"] = std::process::id().into();
         // Renamed into place, so that readers see all of it.
-        let partial = path.with_extension("partial");
+        let partial = with_suffix(path, ".partial");
         std::fs::write(&partial, format!("{content}\n")).map_err(fail)?;
         std::fs::rename(&partial, path).map_err(fail)?;
         Ok(Self { path: path.to_owned() })
     }
-}
-
-fn is_nowhere(path: &Path) -> bool {
-    path.parent().is_some_and(|parent| !parent.as_os_str().is_empty() && !parent.is_dir())
 }
 
 fn unusable(path: &Path, error: &std::io::Error) -> Failure {

@@ -20,7 +20,7 @@ pub(crate) type Prepare = Box<dyn FnOnce(&ListenAddrs) -> Result<(), Failure> + 
 /// Serves until a signal stops it.
 pub(crate) fn run(service: Service, settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     if let Some(path) = &settings.ready_file {
-        ReadyFile::clear(path)?;
+        ReadyFile::refuse_nowhere(path)?;
     }
     // The main thread's runtime serves signals and the admin port, never a client's request.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -59,7 +59,14 @@ async fn serve(service: Service, settings: &Settings, prepare: Option<Prepare>) 
         return Err(failure);
     }
     is_prepared.store(true, Ordering::Release);
-    let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &listen_addrs)).transpose()?;
+    let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &listen_addrs)).transpose();
+    let ready = match ready {
+        Ok(ready) => ready,
+        Err(failure) => {
+            server.stop().await?;
+            return Err(failure);
+        }
+    };
     log_serving(settings, &listen_addrs, server.layout.shards());
     let signal = wait_for_end(&mut terminate, &mut interrupt, &mut server).await;
     drop(ready);

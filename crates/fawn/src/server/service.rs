@@ -52,6 +52,14 @@ impl Service {
         }
     }
 
+    /// Refuses stores that another server uses, before the threads open and lock them.
+    pub(super) fn refuse_in_use(self, settings: &Settings, layout: &Layout) -> Result<(), Failure> {
+        match self {
+            Self::Standalone => layout.refuse_in_use(),
+            Self::Cluster => Layout::flat(&settings.dir.join(cluster::first_dir_name())).refuse_in_use(),
+        }
+    }
+
     /// Opens or creates the stores that `config` describes.
     pub(super) fn open(self, config: GroupConfig, now: Now) -> Result<ServerGroup, Failure> {
         match self {

@@ -9,6 +9,7 @@ use super::listener::{Bound, Listener};
 use super::opening::Opening;
 use super::peer_shards::PeerShards;
 use super::process_state::ProcessState;
+use super::ready_file::ReadyFile;
 use super::service::{GroupConfig, Service};
 use super::shard::died;
 use super::{ListenAddrs, RunningServer, ShardHandles, descriptors, mailbox, store};
@@ -121,6 +122,11 @@ pub(super) fn start(service: Service, settings: &Settings) -> Result<StartingSer
     let opening = Opening::begin();
     let signals = ThreadSignals { opened, ending, opening: opening.clone() };
     let (starting, controls) = prepare((service, settings), &listen_addrs, &layout, &signals)?;
+    if let Some(path) = &settings.ready_file {
+        // It may be the file of a server that has the addresses or the directory.
+        service.refuse_in_use(settings, &layout)?;
+        ReadyFile::clear(path)?;
+    }
     // The remaining senders belong to the threads, so their ends are noticed.
     drop(signals);
     let threads = starting.into_iter().map(spawn).collect::<Result<_, _>>()?;

@@ -1,5 +1,5 @@
 //! Configuration: precedence of the three sources, and clear refusals of bad settings.
-use crate::harness::{Reaped, eventually, fawn, run};
+use crate::harness::{Reaped, Server, eventually, fawn, run, run_refused};
 use std::net::TcpListener;
 
 #[test]
@@ -114,4 +114,55 @@ fn a_disk_too_small_for_a_store_is_refused_before_one_is_made() {
         && error.contains("at least 4 segments of 64M, 256M")
         && error.contains("free space");
     assert!(code == 3 && is_told, "{code} {error}");
+}
+
+/// Its owner still serves, and others wait for the file.
+#[test]
+fn a_start_that_is_refused_leaves_the_ready_file_of_the_running_server() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for shards in ["1", "2"] {
+        let place = dir.path().join(shards);
+        std::fs::create_dir(&place).expect("created");
+        let server = Server::start_in(&place, &["--shards", shards]);
+        let (ready, data) = (server.ready_file().to_owned(), place.join("data"));
+        let [ready_text, data] = [&ready, &data].map(|path| path.to_str().expect("text"));
+        let other = place.join("other");
+        let (taken, free) = (server.resp.to_string(), "127.0.0.1:0");
+        for (resp, dir, expected) in [(free, data, 3), (&taken, other.to_str().expect("text"), 7)] {
+            let off = ["--memcached", "off", "--admin", "off", "--memory", "64M"];
+            let args = ["serve", "--dir", dir, "--resp", resp, "--ready-file", ready_text];
+            let (code, error) = run_refused(&[&args[..], &off].concat());
+            assert_eq!(code, expected, "{error}");
+            assert!(ready.exists(), "{shards} {error}");
+        }
+    }
+}
+
+#[test]
+fn a_server_whose_ready_file_cannot_be_written_stops_in_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, ready) = (dir.path().join("data"), dir.path().join("ready"));
+    std::fs::create_dir(dir.path().join("ready.partial")).expect("created");
+    let (data_text, ready) = (data.to_str().expect("text"), ready.to_str().expect("text"));
+    let args = ["serve", "--dir", data_text, "--ready-file", ready, "--durability", "everysec", "--memory", "64M"];
+    let off = ["--resp", "off", "--memcached", "off", "--admin", "off"];
+    let (code, error) = run_refused(&[&args[..], &off].concat());
+    assert!(code == 1 && error.contains(ready), "{code} {error}");
+    assert!(data.join("manifest").exists() && !data.join("tail").exists(), "a close removes the mapped file");
+}
+
+/// Two servers of one directory of ready files may write theirs at once.
+#[test]
+fn the_unfinished_ready_file_has_a_name_of_its_own() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(dir.path().join("ready.partial")).expect("created");
+    let ready = dir.path().join("ready.a");
+    let mut command = fawn();
+    command.args(["serve", "--resp", "127.0.0.1:0", "--memcached", "off", "--admin", "off", "--memory", "64M"]);
+    command.arg("--dir").arg(dir.path().join("data")).arg("--ready-file").arg(&ready);
+    let mut server = Reaped(command.stderr(std::process::Stdio::null()).spawn().expect("the binary runs"));
+    eventually("the ready file", || {
+        assert_eq!(server.0.try_wait().expect("it is ours"), None, "it ended");
+        ready.exists().then_some(())
+    });
 }
