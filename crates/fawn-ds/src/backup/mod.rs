@@ -23,7 +23,7 @@ use crate::format::record::Stored;
 use crate::format::run;
 use crate::format::scan::{ScanInput, ScanReport, Scanner};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader, StreamKind};
-use crate::format::{HeaderError, Watermark};
+use crate::format::{HeaderError, SegmentUuid, Watermark};
 use crate::manifest_file::ManifestFile;
 use crate::recovery::confirm::frame_at_end;
 use crate::recovery::io::Io;
@@ -150,6 +150,8 @@ struct Copier<'c, 'o, S, T> {
     report: CopyReport,
     /// Bytes of all files that are copied.
     planned_bytes: u64,
+    /// Names of checkpoints that two attempts have found listed and missing.
+    lost_checkpoints: BTreeSet<String>,
     /// Listed files that neither were linked nor copied whole by the begin of the last attempt.
     files_left: usize,
 }
@@ -165,7 +167,9 @@ pub fn copy_store<S: Device, T: Device>(
     options: &mut CopyOptions<'_>,
 ) -> Result<CopyReport, CopyError> {
     let (held, tail, report) = (BTreeMap::new(), TailFrames::default(), CopyReport::default());
-    let mut copier = Copier { source, target, options, held, tail, report, planned_bytes: 0, files_left: usize::MAX };
+    let (lost_checkpoints, files_left) = (BTreeSet::new(), usize::MAX);
+    let mut copier =
+        Copier { source, target, options, held, tail, report, planned_bytes: 0, lost_checkpoints, files_left };
     let mut state = copier.settle()?;
     let generation = state.generation.checked_add(copier.options.skip_generations).ok_or(CopyError::UsedUp)?;
     if generation > state.generation {
@@ -229,7 +233,10 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             if let Obstacle::Damage { file, detail } = &obstacle
                 && last.as_ref() == Some(&obstacle)
             {
-                return Err(damaged(file, detail));
+                let is_of_checkpoint = checkpoint::is_file_name(file) && obstacle == missing(file);
+                if !is_of_checkpoint || !self.lost_checkpoints.insert(file.clone()) {
+                    return Err(damaged(file, detail));
+                }
             }
             last = Some(obstacle);
             stalled_attempts = if self.files_left < fewest_left { 0 } else { stalled_attempts + 1 };
@@ -246,6 +253,7 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             Ok(state) => state,
             Err(obstacle) => return Ok(Err(obstacle)),
         };
+        self.leave_out_lost(&mut state);
         if let Err(obstacle) = self.hold_all(&state)? {
             return Ok(Err(obstacle));
         }
@@ -279,6 +287,13 @@ impl<S: Device, T: Device> Copier<'_, '_, S, T> {
             }
         }
         Ok(Ok(state))
+    }
+
+    /// Leaves out the checkpoints that are listed and missing: an opening passes over them.
+    fn leave_out_lost(&self, state: &mut ManifestState) {
+        let is_lost = |uuid: &SegmentUuid| self.lost_checkpoints.contains(&checkpoint::file_name(*uuid));
+        let lost: Vec<_> = state.checkpoints.iter().map(|entry| entry.uuid).filter(is_lost).collect();
+        lost.into_iter().for_each(|uuid| apply(state, &ManifestEdit::DropCheckpoint { uuid }));
     }
 
     /// Reads the manifest twice: one misdirected read would hide the commits behind it.

@@ -211,3 +211,33 @@ fn the_printed_commands_swap_a_repaired_copy() {
     repaired_and_swapped("it's my data", parent, |data| text(data).to_owned());
     repaired_and_swapped("data-2", Path::to_owned, |_| ".".to_owned());
 }
+
+/// An opening does without it, and so does `fawn check`.
+#[test]
+fn a_lost_checkpoint_blocks_neither_a_backup_nor_its_restoration() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut server = Server::start_in(dir.path(), &[]);
+    let mut client = connect(server.resp);
+    // So much that a stop writes a checkpoint.
+    let value = "v".repeat(6 << 20);
+    for key in 0..3 {
+        let request = format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n${}\r\n{value}\r\n", value.len());
+        exchange(&mut client, request.as_bytes(), b"+OK\r\n");
+    }
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    let data = dir.path().join("data");
+    let (backup, restored) = (dir.path().join("backup"), dir.path().join("restored"));
+    let (code, out, error) = run(&["backup", text(&data), text(&backup)]);
+    assert_eq!(code, 0, "{out} {error}");
+    let is_checkpoint = |path: &PathBuf| text(path).contains("/checkpoint-");
+    let files = backup.read_dir().expect("listed").map(|entry| entry.expect("readable").path());
+    let checkpoints: Vec<_> = files.filter(is_checkpoint).collect();
+    assert!(!checkpoints.is_empty(), "a stop writes one");
+    checkpoints.iter().for_each(|path| std::fs::remove_file(path).expect("removed"));
+    assert_eq!(run(&["check", text(&backup)]).0, 0);
+    let (code, out, error) = run(&["restore", text(&backup), text(&restored)]);
+    assert_eq!(code, 0, "{out} {error}");
+    let (code, out, error) = run(&["dump", text(&restored)]);
+    assert!(code == 0 && out.lines().count() == 5, "{code} {error}");
+}
