@@ -7,7 +7,7 @@ use crate::salvage::{
     open_store, refuse_misplaced_key, write_repaired,
 };
 use crate::server::random_bytes;
-use fawn_ds::internals::check::CheckReport;
+use fawn_ds::internals::check::{CheckReport, Severity};
 use fawn_ds::internals::format::manifest;
 use fawn_flash::DeviceError;
 use fawn_node::is_cluster_store;
@@ -50,7 +50,7 @@ impl Check {
             return refuse(&self.dir, "holds no store: neither a manifest nor segments; give a data directory");
         }
         drop(layout);
-        if verify(&self.dir)? {
+        if verify(&self.dir)?.is_empty() {
             print_result("sound");
             return Ok(());
         }
@@ -116,7 +116,7 @@ fn write_verified(layout: Layout, target: &NewDir, survey: &Survey) -> Result<Re
     let secret = HashSecret(random_bytes()?);
     let copied = write_repaired(&layout, partial, secret, survey.newest, &survey.losses)?;
     drop(layout);
-    if !verify(partial)? {
+    if !verify(partial)?.is_empty() {
         return refuse(target.path(), "the copy is corrupt, as listed; look at the kernel's log and at the disk");
     }
     target.finish()?;
@@ -205,8 +205,8 @@ fn confirm(yes: bool, target: &Path) -> Result<(), Failure> {
     Err(Failure::new(Exit::Failed, "nothing was written"))
 }
 
-/// Verifies the files of a data directory, and prints what was read and found. Returns whether they are sound.
-pub(super) fn verify(dir: &Path) -> Result<bool, Failure> {
+/// Verifies the files of a data directory, and prints what was read and found. Returns those that are damaged or missing.
+pub(super) fn verify(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     match Layout::existing(dir)? {
         None => {
             let report = check_store(dir)?;
@@ -216,16 +216,16 @@ pub(super) fn verify(dir: &Path) -> Result<bool, Failure> {
                     "corrupt, as listed: neither a manifest nor a segment's header is left; restore a backup",
                 );
             }
-            Ok(report.is_sound())
+            Ok(damaged_files(dir, &report).collect())
         }
         Some(layout) => check_stores(&layout),
     }
 }
 
 /// Checks all stores, also after one that is corrupt, missing or not to be judged. The first of these last is the failure.
-fn check_stores(layout: &Layout) -> Result<bool, Failure> {
+fn check_stores(layout: &Layout) -> Result<Vec<PathBuf>, Failure> {
     print_result(format_args!("{} shards", layout.shards()));
-    let (mut is_sound, mut is_any_left, mut failed) = (true, false, None);
+    let (mut damaged, mut is_any_left, mut failed) = (Vec::new(), false, None);
     for (placement, dir) in layout.shard_dirs() {
         print_result(format_args!("shard {}:", placement.shard().0));
         if layout.is_unfinished() && !dir.join(manifest::FILE_NAME).exists() {
@@ -235,12 +235,12 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
         match layout.missing(placement.shard()) {
             Some(words) if !dir.is_dir() || !holds_store(&dir) => {
                 print_result(format_args!("DAMAGE: {}: {words}", dir.display()));
-                is_sound = false;
+                damaged.push(dir);
             }
             // Segments without their manifest are reported by the check.
             _ => match check_store(&dir) {
                 Ok(report) => {
-                    is_sound &= report.is_sound();
+                    damaged.extend(damaged_files(&dir, &report));
                     is_any_left |= !report.has_nothing_left;
                 }
                 Err(failure) => {
@@ -253,7 +253,12 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
     if let Some(failure) = failed {
         return Err(failure);
     }
-    if is_sound || is_any_left { Ok(is_sound) } else { refuse(layout.dir(), NOTHING_LEFT) }
+    if damaged.is_empty() || is_any_left { Ok(damaged) } else { refuse(layout.dir(), NOTHING_LEFT) }
+}
+
+fn damaged_files(dir: &Path, report: &CheckReport) -> impl Iterator<Item = PathBuf> {
+    let damage = report.findings.iter().filter(|finding| finding.severity == Severity::Damage);
+    damage.map(|finding| dir.join(&finding.file))
 }
 
 fn check_store(dir: &Path) -> Result<CheckReport, Failure> {

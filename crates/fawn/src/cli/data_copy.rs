@@ -8,6 +8,8 @@ use fawn_ds::internals::backup::{CopyError, CopyReport, Sharing, copy_dir};
 use fawn_flash::DeviceError;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 /// A finished copy.
@@ -45,11 +47,37 @@ pub(crate) fn copy(from: &Path, to: PathBuf, is_whole: bool) -> Result<DataCopy,
 fn copy_into(layout: &Layout, target: &NewDir, sharing: Sharing) -> Result<CopyReport, Failure> {
     let partial = target.begin()?;
     let report = copy_stores(layout, partial, sharing)?;
-    if !verify(partial)? {
+    let damaged = verify(partial)?;
+    let is_of_source = |copy: &PathBuf| {
+        copy.strip_prefix(partial).is_ok_and(|name| begins_with_content(&layout.dir().join(name), copy))
+    };
+    if damaged.iter().any(is_of_source) {
+        let from = layout.dir();
+        return refuse(from, format_args!("is damaged; `fawn check {}` tells where", from.display()));
+    }
+    if !damaged.is_empty() {
         return refuse(target.path(), "the copy is corrupt, as listed; look at the kernel's log and at both disks");
     }
     target.finish()?;
     Ok(report)
+}
+
+/// Whether a file begins with all bytes of its copy, as one does that is linked.
+fn begins_with_content(file: &Path, copy: &Path) -> bool {
+    let open = |path| File::open(path).map(|file| BufReader::with_capacity(1 << 20, file));
+    let (Ok(mut file), Ok(mut copy)) = (open(file), open(copy)) else { return false };
+    while let (Ok(found), Ok(copied)) = (file.fill_buf(), copy.fill_buf()) {
+        let len = found.len().min(copied.len());
+        if copied.is_empty() {
+            return true;
+        }
+        if len == 0 || found[..len] != copied[..len] {
+            return false;
+        }
+        file.consume(len);
+        copy.consume(len);
+    }
+    false
 }
 
 /// Refuses the store of a cluster's member: restored, it would be older than what the others know of it.

@@ -212,6 +212,20 @@ fn the_printed_commands_swap_a_repaired_copy() {
     repaired_and_swapped("data-2", Path::to_owned, |_| ".".to_owned());
 }
 
+/// A data directory in `dir` with complete segments, of a server that has stopped.
+fn data_dir_of_segments(dir: &Path) -> PathBuf {
+    let mut server = Server::start_in(dir, &["--segment", "64K"]);
+    let mut client = connect(server.resp);
+    exchange(&mut client, b"SET key a-value-to-look-for\r\n", b"+OK\r\n");
+    for key in 0..100 {
+        let value = "v".repeat(2000);
+        exchange(&mut client, format!("SET key{key} {value}\r\n").as_bytes(), b"+OK\r\n");
+    }
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    dir.join("data")
+}
+
 /// An opening does without it, and so does `fawn check`.
 #[test]
 fn a_lost_checkpoint_blocks_neither_a_backup_nor_its_restoration() {
@@ -240,4 +254,19 @@ fn a_lost_checkpoint_blocks_neither_a_backup_nor_its_restoration() {
     assert_eq!(code, 0, "{out} {error}");
     let (code, out, error) = run(&["dump", text(&restored)]);
     assert!(code == 0 && out.lines().count() == 5, "{code} {error}");
+}
+
+/// The copy is removed, and has nothing that the source has not.
+#[test]
+fn a_backup_of_damaged_files_names_their_directory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = data_dir_of_segments(dir.path());
+    damage(&data);
+    let to = dir.path().join("backup");
+    let expected = format!("{}: is damaged; `fawn check {}` tells where", text(&data), text(&data));
+    for args in [&["backup"][..], &["backup", "--copy"], &["restore"]] {
+        let (code, out, error) = run(&[args, &[text(&data), text(&to)]].concat());
+        assert!(code == 3 && error.contains(&expected), "{args:?}: {code} {out} {error}");
+        assert!(!error.contains("both disks") && !to.exists(), "{error}");
+    }
 }
