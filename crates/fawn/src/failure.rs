@@ -62,6 +62,12 @@ impl Failure {
         move |error| Self::new(exit, format!("{what}: {error}"))
     }
 
+    /// A copy into `dir` without space: its keys are no server's to delete.
+    pub(crate) fn no_space(dir: impl Display) -> Self {
+        let remedy = "free space there, or choose a directory on another disk";
+        Self::new(Exit::Failed, format!("no space left on the device of {dir}; {remedy}"))
+    }
+
     /// A failure without a message (`fawn get` of an absent key prints nothing).
     pub(crate) const fn silent(exit: Exit) -> Self {
         Self { exit, message: String::new() }

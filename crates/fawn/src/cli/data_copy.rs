@@ -116,18 +116,18 @@ fn copy_store(from: &Path, to: &Path, sharing: Sharing) -> Result<CopyReport, Fa
     };
     let copied = copy_dir(from, to, sharing, u64::from_le_bytes(random_bytes()?), &mut progress);
     bar.finish_and_clear();
-    copied.map_err(|error| copy_failure(from, &error))
+    copied.map_err(|error| copy_failure(from, to, &error))
 }
 
-fn copy_failure(from: &Path, error: &CopyError) -> Failure {
+fn copy_failure(from: &Path, to: &Path, error: &CopyError) -> Failure {
+    let (shown, to) = (from.display(), to.display());
     match error {
-        // The keys are not in the copy's way.
-        CopyError::Device(DeviceError::Full { dir }) => Failure::new(
-            Exit::Failed,
-            format!("no space left on the device of {dir}; free space there, or choose a directory on another disk"),
-        ),
-        CopyError::Device(error) => Failure::new(Exit::Failed, error),
-        error => Failure::new(Exit::Data, format!("{}: {error}", from.display())),
+        CopyError::Device(DeviceError::Full { dir }) => Failure::no_space(dir),
+        CopyError::Device(DeviceError::Permission { path }) if path.starts_with(&format!("{shown}: ")) => {
+            Failure::new(Exit::Data, DeviceError::Permission { path: path.clone() })
+        }
+        CopyError::Device(error) => Failure::new(Exit::Failed, format!("copying {shown} to {to}: {error}")),
+        error => Failure::new(Exit::Data, format!("{shown}: {error}")),
     }
 }
 
@@ -138,7 +138,17 @@ mod tests {
     #[test]
     fn a_copy_without_space_asks_for_no_deletes() {
         let error = CopyError::Device(DeviceError::Full { dir: "/new".to_owned() });
-        let words = copy_failure(Path::new("/old"), &error).to_string();
+        let words = copy_failure(Path::new("/old"), Path::new("/new"), &error).to_string();
         assert!(words.contains("/new; free space there") && !words.contains("delete"), "{words}");
+    }
+
+    #[test]
+    fn a_source_without_permission_is_a_data_directory_that_cannot_be_used() {
+        let denied = |dir: &str| {
+            let error = CopyError::Device(DeviceError::Permission { path: format!("{dir}: manifest") });
+            format!("{:?}", copy_failure(Path::new("/old"), Path::new("/new"), &error))
+        };
+        assert!(denied("/old").contains("exit: Data"), "{}", denied("/old"));
+        assert!(denied("/new").contains("exit: Failed"), "{}", denied("/new"));
     }
 }

@@ -4,8 +4,8 @@ use crate::data_dir::{Layout, create_private};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::format::record::{RecordRef, VALUE_BYTES_LIMIT};
 use fawn_ds::internals::index::PointerWidth;
-use fawn_ds::internals::{Engine, EngineError, Options, RecordLayout};
-use fawn_flash::{Device, FileDevice};
+use fawn_ds::internals::{Engine, EngineError, OpenError, Options, RecordLayout};
+use fawn_flash::{Device, DeviceError, FileDevice};
 use fawn_node::Placement;
 use fawn_types::{ClientTag, Durability, Epoch, HashSecret, KeyHash, RangeId, Version};
 use std::path::Path;
@@ -84,6 +84,9 @@ pub(crate) fn newest_epoch(store: &Engine<FileDevice>) -> Epoch {
 }
 
 fn failed(to: &Path, error: &EngineError) -> Failure {
+    if matches!(error, EngineError::StoreFull | EngineError::Device(DeviceError::Full { .. })) {
+        return Failure::no_space(to.display());
+    }
     Failure::new(Exit::Failed, format!("{}: {error}; nothing was copied", to.display()))
 }
 
@@ -118,12 +121,15 @@ impl StoreCopy {
             layout: if has_runs { RecordLayout::Auto } else { RecordLayout::Log },
             ..defaults
         };
-        let fail = Failure::about(Exit::Failed, dir.display());
-        let device = open_device(dir).map_err(&fail)?;
-        let (mut engine, _) = Engine::open(device, options, fawn_flash::clock::now())
-            .map_err(Failure::about(Exit::Failed, dir.display()))?;
-        let (range, keys) = placement.range();
         let fail = |error| failed(dir, &error);
+        let device = open_device(dir).map_err(|error| fail(error.into()))?;
+        let opened = Engine::open(device, options, fawn_flash::clock::now());
+        let (mut engine, _) = opened.map_err(|error| match error {
+            OpenError::Device(error) => fail(error.into()),
+            OpenError::Engine(error) => fail(error),
+            error => Failure::new(Exit::Failed, format!("{}: {error}", dir.display())),
+        })?;
+        let (range, keys) = placement.range();
         engine.add_range(range, keys).map_err(fail)?;
         // Above all versions of the damaged stores: a client's `cas` with one of them must not succeed on another value.
         let newest = newest.max(source.map(newest_epoch).unwrap_or_default());
@@ -288,6 +294,16 @@ mod tests {
             assert_eq!(copy.engine.options().index.pointers, pointers);
         }
         assert_eq!(create("lost", None).engine.options().index.pointers, PointerWidth::Bits40, "its own are unknown");
+    }
+
+    /// There is no server with keys to delete.
+    #[test]
+    fn a_copy_without_space_asks_for_no_deletes() {
+        for error in [EngineError::StoreFull, EngineError::Device(DeviceError::Full { dir: "this store".to_owned() })] {
+            let words = failed(Path::new("/new"), &error).to_string();
+            assert!(words.contains("no space left on the device of /new; free space there"), "{words}");
+            assert!(!words.contains("delete"), "{words}");
+        }
     }
 
     #[test]

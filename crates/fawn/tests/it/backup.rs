@@ -270,3 +270,15 @@ fn a_backup_of_damaged_files_names_their_directory() {
         assert!(!error.contains("both disks") && !to.exists(), "{error}");
     }
 }
+
+#[test]
+fn a_failed_read_of_a_backup_names_both_directories() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = data_dir(dir.path(), "data");
+    std::fs::remove_file(data.join("manifest")).expect("removed");
+    std::fs::create_dir(data.join("manifest")).expect("created");
+    let to = dir.path().join("backup");
+    let (code, _, error) = run(&["backup", text(&data), text(&to)]);
+    let expected = format!("fawn: copying {} to {}.partial: manifest: ", text(&data), text(&to));
+    assert!(code == 1 && error.contains(&expected), "{code} {error}");
+}
