@@ -227,8 +227,6 @@ pub struct Engine<D: Device> {
     pub(crate) space_back: bool,
     /// Segments that the device has space for, those of the store included.
     pub(crate) device_segments: u64,
-    /// While a capacity that was lowered is exceeded: the fewest segments that were taken since the opening.
-    pub(crate) over_capacity: Option<u64>,
     /// Time of the next allocation attempt on a full device.
     pub(crate) retry_at: MonoMs,
     /// Attempts in a row for which the device refused space that it reported as free.

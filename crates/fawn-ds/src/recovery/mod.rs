@@ -195,7 +195,6 @@ impl<D: Device> Engine<D> {
             full: false,
             space_back: false,
             device_segments: u64::MAX,
-            over_capacity: None,
             retry_at: MonoMs(0),
             space_refusals: 0,
             held_events: Vec::new(),

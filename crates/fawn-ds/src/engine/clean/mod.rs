@@ -67,6 +67,8 @@ pub(crate) struct Cleaner {
     needs_sync: bool,
     /// The store is being closed.
     is_stopped: bool,
+    /// While a capacity that was lowered is exceeded: the fewest segments that were taken since the opening.
+    over_capacity: Option<u64>,
     /// Another operation waits until nothing is written.
     is_held: bool,
     filing: file::FilingState,

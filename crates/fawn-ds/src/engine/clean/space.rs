@@ -131,7 +131,7 @@ impl<D: Device> Engine<D> {
 
     fn segments_max_within(&self, attainable: u64) -> u64 {
         let capacity = self.capacity_within(attainable);
-        let Some(least) = self.over_capacity else { return capacity };
+        let Some(least) = self.cleaner.over_capacity else { return capacity };
         (least + self.reserved_segments()).min(attainable).max(capacity)
     }
 
@@ -148,7 +148,7 @@ impl<D: Device> Engine<D> {
                 capacity_bytes,
                 "the store takes more than its capacity: puts wait for cleaning"
             );
-            self.over_capacity = Some(taken);
+            self.cleaner.over_capacity = Some(taken);
         }
     }
 
@@ -171,7 +171,7 @@ impl<D: Device> Engine<D> {
         }
         let taken = self.taken_segments();
         let does_fit = taken + self.reserved_segments() <= self.capacity_segments();
-        self.over_capacity = self.over_capacity.filter(|_| !does_fit).map(|least| least.min(taken));
+        self.cleaner.over_capacity = self.cleaner.over_capacity.filter(|_| !does_fit).map(|least| least.min(taken));
     }
 
     /// The segments for which a device has space that has so much free: the manifest gets its own first.
