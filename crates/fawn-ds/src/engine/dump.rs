@@ -29,6 +29,13 @@ pub struct LostPart {
     pub records: Option<u64>,
 }
 
+impl LostPart {
+    /// All of a file, with an unknown number of records.
+    pub(crate) const fn all_of(file: String) -> Self {
+        Self { file, from_bytes: 0, to_bytes: 0, records: None }
+    }
+}
+
 /// Result of a dump.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpReport {

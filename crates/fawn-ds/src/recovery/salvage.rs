@@ -107,7 +107,7 @@ impl<D: Device> Engine<D> {
         if let Some((file, error)) = report.other_format {
             return Err(OpenError::Format { file, error });
         }
-        let findings = report.findings;
+        let mut findings = report.findings;
         abandon_operations(&mut device);
         let names = device.list()?;
         let FoundHeaders { intact: headers, failed } = segment_headers(&mut device, &names)?;
@@ -147,14 +147,14 @@ impl<D: Device> Engine<D> {
         let manifest = ManifestFile::for_reading(header, state);
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
         engine.left_tail = tail;
-        let lost_runs = engine.open_intact_runs()?;
+        let (damaged_runs, lost_runs) = engine.open_intact_runs()?;
         if !lost_runs.is_empty() && engine.runs() == 0 {
             // Copies in sorted segments are all that is left of the runs' records. An intact run would keep them hidden:
             // it may have a newer record or delete whose segment is gone, and the log's records hide those of runs.
             found.iter_mut().for_each(|segment| segment.entry.is_sorted = false);
         }
-        let lost_runs = lost_runs.into_iter().map(|(file, _)| file).chain(lost_files);
-        missing.extend(lost_runs.map(|file| LostPart { file, from_bytes: 0, to_bytes: 0, records: None }));
+        findings.extend(damaged_runs.into_iter().map(finding_of_run));
+        missing.extend(lost_runs.into_iter().chain(lost_files.into_iter().map(LostPart::all_of)));
         missing.extend(engine.take_records(&found, &numbers)?);
         let first_damage = findings.iter().find(|finding| finding.severity == Severity::Damage);
         let first_damage = first_damage.map(|finding| (&finding.file, finding.offset_bytes));
@@ -283,6 +283,12 @@ const fn may_pass(error: &ManifestReadError) -> bool {
         ManifestReadError::Device(error) => error.is_retryable(),
         ManifestReadError::Manifest(_) => false,
     }
+}
+
+/// The finding about a run that has so many records in intact pages, and other damage.
+fn finding_of_run((file, records): (String, u64)) -> CheckFinding {
+    let detail = format!("it is read page by page; intact records in its pages: {records}");
+    CheckFinding { severity: Severity::Damage, file, offset_bytes: 0, detail }
 }
 
 /// A manifest without segments or ranges, for the store that most segments name. `None`: none is intact.

@@ -1,18 +1,29 @@
-//! An open run: identity, counts, fences and filters; opening reads header, footer and tail, and no page.
+//! An open run: identity, counts, fences and filters; opening reads header, footer and tail, and no page. A salvage builds them from
+//! the pages.
+use super::RunWriterOptions;
 use super::fences::{FenceError, Fences};
-use crate::format::run::tail::{FilterParts, decode_pieces};
+use super::writer::Contents;
+use crate::format::checkpoint::PIECE_BYTES;
+use crate::format::run::tail::{FilterParts, decode_facts, decode_pieces};
 use crate::format::run::{
-    self, FOOTER_BYTES, HEADER_BYTES, RunFooter, RunHeader, Space, decode_footer, decode_header, filter_hash,
-    page_offset,
+    self, FOOTER_BYTES, HEADER_BYTES, PAGES_MAX, RunFooter, RunHeader, Space, decode_footer, decode_header,
+    filter_hash, page_offset,
 };
 use crate::format::segment::RecordFacts;
 use crate::format::{HeaderError, SegmentUuid, StoreUuid};
+use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass, Token};
 use fawn_types::bytes::DecodeError;
 use fawn_types::{HashSecret, RingKey};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::PageSpan;
+
+/// Pages of one read of a salvage: 1 MiB.
+const CHUNK_PAGES: usize = 256;
+/// Bits per key of the filters that a salvage builds.
+const FILTER_BITS: u8 = 10;
 
 /// Error of a run. None of them means that a key is absent.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -141,6 +152,61 @@ impl Run {
         Self::load(expected, secret, &header, &footer_bytes, &tail[..footer.tail_bytes as usize])
     }
 
+    /// As [`Run::open`], but from intact pages alone: header, tail, footer and the file's length may be others. Returns the number
+    /// of records that the run once had, too, if a footer or tail that is intact has it. `None`: no page is intact. For a salvage.
+    ///
+    /// # Errors
+    /// The device's. Pages that cannot be read are as corrupt ones, unless the error is retryable.
+    pub fn open_pages<D: Device>(
+        device: &mut D,
+        expected: RunHeader,
+        secret: &HashSecret,
+        expected_bytes: u64,
+    ) -> Result<Option<(Self, FileId, Option<u64>)>, DeviceError> {
+        let file = device.open(&run::file_name(expected.uuid))?;
+        let found = Self::read_pages(device, file, expected, secret, expected_bytes);
+        if !matches!(found, Ok(Some(_))) {
+            device.close(file);
+        }
+        Ok(found?.map(|(run, records)| (run, file, records)))
+    }
+
+    fn read_pages<D: Device>(
+        device: &mut D,
+        file: FileId,
+        expected: RunHeader,
+        secret: &HashSecret,
+        expected_bytes: u64,
+    ) -> Result<Option<(Self, Option<u64>)>, DeviceError> {
+        // The blocks between the header and the footer: pages, then the tail, which no page decodes from.
+        let blocks = u32::try_from(expected_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX).saturating_sub(2);
+        let found_blocks = u32::try_from(device.len(file)?.div_ceil(PAGE_BYTES as u64)).unwrap_or(u32::MAX);
+        let end = blocks.min(found_blocks).min(PAGES_MAX);
+        let options = RunWriterOptions::new(expected, *secret, FILTER_BITS);
+        let mut contents = Contents::empty();
+        for first in (0..end).step_by(CHUNK_PAGES) {
+            let pages = first..end.min(first + CHUNK_PAGES as u32);
+            visit_pages(device, file, pages, &mut |page, bytes| contents.take_page(&options, page, bytes))?;
+        }
+        contents.end_tail(options.filter_bits);
+        let run = contents.into_run(&options);
+        if run.footer.pages == 0 {
+            return Ok(None);
+        }
+        let footer = read_left(device, file, page_offset(blocks), FOOTER_BYTES)?;
+        let footer = footer.and_then(|bytes| decode_footer(&bytes).ok()).filter(|footer| footer.header == expected);
+        let records = match footer {
+            Some(footer) => Some(footer.records),
+            None => {
+                // Behind other pages than the last one is no tail.
+                let tail_at = run.footer.tail_offset();
+                let piece = read_left(device, file, tail_at, PIECE_BYTES)?;
+                piece.and_then(|piece| decode_facts(expected.uuid, tail_at, &piece)).map(|facts| facts.records())
+            }
+        };
+        Ok(Some((run, records)))
+    }
+
     /// The run's identity.
     #[must_use]
     pub const fn header(&self) -> RunHeader {
@@ -242,7 +308,39 @@ fn check_ends(name: &str, expected: RunHeader, header: &[u8], footer: &[u8]) -> 
     Ok(footer)
 }
 
-fn read<D: Device>(device: &mut D, file: FileId, offset: u64, len_bytes: usize) -> Result<AlignedBuf, RunError> {
+/// Passes pages to `take`, which returns whether they are intact. Others are read again, each by itself: the first read may have failed
+/// at another page, or come from another place.
+fn visit_pages<D: Device>(
+    device: &mut D,
+    file: FileId,
+    pages: Range<u32>,
+    take: &mut impl FnMut(u32, &[u8]) -> bool,
+) -> Result<(), DeviceError> {
+    let bytes = read_left(device, file, page_offset(pages.start), pages.len() * PAGE_BYTES)?;
+    for (at, page) in pages.clone().enumerate() {
+        let is_intact = bytes.as_ref().is_some_and(|bytes| take(page, &bytes[at * PAGE_BYTES..]));
+        if !is_intact && pages.len() > 1 {
+            visit_pages(device, file, page..page + 1, take)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads what can be read; `None`: the disk has lost it.
+fn read_left<D: Device>(
+    device: &mut D,
+    file: FileId,
+    offset: u64,
+    len_bytes: usize,
+) -> Result<Option<AlignedBuf>, DeviceError> {
+    match read(device, file, offset, len_bytes) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.is_retryable() => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+fn read<D: Device>(device: &mut D, file: FileId, offset: u64, len_bytes: usize) -> Result<AlignedBuf, DeviceError> {
     const READ: Token = Token(u64::MAX);
     device.submit_read(file, offset, AlignedBuf::zeroed(len_bytes), IoClass::Recovery, READ);
     let mut done = VecDeque::new();

@@ -9,7 +9,7 @@ use super::{FenceBuilder, Fences, Run};
 use crate::format::Expiries;
 use crate::format::checkpoint::PIECE_BYTES;
 use crate::format::record::RecordKind;
-use crate::format::run::page::PageBuilder;
+use crate::format::run::page::{PageBuilder, RunPage};
 use crate::format::run::tail::{FilterParts, RunTail, encode_next_piece};
 use crate::format::run::{
     self, FOOTER_BYTES, HEADER_BYTES, KeyBounds, PAGES_MAX, PageChain, RunFooter, RunHeader, RunRecord, SPACES, Space,
@@ -155,7 +155,7 @@ pub struct RunWriter {
 
 /// Counts and memory structures of the pages so far.
 #[derive(Debug)]
-struct Contents {
+pub(super) struct Contents {
     last: Option<(Space, RingKey)>,
     starts: [u32; SPACES + 1],
     bounds: [KeyBounds; SPACES],
@@ -186,21 +186,6 @@ impl RunWriter {
         let file = device.create(&run::file_name(options.header.uuid))?;
         let mut buf = AlignedBuf::zeroed(options.write_bytes);
         run::encode_header(&options.header, &mut buf);
-        let contents = Contents {
-            last: None,
-            starts: [0; SPACES + 1],
-            bounds: [KeyBounds::NONE; SPACES],
-            pages: 0,
-            chain: PageChain::default(),
-            facts: RecordFacts::default(),
-            expiries: Expiries::default(),
-            fences: FenceBuilder::default(),
-            filters: Vec::new(),
-            hashes: Vec::new(),
-            filter_page: 0,
-            tail_bytes: 0,
-            tail: RunTail::default(),
-        };
         Ok(Self {
             options,
             file,
@@ -213,7 +198,7 @@ impl RunWriter {
             in_flight: 0,
             offset: 0,
             allocated: 0,
-            contents,
+            contents: Contents::empty(),
             content: Vec::new(),
             taken: 0,
             piece_offset: 0,
@@ -306,11 +291,7 @@ impl RunWriter {
         let contents = &mut self.contents;
         let checksum = self.page.finish(self.options.header.uuid, contents.pages, &mut buf[*used..]);
         *used += PAGE_BYTES;
-        contents.chain = contents.chain.then(checksum);
-        contents.pages += 1;
-        if contents.hashes.len() >= self.options.filter_keys {
-            contents.end_filter(self.options.filter_bits);
-        }
+        contents.end_page(checksum, &self.options);
         self.queue_full(PAGE_BYTES);
     }
 
@@ -383,8 +364,8 @@ impl RunWriter {
             return true;
         }
         if self.piece_offset == 0 {
-            self.contents.end_filter(self.options.filter_bits);
-            self.content = self.contents.encode_tail();
+            self.contents.end_tail(self.options.filter_bits);
+            self.contents.tail.encode(&mut self.content);
             self.piece_offset = page_offset(self.contents.pages);
         }
         let rest = &self.content[self.taken..];
@@ -426,10 +407,7 @@ impl RunWriter {
     }
 
     fn footer(&self) -> RunFooter {
-        let Contents { starts, bounds, pages, chain, facts, expiries, tail_bytes, .. } = &self.contents;
-        let (header, records) = (self.options.header, facts.records());
-        let (pages, tail_bytes, chain, expiries) = (*pages, *tail_bytes, *chain, *expiries);
-        RunFooter { header, pages, records, tail_bytes, starts: *starts, bounds: *bounds, chain, expiries }
+        self.contents.footer(self.options.header)
     }
 
     /// The footer, once pages and tail are synced: it proves that they are.
@@ -500,11 +478,7 @@ impl RunWriter {
     #[must_use]
     pub fn into_run(self) -> (Run, FileId) {
         assert!(self.step == WriterStep::Done, "only a complete run is opened");
-        let footer = self.footer();
-        let RunTail { facts, fences, filters } = self.contents.tail;
-        let Ok(fences) = Fences::load(fences, &footer) else { unreachable!("these fences were just made") };
-        let name = run::file_name(footer.header.uuid);
-        (Run { name, footer, secret: self.options.secret, facts, fences, filters }, self.file)
+        (self.contents.into_run(&self.options), self.file)
     }
 
     /// Operations in flight.
@@ -525,6 +499,49 @@ impl RunWriter {
 }
 
 impl Contents {
+    pub(super) fn empty() -> Self {
+        Self {
+            last: None,
+            starts: [0; SPACES + 1],
+            bounds: [KeyBounds::NONE; SPACES],
+            pages: 0,
+            chain: PageChain::default(),
+            facts: RecordFacts::default(),
+            expiries: Expiries::default(),
+            fences: FenceBuilder::default(),
+            filters: Vec::new(),
+            hashes: Vec::new(),
+            filter_page: 0,
+            tail_bytes: 0,
+            tail: RunTail::default(),
+        }
+    }
+
+    /// Counts a page that was written before, and those between the last one and it as corrupt ones. False: it is not intact.
+    pub(super) fn take_page(&mut self, options: &RunWriterOptions, number: u32, bytes: &[u8]) -> bool {
+        let Ok(page) = RunPage::decode(bytes, options.header.uuid, number) else { return false };
+        let place = |record: &RunRecord<'_>| (record.space(), RingKey::of(&options.secret, record.key));
+        // Fences of keys out of order do not exist.
+        let places = self.last.into_iter().chain(page.records().map(|record| place(&record)));
+        if !places.is_sorted_by(|place, next| place < next) {
+            return false;
+        }
+        while self.pages < number {
+            // Its keys are above the last one, and below those of the next page.
+            self.begin_page(self.last.unwrap_or((Space::KEYS, RingKey::MIN)));
+            self.pages += 1;
+        }
+        for (at, record) in page.records().enumerate() {
+            let found = place(&record);
+            if at == 0 {
+                self.begin_page(found);
+            }
+            self.count(&record, found);
+        }
+        self.end_page(page.checksum(), options);
+        true
+    }
+
     /// The next page begins with this key.
     fn begin_page(&mut self, (space, key): (Space, RingKey)) {
         let space = usize::from(space.get());
@@ -551,6 +568,14 @@ impl Contents {
         self.facts.count_version(record.number, record.version);
     }
 
+    fn end_page(&mut self, checksum: u32, options: &RunWriterOptions) {
+        self.chain = self.chain.then(checksum);
+        self.pages += 1;
+        if self.hashes.len() >= options.filter_keys {
+            self.end_filter(options.filter_bits);
+        }
+    }
+
     /// Builds the filter of the pages since the last one.
     fn end_filter(&mut self, bits: u8) {
         if !self.hashes.is_empty() {
@@ -560,12 +585,27 @@ impl Contents {
         }
     }
 
-    fn encode_tail(&mut self) -> Vec<u8> {
+    /// Builds the tail; no page follows.
+    pub(super) fn end_tail(&mut self, filter_bits: u8) {
+        self.end_filter(filter_bits);
         let fences = core::mem::take(&mut self.fences).finish(&self.starts, &self.bounds);
         let (facts, filters) = (self.facts.clone(), core::mem::take(&mut self.filters));
-        let mut content = Vec::new();
         self.tail = RunTail { facts, fences, filters };
-        self.tail.encode(&mut content);
-        content
+    }
+
+    fn footer(&self, header: RunHeader) -> RunFooter {
+        let Self { starts, bounds, pages, chain, facts, expiries, tail_bytes, .. } = self;
+        let (pages, tail_bytes, chain, expiries) = (*pages, *tail_bytes, *chain, *expiries);
+        let records = facts.records();
+        RunFooter { header, pages, records, tail_bytes, starts: *starts, bounds: *bounds, chain, expiries }
+    }
+
+    /// The run with this content, open.
+    pub(super) fn into_run(self, options: &RunWriterOptions) -> Run {
+        let footer = self.footer(options.header);
+        let RunTail { facts, fences, filters } = self.tail;
+        let Ok(fences) = Fences::load(fences, &footer) else { unreachable!("these fences were just made") };
+        let name = run::file_name(footer.header.uuid);
+        Run { name, footer, secret: options.secret, facts, fences, filters }
     }
 }

@@ -1,4 +1,4 @@
-//! Dumps of damaged stores with runs: deletes hold, and every run that cannot be read is reported as lost.
+//! Dumps of damaged stores with runs: deletes hold, intact pages are read, and every run that cannot be read is reported as lost.
 use crate::salvage::{PlacedRecord, records, records_of, segments};
 use crate::sorted_files::{Content, put, runs, store};
 use crate::sorted_scans::{KEYS, key, overwrite, sorted_store_on};
@@ -6,8 +6,12 @@ use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, manifest_commits};
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::manifest::{self, ManifestState, ManifestVerdict, RunEntry};
+use fawn_ds::internals::format::run::page::RunPage;
+use fawn_ds::internals::format::run::{RunFooter, page_offset};
 use fawn_ds::internals::format::{run, segment};
-use fawn_ds::internals::{DumpError, EngineError, OpenError, Options, SalvageReport, open_for_salvage};
+use fawn_ds::internals::{
+    DumpError, EngineError, LostPart, OpenError, Options, RecordKind, SalvageReport, open_for_salvage,
+};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{Device, DeviceError, SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -21,6 +25,12 @@ fn salvaged(disk: &SimDisk) -> (Content, SalvageReport) {
 
 /// As [`salvaged`]; `damage` is called between the opening and the dump.
 fn salvaged_with(disk: &SimDisk, damage: impl FnOnce()) -> (Content, SalvageReport) {
+    let (dumped, found, _) = salvaged_parts(disk, damage);
+    (dumped, found)
+}
+
+/// As [`salvaged_with`], with the lost parts that the dump met.
+fn salvaged_parts(disk: &SimDisk, damage: impl FnOnce()) -> (Content, SalvageReport, Vec<LostPart>) {
     let options = Options { secret: None, ..sorted(Durability::Sync) };
     let (mut engine, found) = open_for_salvage(|| Ok(SimDevice::attach(disk)), &options, Now::at(90_000)).unwrap();
     damage();
@@ -30,8 +40,9 @@ fn salvaged_with(disk: &SimDisk, damage: impl FnOnce()) -> (Content, SalvageRepo
         assert_eq!(before, None, "each key is visited once");
         Ok::<_, ()>(())
     });
-    assert_eq!(report.unwrap().records, dumped.len() as u64);
-    (dumped, found)
+    let report = report.unwrap();
+    assert_eq!(report.records, dumped.len() as u64);
+    (dumped, found, report.lost)
 }
 
 fn unlink(disk: &SimDisk, name: &str) {
@@ -134,6 +145,14 @@ fn a_salvage_takes_the_tail_files_records_for_newer_than_those_of_runs() {
 #[test]
 fn a_run_that_cannot_be_opened_for_lack_of_descriptors_is_not_lost() {
     let (disk, _) = store(22);
+    refuse_descriptors(&disk);
+    // These are opened again, to read their pages.
+    runs(&disk).iter().for_each(|name| disk.flip_bits(name, 20, 1));
+    refuse_descriptors(&disk);
+}
+
+/// Salvages a store whose runs have all of their records, and refuses each open of a file in turn.
+fn refuse_descriptors(disk: &SimDisk) {
     let options = Options { secret: None, ..sorted(Durability::Sync) };
     let mut refused = 0;
     for nth in 1..40 {
@@ -145,7 +164,7 @@ fn a_run_that_cannot_be_opened_for_lack_of_descriptors_is_not_lost() {
                 1 => disk.fail_nth(OpKind::Read, 1, DeviceFault::Fail),
                 _ => disk.fail_nth(OpKind::Open, nth, DeviceFault::Exhausted),
             }
-            Ok(SimDevice::attach(&disk))
+            Ok(SimDevice::attach(disk))
         };
         match open_for_salvage(device, &options, Now::at(90_000)) {
             Err(OpenError::Device(error)) if error.is_retryable() => refused += 1,
@@ -153,7 +172,7 @@ fn a_run_that_cannot_be_opened_for_lack_of_descriptors_is_not_lost() {
         }
     }
     disk.clear_faults();
-    assert!(refused > runs(&disk).len(), "{refused}");
+    assert!(refused > runs(disk).len(), "{refused}");
 }
 
 /// The salvage and the dump of a store with runs, the reads from the `nth` to before the `end`th of both without a descriptor.
@@ -395,4 +414,155 @@ fn records_of_sorted_segments_do_not_come_back_while_a_newer_run_is_left() {
         }
     }
     panic!("{images} images");
+}
+
+/// A run's file.
+struct RunFile {
+    name: String,
+    bytes: Vec<u8>,
+    footer: RunFooter,
+}
+
+impl RunFile {
+    fn of(disk: &SimDisk, name: String) -> Self {
+        let bytes = disk.contents(&name).unwrap();
+        let footer = run::decode_footer(&bytes[bytes.len() - run::FOOTER_BYTES..]).unwrap();
+        Self { name, bytes, footer }
+    }
+
+    fn footer_at(&self) -> usize {
+        self.bytes.len() - run::FOOTER_BYTES
+    }
+
+    fn tail_at(&self) -> usize {
+        self.footer.tail_offset() as usize
+    }
+
+    /// Keys and values of a page; `None`: a tombstone.
+    fn page(&self, page: u32) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        let page = RunPage::decode(&self.bytes[page_offset(page) as usize..], self.footer.header.uuid, page).unwrap();
+        let value = |record: &run::RunRecord<'_>| (record.kind == RecordKind::Put).then(|| record.value.to_vec());
+        page.records().map(|record| (record.key.to_vec(), value(&record))).collect()
+    }
+
+    fn records(&self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+        (0..self.footer.pages).flat_map(|page| self.page(page)).collect()
+    }
+
+    fn flipped(&self, at: impl IntoIterator<Item = usize>) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        at.into_iter().for_each(|at| bytes[at] ^= 1);
+        bytes
+    }
+
+    /// The file with damage outside of its pages, in several ways.
+    fn damaged_outside_pages(&self) -> Vec<(String, Vec<u8>)> {
+        let (tail, footer) = (self.tail_at(), self.footer_at());
+        // Behind the content of the piece are zeros that nothing reads.
+        let content = u32::from_le_bytes(self.bytes[tail + 8..tail + 12].try_into().unwrap()) as usize;
+        let in_tail = [0, 8, 16, 16 + content / 2, 15 + content].map(|at| tail + at);
+        let in_footer = [0, 13, 100, 508, 2_000].map(|at| footer + at);
+        let flips = [0, 20, 508, 2_000].into_iter().chain(in_tail).chain(in_footer);
+        let flipped = flips.map(|at| (format!("flip at {at}"), self.flipped([at])));
+        let longer = [1, 70_000].map(|by| (format!("{by} more"), [&self.bytes[..], &vec![7; by]].concat()));
+        let cut = [1, run::FOOTER_BYTES, run::FOOTER_BYTES + 100];
+        let cut = cut.map(|by| (format!("{by} cut off"), self.bytes[..self.bytes.len() - by].to_vec()));
+        flipped.chain(longer).chain(cut).collect()
+    }
+}
+
+/// The salvage reports that the pages of this run gave so many records.
+fn expect_reported(found: &SalvageReport, name: &str, records: u64, context: &str) {
+    let words = format!("intact records in its pages: {records}");
+    let mut findings = found.findings.iter().filter(|finding| finding.file == name);
+    assert!(findings.any(|finding| finding.detail.ends_with(&words)), "{context}: {:?}", found.findings);
+    assert!(found.is_damaged());
+}
+
+#[test]
+fn a_run_damaged_outside_of_its_pages_loses_no_record() {
+    let (disk, content) = store(27);
+    for name in runs(&disk) {
+        let file = RunFile::of(&disk, name);
+        for (damage, bytes) in file.damaged_outside_pages() {
+            disk.put(&file.name, &bytes);
+            let context = format!("{}, {damage}", file.name);
+            let (dumped, found, lost) = salvaged_parts(&disk, || {});
+            assert!(dumped == content, "{context}: {} of {} keys", dumped.len(), content.len());
+            assert!(found.missing.is_empty() && lost.is_empty(), "{context}: {:?}, {lost:?}", found.missing);
+            expect_reported(&found, &file.name, file.footer.records, &context);
+            let options = sorted(Durability::Sync);
+            assert!(TestNode::open(&disk.image(Loss::Process, 1), options, Now::at(90_000)).is_err(), "{context}");
+        }
+        disk.put(&file.name, &file.bytes);
+    }
+}
+
+#[test]
+fn older_values_do_not_come_back_behind_a_damaged_run() {
+    let (disk, content) = store(29);
+    let state = manifest::decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
+    let newest = state.runs.iter().max_by_key(|entry| entry.age).unwrap();
+    let older = state.runs.iter().filter(|entry| entry.age < newest.age);
+    let records = |entry: &RunEntry| RunFile::of(&disk, run::file_name(entry.uuid)).records();
+    let older: BTreeSet<_> = older.flat_map(records).filter_map(|(key, value)| value.map(|_| key)).collect();
+    let hidden = |(key, _): &(Vec<u8>, Option<Vec<u8>>)| older.contains(key);
+    let (puts, deletes): (Vec<_>, Vec<_>) =
+        records(newest).into_iter().filter(hidden).partition(|(_, value)| value.is_some());
+    assert!(puts.len() > 5 && !deletes.is_empty(), "{} puts and {} deletes hide others", puts.len(), deletes.len());
+    let file = RunFile::of(&disk, run::file_name(newest.uuid));
+    for (damage, bytes) in file.damaged_outside_pages() {
+        disk.put(&file.name, &bytes);
+        let (dumped, _) = salvaged(&disk);
+        for (key, value) in &content {
+            assert!(dumped.get(key) == Some(value), "{damage}: {}", String::from_utf8_lossy(key));
+        }
+        let back = deletes.iter().filter(|(key, _)| !content.contains_key(key) && dumped.contains_key(key)).count();
+        assert_eq!(back, 0, "{damage}");
+    }
+}
+
+#[test]
+fn a_damaged_run_loses_the_records_of_pages_that_are_gone() {
+    let (disk, content) = store(28);
+    let mut tried = 0;
+    for name in runs(&disk) {
+        let file = RunFile::of(&disk, name);
+        let (tail, footer, last) = (file.tail_at(), file.footer_at(), file.footer.pages as usize - 1);
+        let at = |page: usize| page_offset(page as u32) as usize + 99;
+        let count = |page: usize| Some(file.page(page as u32).len() as u64);
+        let cases = [
+            ("last page cut", last, file.bytes[..page_offset(last as u32) as usize + 100].to_vec(), None),
+            ("last page, header", last, file.flipped([at(last), 20]), count(last)),
+            ("last page, tail", last, file.flipped([at(last), tail]), count(last)),
+            ("last page, footer", last, file.flipped([at(last), footer]), None),
+            ("a page, tail", last / 2, file.flipped([at(last / 2), tail + 50]), count(last / 2)),
+            ("first page, footer", 0, file.flipped([at(0), footer + 13]), count(0)),
+            ("first page, tail, footer", 0, file.flipped([at(0), tail, footer]), None),
+        ];
+        for (damage, gone, bytes, records) in cases.into_iter().filter(|_| last >= 2) {
+            disk.put(&file.name, &bytes);
+            let context = format!("{}, {damage}", file.name);
+            let (mut dumped, found, lost) = salvaged_parts(&disk, || {});
+            let mut expected = content.clone();
+            for (key, _) in file.page(gone as u32) {
+                // Nothing of it is left, or an older version in another run, or a newer one of the log.
+                dumped.remove(&key);
+                expected.remove(&key);
+            }
+            assert!(dumped == expected, "{context}: {} of {} keys", dumped.len(), expected.len());
+            let from_bytes = page_offset(gone as u32) as u32;
+            let [part] = &found.missing[..] else { panic!("{context}: {:?}", found.missing) };
+            assert_eq!((&part.file, part.records), (&file.name, records), "{context}");
+            assert!((part.from_bytes..part.to_bytes).contains(&from_bytes), "{context}: {part:?}");
+            // A dump reads up to the last intact page.
+            let pages: Vec<u32> = lost.iter().map(|part| part.from_bytes).collect();
+            assert_eq!(pages, if gone < last { vec![from_bytes] } else { Vec::new() }, "{context}");
+            let left = file.footer.records - file.page(gone as u32).len() as u64;
+            expect_reported(&found, &file.name, left, &context);
+            tried += 1;
+        }
+        disk.put(&file.name, &file.bytes);
+    }
+    assert!(tried >= 7, "{tried} damages");
 }

@@ -26,7 +26,7 @@ mod transfer;
 mod unindex;
 mod write;
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, LostPart};
 use crate::error::OpenError;
 use crate::format::manifest::{ManifestEdit, RunEntry};
 use crate::format::run::{self, RunHeader, RunRecord, Space};
@@ -46,6 +46,9 @@ use run_list::RunList;
 pub(super) use stretch::RunStretch;
 use sweep::RunSweep;
 pub(super) use transfer::RunsTransfer;
+
+/// Names of runs, with the number of their intact records.
+type DamagedRuns = Vec<(String, u64)>;
 
 /// A listed run.
 #[derive(Debug)]
@@ -328,20 +331,40 @@ impl<D: Device> Engine<D> {
         self.sorted.runs.iter().map(of_run).sum()
     }
 
-    /// As [`Engine::open_runs`], without those that are missing or damaged. Returns these. One that cannot be opened for now is an
-    /// error.
-    pub(crate) fn open_intact_runs(&mut self) -> Result<Vec<(String, String)>, DeviceError> {
-        let (mut opened, mut lost) = (Vec::new(), Vec::new());
+    /// As [`Engine::open_runs`], but reads damaged runs page by page. Returns these, and what is lost of them and of runs that are
+    /// missing. One that cannot be opened for now is an error.
+    pub(crate) fn open_intact_runs(&mut self) -> Result<(DamagedRuns, Vec<LostPart>), DeviceError> {
+        let (mut opened, mut damaged, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         self.sorted.is_active = self.manifest.state().indexes_deletes;
         for entry in self.manifest.state().runs.clone() {
-            match open_run(&mut self.device, self.store, &self.secret, entry) {
-                Ok((run, file)) => opened.push((entry, run, file)),
+            let name = run::file_name(entry.uuid);
+            let header = RunHeader { uuid: entry.uuid, store: self.store };
+            let pages = match open_run(&mut self.device, self.store, &self.secret, entry) {
+                Ok((run, file)) => {
+                    opened.push((entry, run, file));
+                    continue;
+                }
                 Err(OpenError::Device(error)) if error.is_retryable() => return Err(error),
-                Err(error) => lost.push((run::file_name(entry.uuid), error.to_string())),
+                // Pages of another format are others, too.
+                Err(OpenError::FileMissing { .. } | OpenError::Format { .. }) => Ok(None),
+                Err(_) => Run::open_pages(&mut self.device, header, &self.secret, entry.file_bytes),
+            };
+            match pages {
+                Ok(Some((run, file, records))) => {
+                    let intact = run.footer().records;
+                    damaged.push((name.clone(), intact));
+                    let to_bytes = u32::try_from(entry.file_bytes).unwrap_or(u32::MAX);
+                    let records = records.map(|records| records.saturating_sub(intact));
+                    let part = LostPart { file: name, from_bytes: run::HEADER_BYTES as u32, to_bytes, records };
+                    lost.extend(Some(part).filter(|part| part.records != Some(0)));
+                    opened.push((entry, run, file));
+                }
+                Err(error) if error.is_retryable() => return Err(error),
+                Ok(None) | Err(_) => lost.push(LostPart::all_of(name)),
             }
         }
         self.sorted.enter_all(opened);
-        Ok(lost)
+        Ok((damaged, lost))
     }
 
     /// Opens the runs that the manifest lists.

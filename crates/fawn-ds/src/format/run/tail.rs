@@ -165,6 +165,13 @@ impl RunTail {
     }
 }
 
+/// The facts at the beginning of a tail, from its first piece, which is at `offset` of the file. `None`: it is corrupt, or they
+/// continue in the next one.
+#[must_use]
+pub fn decode_facts(uuid: SegmentUuid, offset: u64, piece: &[u8]) -> Option<RecordFacts> {
+    read_facts(&mut FrameReader::new(decode_piece(uuid, offset, piece)?)).ok()
+}
+
 fn read_facts(reader: &mut FrameReader<'_>) -> Result<RecordFacts, DecodeError> {
     let (tombstones, latest_expiry_ms) = (reader.u32("tombstones")?, reader.u64("latest expiry")?);
     let count = reader.u32("local numbers")?;
