@@ -293,10 +293,14 @@ impl DataDir {
 
     pub(crate) fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
         self.healthy()?;
-        let result = fs::ftruncate(self.fd(file), len_bytes);
+        let result = uninterrupted(|| fs::ftruncate(self.fd(file), len_bytes));
         let result = result.map_err(|errno| self.metadata_error(errno, "truncate", &self.file(file).name));
         self.files.changed(file);
-        self.poison(result)
+        match result {
+            // Nothing was changed: a file system with copies on write may lack space for the change of a length.
+            Err(error) if error.is_retryable() => Err(error),
+            result => self.poison(result),
+        }
     }
 
     pub(crate) fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {

@@ -257,7 +257,10 @@ impl Device for SimDevice {
             inode.truncate(seq, len_bytes);
             Ok(())
         });
-        self.poison(result)
+        match result {
+            Err(error) if error.is_retryable() => Err(error),
+            result => self.poison(result),
+        }
     }
 
     fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {

@@ -145,6 +145,19 @@ fn every_kind_fails_on_order() {
 }
 
 #[test]
+fn a_refused_change_of_a_length_poisons_nothing() {
+    for fault in [DeviceFault::Full, DeviceFault::Exhausted] {
+        let disk = disk();
+        let mut device = SimDevice::attach(&disk);
+        let file = durable_file(&mut device, "f", 1);
+        disk.fail_nth(OpKind::Truncate, 1, fault);
+        assert!(device.truncate(file, 0).is_err_and(|error| error.is_retryable()));
+        assert!(device.poisoned().is_none() && device.len(file) == Ok(BLOCK as u64));
+        assert_eq!(device.truncate(file, 0), Ok(()));
+    }
+}
+
+#[test]
 fn space_runs_out_and_comes_back() {
     let disk = disk();
     let mut device = SimDevice::attach(&disk);
