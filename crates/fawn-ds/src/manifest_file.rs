@@ -535,11 +535,10 @@ impl ManifestFile {
             }
             io.finish(token)?;
             if self.is_rewriting() {
-                if !self.name_new(device, MonoMs(0))? {
-                    return Err(DeviceError::Full { dir: FILE_NAME.to_owned() });
+                if self.name_new(device, MonoMs(0))? {
+                    device.sync_dir()?;
+                    self.take_over(device);
                 }
-                device.sync_dir()?;
-                self.take_over(device);
             } else {
                 self.done();
             }

@@ -80,6 +80,12 @@ fn a_manifest_whose_replacement_gets_no_name_goes_on() {
         assert_eq!(run.durable.last().unwrap().1, run.put, "a sync of everything covers commits");
         let reopened = TestNode::open(&run.disk.image(Loss::Power, 1), options(), Now::at(2)).unwrap();
         assert_eq!(number(&reopened), run.put);
+        // An opening, which may begin a new file, too.
+        let image = run.disk.image(Loss::Process, 2);
+        image.fail_every(OpKind::Rename, DeviceFault::Full);
+        let reopened = TestNode::open(&image, options(), Now::at(2)).unwrap();
+        assert!(image.counted(OpKind::Rename) > 0, "the opening begins a new file");
+        assert_eq!(number(&reopened), run.put);
         run.disk.clear_faults();
         (0..100).for_each(|_| run.step(3));
         let manifest_bytes = run.disk.contents("manifest").unwrap().len();
