@@ -94,8 +94,8 @@ pub(crate) fn refuse_unfinished_copy(dir: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let words = format_args!(
-        "holds an unfinished copy (`{PARTIAL_NAME}`): if none is being made, it was interrupted; remove everything in the \
-         directory, and copy again"
+        "holds an unfinished copy (`{PARTIAL_NAME}`): if none is being made, it was interrupted; remove `{PARTIAL_NAME}` \
+         alone if it is an empty directory, otherwise everything in the directory, and copy again"
     );
     refuse(dir, words)
 }

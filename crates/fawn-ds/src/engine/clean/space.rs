@@ -140,7 +140,11 @@ impl<D: Device> Engine<D> {
         let (taken, capacity) = (self.taken_segments(), self.capacity_segments());
         let mut entries = self.manifest.state().segments.values();
         let has_survivors = entries.any(|entry| entry.stream == StreamKind::Survivors && entry.seal.is_none());
-        if taken > capacity || (taken == capacity && !has_survivors) {
+        if taken < capacity || (taken == capacity && has_survivors) {
+            return;
+        }
+        self.cleaner.over_capacity = Some(taken);
+        if taken > capacity {
             let segment_bytes = u64::from(self.options.segment_bytes);
             let (taken_bytes, capacity_bytes) = (taken * segment_bytes, capacity * segment_bytes);
             tracing::warn!(
@@ -148,7 +152,6 @@ impl<D: Device> Engine<D> {
                 capacity_bytes,
                 "the store takes more than its capacity: puts wait for cleaning"
             );
-            self.cleaner.over_capacity = Some(taken);
         }
     }
 
