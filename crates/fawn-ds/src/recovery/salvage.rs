@@ -147,9 +147,7 @@ impl<D: Device> Engine<D> {
         let manifest = ManifestFile::for_reading(header, state);
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
         engine.left_tail = tail;
-        let sorted = found.iter().filter(|segment| segment.entry.is_sorted);
-        let sorted_records = sorted.map(|segment| segment.surveyed.facts.records()).sum();
-        let (damaged_runs, lost_runs) = engine.open_intact_runs(sorted_records)?;
+        let (damaged_runs, lost_runs) = engine.open_intact_runs()?;
         if !lost_runs.is_empty() && engine.runs() == 0 {
             // Copies in sorted segments are all that is left of the runs' records. An intact run would keep them hidden:
             // it may have a newer record or delete whose segment is gone, and the log's records hide those of runs.

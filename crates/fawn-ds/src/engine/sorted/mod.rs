@@ -332,21 +332,15 @@ impl<D: Device> Engine<D> {
     }
 
     /// As [`Engine::open_runs`], but reads damaged runs page by page. Returns these, and what is lost of them and of runs that are
-    /// missing. One that cannot be opened for now is an error. If each has lost records, and the sorted segments have as many as are
-    /// left, all of them count as lost: a run that is there hides these segments' records.
-    pub(crate) fn open_intact_runs(
-        &mut self,
-        sorted_records: u64,
-    ) -> Result<(DamagedRuns, Vec<LostPart>), DeviceError> {
+    /// missing. One that cannot be opened for now is an error.
+    pub(crate) fn open_intact_runs(&mut self) -> Result<(DamagedRuns, Vec<LostPart>), DeviceError> {
         let (mut opened, mut damaged, mut lost) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut are_whole, mut left_records) = (false, 0);
         self.sorted.is_active = self.manifest.state().indexes_deletes;
         for entry in self.manifest.state().runs.clone() {
             let name = run::file_name(entry.uuid);
             let header = RunHeader { uuid: entry.uuid, store: self.store };
             let pages = match open_run(&mut self.device, self.store, &self.secret, entry) {
                 Ok((run, file)) => {
-                    are_whole = true;
                     opened.push((entry, run, file));
                     continue;
                 }
@@ -362,18 +356,12 @@ impl<D: Device> Engine<D> {
                     let to_bytes = u32::try_from(entry.file_bytes).unwrap_or(u32::MAX);
                     let records = records.map(|records| records.saturating_sub(intact));
                     let part = LostPart { file: name, from_bytes: run::HEADER_BYTES as u32, to_bytes, records };
-                    (are_whole, left_records) = (are_whole || records == Some(0), left_records + intact);
                     lost.extend(Some(part).filter(|part| part.records != Some(0)));
                     opened.push((entry, run, file));
                 }
                 Err(error) if error.is_retryable() => return Err(error),
                 Ok(None) | Err(_) => lost.push(LostPart::all_of(name)),
             }
-        }
-        if !are_whole && left_records <= sorted_records {
-            opened.drain(..).for_each(|(_, _, file)| self.device.close(file));
-            damaged.clear();
-            lost = lost.into_iter().map(|part| LostPart::all_of(part.file)).collect();
         }
         self.sorted.enter_all(opened);
         Ok((damaged, lost))
