@@ -297,7 +297,7 @@ impl DataDir {
         let result = result.map_err(|errno| self.metadata_error(errno, "truncate", &self.file(file).name));
         self.files.changed(file);
         match result {
-            // Nothing was changed: a file system with copies on write may lack space for the change of a length.
+            // A file system with copies on write may lack space for the change of a length. What is before both ends is as before.
             Err(error) if error.is_retryable() => Err(error),
             result => self.poison(result),
         }

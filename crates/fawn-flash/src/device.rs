@@ -266,7 +266,8 @@ pub trait Device {
     /// Sets the length of a file; new bytes are zeros. Durable after a sync of the file.
     ///
     /// # Errors
-    /// [`DeviceError::Io`]; it poisons the device.
+    /// [`DeviceError::Full`], [`DeviceError::Exhausted`]: the bytes before both ends are unchanged, the length may be any between
+    /// the old and the new one. [`DeviceError::Io`] poisons the device.
     fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError>;
 
     /// Reserves space, so that later writes within it do not fail for lack of space; extends the length to cover it.

@@ -409,7 +409,7 @@ impl<D: Device> Engine<D> {
             SortFailure::Device(error) if !error.is_retryable() => drop(self.poison(error)),
             SortFailure::Device(error) => {
                 tracing::warn!(%error, "segments are not sorted now");
-                // A lack of descriptors or memory is found out without a write.
+                // A lack of descriptors is found out without a write.
                 if matches!(error, DeviceError::Full { .. }) {
                     return self.give_up_refused();
                 }
