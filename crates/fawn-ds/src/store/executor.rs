@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Device reads in flight at most; further lookups are queued, however many callers ask for at once.
-const READS_IN_FLIGHT_MAX: usize = 256;
+pub(super) const READS_IN_FLIGHT_MAX: usize = 256;
 /// Longest wait for the device at a time. Other callers' operations begin after that, so one that needs no device is not held by a
 /// slow or hanging read, write or sync.
 const WAIT_MAX: Duration = Duration::from_millis(1);

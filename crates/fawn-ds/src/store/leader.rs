@@ -8,6 +8,7 @@ mod tests;
 
 use super::clock::{self, Clock};
 use super::driver::Driver;
+use super::executor::READS_IN_FLIGHT_MAX;
 use super::op::{Op, Response};
 use super::{Error, Result};
 use crate::engine::PREFETCH_KEYS_MAX;
@@ -17,6 +18,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Operations of one [`EngineQueue::call_many`] that are queued at a time: enough to keep the device busy. A turn executes all that
+/// is queued before it flushes and syncs, and before operations that arrive meanwhile.
+const OPS_QUEUED_MAX: usize = 2 * READS_IN_FLIGHT_MAX;
 
 /// The queue that callers share, with their results.
 #[derive(Debug, Default)]
@@ -74,25 +79,26 @@ impl EngineQueue {
 
     pub(super) fn call(&self, op: Op) -> Result<Response> {
         let mut inbox = self.inbox();
-        if inbox.has_failed {
-            return Err(Error::panicked());
-        }
-        let id = self.push(&mut inbox, op);
+        let id = self.push(&mut inbox, op)?;
         self.answer(inbox, id)
     }
 
-    /// All operations together: their device reads go in parallel.
+    /// Many operations together: their device reads go in parallel.
     pub(super) fn call_many(&self, ops: impl Iterator<Item = Op>) -> Vec<Result<Response>> {
         // The iterator is the caller's own code: it may use the store itself, so no lock is held while it runs.
         let ops: Vec<Op> = ops.collect();
-        let mut inbox = self.inbox();
-        if inbox.has_failed {
-            return ops.iter().map(|_| Err(Error::panicked())).collect();
+        let (count, mut ops) = (ops.len(), ops.into_iter());
+        let mut queued = VecDeque::with_capacity(count.min(OPS_QUEUED_MAX));
+        let mut responses = Vec::with_capacity(count);
+        while responses.len() < count {
+            let mut inbox = self.inbox();
+            let next = ops.by_ref().take(OPS_QUEUED_MAX - queued.len());
+            queued.extend(next.map(|op| self.push(&mut inbox, op)));
+            // All are taken, those after a failure too: a response that no caller takes would stay for ever.
+            let Some(oldest) = queued.pop_front() else { unreachable!("each operation is queued or answered") };
+            responses.push(oldest.and_then(|id| self.answer(inbox, id)));
         }
-        let ids: Vec<u64> = ops.into_iter().map(|op| self.push(&mut inbox, op)).collect();
-        drop(inbox);
-        // All are taken, those after a failure too: a response that no caller takes would stay for ever.
-        ids.into_iter().map(|id| self.answer(self.inbox(), id)).collect()
+        responses
     }
 
     pub(super) fn close(&self) -> Result<()> {
@@ -124,7 +130,10 @@ impl EngineQueue {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, inbox: &mut Inbox, op: Op) -> u64 {
+    fn push(&self, inbox: &mut Inbox, op: Op) -> Result<u64> {
+        if inbox.has_failed {
+            return Err(Error::panicked());
+        }
         if op.is_write() {
             inbox.has_written = true;
             if core::mem::take(&mut inbox.ticker_sleeps) {
@@ -133,7 +142,7 @@ impl EngineQueue {
         }
         inbox.next_id += 1;
         inbox.queue.push_back((inbox.next_id, op));
-        inbox.next_id
+        Ok(inbox.next_id)
     }
 
     /// Has the operation done by the leader, or becomes the leader.

@@ -3,16 +3,46 @@ use super::*;
 use crate::options::Options;
 use crate::store::builder::open_engine;
 use crate::store::{ManualClock, PutOptions};
-use fawn_flash::sim::OpKind;
+use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_types::{HashSecret, Now};
+use fawn_types::{Durability, HashSecret, Now};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 fn open(disk: &SimDisk) -> Arc<EngineQueue> {
+    open_with(disk, Durability::Sync, Arc::new(ManualClock::new()))
+}
+
+fn open_with(disk: &SimDisk, durability: Durability, clock: Arc<dyn Clock>) -> Arc<EngineQueue> {
     let secret_if_new = Some(HashSecret(*b"a secret of test"));
-    let options = Options { segment_bytes: 1 << 20, secret_if_new, ..Options::default() };
+    let options = Options { segment_bytes: 1 << 20, durability, secret_if_new, ..Options::default() };
     let engine = open_engine(Box::new(SimDevice::attach(disk)), options, Now::at(1)).unwrap();
-    Arc::new(EngineQueue::new(Driver::new(engine), Arc::new(ManualClock::new())))
+    Arc::new(EngineQueue::new(Driver::new(engine), clock))
+}
+
+fn put(key: &[u8]) -> Op {
+    Op::Put { key: key.to_vec(), value: b"value".to_vec(), options: PutOptions::new() }
+}
+
+fn get(key: &[u8]) -> Op {
+    Op::Get { key: key.to_vec() }
+}
+
+/// A clock whose time passes only between turns: 10 ms each, at whose beginning it is read.
+#[derive(Default)]
+struct TurnClock {
+    turns: AtomicU64,
+}
+
+impl Clock for TurnClock {
+    fn wall(&self) -> SystemTime {
+        UNIX_EPOCH
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(10 * self.turns.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 /// The leader's own operation takes longer than another caller's: that caller does not wait for both.
@@ -26,12 +56,11 @@ fn a_caller_returns_while_the_leader_still_waits() {
         receive
     };
     disk.hang(OpKind::Write);
-    let options = PutOptions::new();
-    let leader = caller(Op::Put { key: b"key".to_vec(), value: b"value".to_vec(), options });
+    let leader = caller(put(b"key"));
     while disk.hung() == 0 {
         std::thread::yield_now();
     }
-    let returned = caller(Op::Get { key: b"absent".to_vec() }).recv_timeout(Duration::from_secs(20));
+    let returned = caller(get(b"absent")).recv_timeout(Duration::from_secs(20));
     assert_eq!((returned, leader.try_recv()), (Ok(true), Err(mpsc::TryRecvError::Empty)));
     disk.release_hung();
     assert_eq!(leader.recv_timeout(Duration::from_secs(20)), Ok(true));
@@ -51,10 +80,9 @@ fn a_write_and_a_close_wake_the_ticker() {
         receive
     };
     let ticker = sleeping_ticker();
-    shared.call(Op::Get { key: b"key".to_vec() }).unwrap();
+    shared.call(get(b"key")).unwrap();
     assert_eq!(ticker.try_recv(), Err(mpsc::TryRecvError::Empty), "a read is no reason for a tick");
-    let options = PutOptions::new();
-    shared.call(Op::Put { key: b"key".to_vec(), value: b"value".to_vec(), options }).unwrap();
+    shared.call(put(b"key")).unwrap();
     assert_eq!(ticker.recv_timeout(Duration::from_secs(20)), Ok(Some(true)), "a write");
     let ticker = sleeping_ticker();
     shared.close().unwrap();
@@ -66,9 +94,45 @@ fn a_write_and_a_close_wake_the_ticker() {
 fn a_failed_store_takes_no_operations() {
     let shared = open(&SimDisk::new(SimOptions::default()));
     shared.inbox().has_failed = true;
-    let get = || Op::Get { key: b"key".to_vec() };
-    assert!(shared.call(get()).is_err());
-    let refused = shared.call_many([get(), get()].into_iter());
+    assert!(shared.call(get(b"key")).is_err());
+    let refused = shared.call_many([get(b"key"), get(b"key")].into_iter());
     assert!(refused.len() == 2 && refused.iter().all(Result::is_err));
     assert_eq!(shared.inbox().queue.len(), 0);
+}
+
+/// All of them were executed in one turn: nothing was flushed or synced meanwhile, and no other caller's operation began.
+#[test]
+fn a_caller_with_many_gets_does_not_hold_up_the_flush_of_a_put() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let shared = open_with(&disk, Durability::Memory, Arc::new(TurnClock::default()));
+    // The first one is flushed at once, the second one 50 ms later.
+    shared.call(put(b"one")).unwrap();
+    shared.call(put(b"two")).unwrap();
+    let found = shared.call_many((0..100 * OPS_QUEUED_MAX).map(|_| get(b"two")));
+    assert!(found.iter().all(|response| matches!(response, Ok(Response::Value(Some(_))))));
+    let killed = disk.image(Loss::Process, 1);
+    drop(shared);
+    let found = open(&killed).call(get(b"two"));
+    assert!(matches!(found, Ok(Response::Value(Some(_)))), "{found:?}");
+}
+
+/// The operations of a caller with many come to their end in their order, also if each needs a device read.
+#[test]
+fn many_cold_gets_are_answered_in_order() {
+    let disk = SimDisk::new(SimOptions::default());
+    let shared = open(&disk);
+    let keys = || (0..3 * OPS_QUEUED_MAX as u32).map(u32::to_be_bytes);
+    let all = shared.call_many(keys().map(|key| Op::Put {
+        key: key.to_vec(),
+        value: key.to_vec(),
+        options: PutOptions::new(),
+    }));
+    assert!(all.iter().all(Result::is_ok));
+    shared.close().unwrap();
+    let found = open(&disk).call_many(keys().map(|key| get(&key)));
+    assert_eq!(found.len(), keys().len());
+    for (key, response) in keys().zip(found) {
+        let Ok(Response::Value(Some(value))) = response else { panic!("{response:?}") };
+        assert_eq!(*value, key);
+    }
 }
