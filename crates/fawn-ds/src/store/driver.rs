@@ -1,25 +1,27 @@
-//! The leader's hand on the engine while the store is open, and on the result of closing afterwards.
+//! The leader's hand on the engine while the store is open, and on its close.
 use super::executor::OpExecutor;
 use super::op::{Op, Response};
-use super::{BoxedDevice, Error, Result};
+use super::{BoxedDevice, Error};
 use crate::engine::Engine;
 use fawn_types::Now;
 
-/// An open store's engine with its operations, or the result of its closing.
+/// An open store's engine with its operations.
 pub(super) struct Driver {
     state: DriverState,
+    /// The close, while the engine is open for the operations before it.
+    closing: Option<u64>,
     done: Vec<(u64, Response)>,
 }
 
 #[expect(clippy::large_enum_variant, reason = "one per store, in one place")]
 enum DriverState {
     Open(OpExecutor),
-    Closed(Result<()>),
+    Closed,
 }
 
 impl Driver {
     pub(super) fn new(engine: Engine<BoxedDevice>) -> Self {
-        Self { state: DriverState::Open(OpExecutor::new(engine)), done: Vec::new() }
+        Self { state: DriverState::Open(OpExecutor::new(engine)), closing: None, done: Vec::new() }
     }
 
     /// Responses since the last call, by operation.
@@ -46,14 +48,15 @@ impl Driver {
         }
     }
 
+    /// A close begins here and ends in [`Driver::wait`].
     pub(super) fn start(&mut self, id: u64, op: Op) {
         match &mut self.state {
-            _ if matches!(op, Op::Close) => {
-                let closed = self.close();
-                self.done.push((id, closed.map_or_else(Response::Failed, |()| Response::Closed)));
+            DriverState::Open(executor) if matches!(op, Op::Close) => {
+                executor.end_lookups();
+                self.closing = Some(id);
             }
             DriverState::Open(executor) => executor.start(id, op),
-            DriverState::Closed(_) => self.done.push((id, Response::Failed(Error::Closed))),
+            DriverState::Closed => self.done.push((id, Response::Failed(Error::Closed))),
         }
     }
 
@@ -64,19 +67,20 @@ impl Driver {
         }
     }
 
-    /// Waits for a completion if anything is in flight, a millisecond at most, then acknowledges.
-    pub(super) fn wait(&mut self) {
-        if let DriverState::Open(executor) = &mut self.state {
-            executor.wait();
+    /// Waits for a completion if anything is in flight, a millisecond at most, then acknowledges. A close ends the engine once no
+    /// other operation waits for it, or if all have given up: that takes as long as the device does.
+    pub(super) fn wait(&mut self, has_given_up: bool) {
+        match (&mut self.state, self.closing) {
+            (DriverState::Open(executor), Some(id)) if has_given_up || !executor.has_operations() => self.close(id),
+            (DriverState::Open(executor), _) => executor.wait(),
+            (DriverState::Closed, _) => {}
         }
     }
 
-    fn close(&mut self) -> Result<()> {
-        let closed = match core::mem::replace(&mut self.state, DriverState::Closed(Ok(()))) {
-            DriverState::Open(executor) => executor.close(&mut self.done),
-            DriverState::Closed(closed) => closed,
-        };
-        self.state = DriverState::Closed(closed.clone());
-        closed
+    fn close(&mut self, id: u64) {
+        if let DriverState::Open(executor) = core::mem::replace(&mut self.state, DriverState::Closed) {
+            let closed = executor.close(&mut self.done);
+            self.done.push((id, closed.map_or_else(Response::Failed, |()| Response::Closed)));
+        }
     }
 }

@@ -107,7 +107,7 @@ pub enum Error {
         /// Time that passed.
         after: Duration,
     },
-    /// [`crate::Store::close`] was called on a clone.
+    /// [`crate::Store::close`] was called on a clone. Whether a write that was in flight will be there after a restart is unknown.
     #[error("the store is closed")]
     Closed,
 }

@@ -142,16 +142,26 @@ impl OpExecutor {
         self.follow(events);
     }
 
+    /// Fails the operations that wait for a device read or for memory: nothing is waited for that a close does not need.
+    pub(super) fn end_lookups(&mut self) {
+        let waiting = self.waiting.drain().map(|(id, _)| id).chain(self.queued.drain(..).map(|(id, _)| id));
+        let deferred = self.deferred.drain(..).map(|(id, _)| id);
+        self.done.extend(waiting.chain(deferred).map(|id| (id, Response::Failed(Error::Closed))));
+    }
+
+    /// Whether operations wait for their durability, or have a response that was not taken yet.
+    pub(super) fn has_operations(&self) -> bool {
+        !(self.unacked.is_empty() && self.syncs.is_empty() && self.done.is_empty())
+    }
+
     /// Writes and syncs everything. Operations that still wait for anything else fail.
     pub(super) fn close(mut self, done: &mut Vec<(u64, Response)>) -> Result<()> {
+        self.end_lookups();
         // A failure poisons the engine: `acknowledge` and the engine's own closing report it.
         let _ = self.engine.sync_all();
         self.acknowledge();
         let unacked = self.unacked.drain(..).map(|unacked| unacked.id);
-        let syncs = self.syncs.drain(..).map(|(id, _)| id);
-        let waiting = self.waiting.drain().map(|(id, _)| id).chain(self.queued.drain(..).map(|(id, _)| id));
-        let deferred = self.deferred.drain(..).map(|(id, _)| id);
-        let failed = unacked.chain(syncs).chain(waiting).chain(deferred);
+        let failed = unacked.chain(self.syncs.drain(..).map(|(id, _)| id));
         self.done.extend(failed.map(|id| (id, Response::Failed(Error::Closed))));
         done.append(&mut self.done);
         let begun = Instant::now();

@@ -32,11 +32,20 @@ struct Inbox {
     has_leader: bool,
     /// A leader panicked: the engine's state is unknown, so no operation reaches it any more.
     has_failed: bool,
-    is_closing: bool,
+    /// The close, once it was ordered: no operation is taken after it.
+    close: Option<u64>,
+    /// The close takes too long: the operations before it are no longer waited for.
+    has_given_up: bool,
     /// Something was written since the last tick.
     has_written: bool,
     /// The ticker waits for a write.
     ticker_sleeps: bool,
+}
+
+impl Inbox {
+    fn is_given_up(&self, id: u64) -> bool {
+        self.has_given_up && self.close != Some(id)
+    }
 }
 
 /// A store's engine behind its queue.
@@ -102,9 +111,18 @@ impl EngineQueue {
     }
 
     pub(super) fn close(&self) -> Result<()> {
-        self.inbox().is_closing = true;
+        let mut inbox = self.inbox();
+        let pushed = self.push(&mut inbox, Op::Close);
+        // Under the same lock: no operation is queued behind the close. The ticker of a failed store ends by this, too.
+        inbox.close = Some(inbox.next_id);
         self.tick_due.notify_all();
-        self.call(Op::Close).map(drop)
+        self.answer(inbox, pushed?).map(drop)
+    }
+
+    /// Ends the operations that wait with a close, which goes on.
+    pub(super) fn give_up(&self) {
+        self.inbox().has_given_up = true;
+        self.changed.notify_all();
     }
 
     /// Waits for `interval`, or without one for the next write; that ends the wait of a store that `is_calm` in any case.
@@ -112,7 +130,7 @@ impl EngineQueue {
     pub(super) fn wait_for_tick(&self, interval: Option<Duration>, is_calm: bool) -> Option<bool> {
         let mut inbox = self.inbox();
         inbox.ticker_sleeps = is_calm;
-        let waits = |inbox: &mut Inbox| !(inbox.is_closing || is_calm && inbox.has_written);
+        let waits = |inbox: &mut Inbox| !(inbox.close.is_some() || is_calm && inbox.has_written);
         inbox = match interval {
             Some(interval) => {
                 let waited = self.tick_due.wait_timeout_while(inbox, interval, waits);
@@ -122,7 +140,7 @@ impl EngineQueue {
         };
         inbox.ticker_sleeps = false;
         let has_written = core::mem::take(&mut inbox.has_written);
-        (!inbox.is_closing).then_some(has_written)
+        inbox.close.is_none().then_some(has_written)
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
@@ -133,6 +151,9 @@ impl EngineQueue {
     fn push(&self, inbox: &mut Inbox, op: Op) -> Result<u64> {
         if inbox.has_failed {
             return Err(Error::panicked());
+        }
+        if inbox.close.is_some() {
+            return Err(Error::Closed);
         }
         if op.is_write() {
             inbox.has_written = true;
@@ -153,6 +174,9 @@ impl EngineQueue {
             }
             if inbox.has_failed {
                 return Err(Error::panicked());
+            }
+            if inbox.is_given_up(id) {
+                return Err(Error::Closed);
             }
             if !inbox.has_leader {
                 inbox.has_leader = true;
@@ -181,17 +205,20 @@ impl EngineQueue {
                     inbox.done.insert(done, response);
                 }
             }
+            if inbox.is_given_up(id) {
+                mine = mine.or(Some(Response::Failed(Error::Closed)));
+            }
             if let Some(mine) = mine {
                 drop(inbox);
                 leadership.is_done = true;
                 return mine;
             }
-            let is_news = !inbox.done.is_empty();
+            let (is_news, has_given_up) = (!inbox.done.is_empty(), inbox.has_given_up);
             drop(inbox);
             if is_news {
                 self.changed.notify_all();
             }
-            driver.wait();
+            driver.wait(has_given_up);
         }
     }
 }

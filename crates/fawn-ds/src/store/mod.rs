@@ -94,7 +94,10 @@ impl StoreHandle {
                 return self.shared.close();
             }
             receiver.recv_timeout(self.close_timeout).unwrap_or_else(|error| match error {
-                RecvTimeoutError::Timeout => Err(Error::StillClosing { after: self.close_timeout }),
+                RecvTimeoutError::Timeout => {
+                    self.shared.give_up();
+                    Err(Error::StillClosing { after: self.close_timeout })
+                }
                 RecvTimeoutError::Disconnected => Err(Error::panicked()),
             })
         };
@@ -266,7 +269,8 @@ impl Store {
     }
 
     /// Writes and syncs everything and gives the directory back. Operations of other clones fail with
-    /// [`Error::Closed`] from then on; closing again returns the same result.
+    /// [`Error::Closed`] from then on, and so do their reads in flight; writes in flight return once they are durable, or fail so when
+    /// this returns. Closing again returns the same result.
     ///
     /// # Errors
     /// When writing or syncing failed: what was not durable yet may be lost. [`Error::StillClosing`] after

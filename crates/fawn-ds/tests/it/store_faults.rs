@@ -25,6 +25,13 @@ fn race<T: Send>(store: &Store, operation: impl Fn(&Store) -> T + Sync) -> Vec<T
     })
 }
 
+/// The result of `operation`, once it has ended.
+fn in_thread<T: Send + 'static>(operation: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || send.send(operation()));
+    receive
+}
+
 #[test]
 fn a_failed_condition_reports_no_write_that_was_never_durable() {
     for seed in 0..50 {
@@ -66,11 +73,42 @@ fn a_close_ends_in_time_although_the_device_hangs() {
     let clone = store.clone();
     let closed = store.close();
     assert!(matches!(closed, Err(Error::StillClosing { .. })), "{closed:?}");
-    drop(clone);
+    let found = in_thread(move || clone.get("k")).recv_timeout(Duration::from_secs(20));
+    assert!(matches!(found, Ok(Err(Error::Closed))), "another clone does not wait: {found:?}");
     assert!(open().is_err(), "its files are in use");
     disk.release_hung();
     let reopened = std::iter::repeat_with(open).find_map(Result::ok).unwrap();
     assert_eq!(&reopened.get("k").unwrap().unwrap()[..], b"v", "the thread has closed it");
+}
+
+/// They waited for the device for ever: a read with the close, a write alongside it.
+#[test]
+fn a_close_ends_the_operations_in_flight_although_the_device_hangs() {
+    for (kind, durability) in [(OpKind::Read, Durability::EverySecond), (OpKind::Write, Durability::Sync)] {
+        let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
+        let open = || builder(durability).close_timeout(Duration::from_millis(20)).open_on(SimDevice::attach(&disk));
+        let store = open().unwrap();
+        (0..50_u8).for_each(|key| _ = store.put([key], [7; 4_000]).unwrap());
+        store.close().unwrap();
+        let store = open().unwrap();
+        store.put("unsynced", "v").unwrap();
+        disk.hang(kind);
+        let clone = store.clone();
+        let operation =
+            move || if kind == OpKind::Read { clone.get([0]).map(drop) } else { clone.put("k", "v").map(drop) };
+        let ended = in_thread(operation);
+        while disk.hung() == 0 {
+            std::thread::yield_now();
+        }
+        disk.hang(OpKind::Sync);
+        let closed = store.close();
+        assert!(matches!(closed, Err(Error::StillClosing { .. })), "{kind:?}: {closed:?}");
+        let ended = ended.recv_timeout(Duration::from_secs(20));
+        assert!(matches!(ended, Ok(Err(Error::Closed))), "{kind:?}: {ended:?}");
+        disk.release_hung();
+        let reopened = std::iter::repeat_with(open).find_map(Result::ok).unwrap();
+        assert_eq!(&reopened.get("unsynced").unwrap().unwrap()[..], b"v", "the thread has closed it");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@ use super::*;
 use crate::options::Options;
 use crate::store::builder::open_engine;
 use crate::store::{ManualClock, PutOptions};
-use fawn_flash::sim::{Loss, OpKind};
+use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, HashSecret, Now};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,25 +45,67 @@ impl Clock for TurnClock {
     }
 }
 
+/// The result of `operation`, once it has ended.
+fn in_thread<T: Send + 'static>(
+    shared: &Arc<EngineQueue>,
+    operation: impl FnOnce(&EngineQueue) -> T + Send + 'static,
+) -> mpsc::Receiver<T> {
+    let (shared, (send, receive)) = (Arc::clone(shared), mpsc::channel());
+    std::thread::spawn(move || send.send(operation(&shared)));
+    receive
+}
+
 /// The leader's own operation takes longer than another caller's: that caller does not wait for both.
 #[test]
 fn a_caller_returns_while_the_leader_still_waits() {
     let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
     let shared = open(&disk);
-    let caller = |op: Op| {
-        let (shared, (send, receive)) = (Arc::clone(&shared), mpsc::channel());
-        std::thread::spawn(move || send.send(shared.call(op).is_ok()).unwrap());
-        receive
-    };
     disk.hang(OpKind::Write);
-    let leader = caller(put(b"key"));
+    let leader = in_thread(&shared, |shared| shared.call(put(b"key")).is_ok());
     while disk.hung() == 0 {
         std::thread::yield_now();
     }
-    let returned = caller(get(b"absent")).recv_timeout(Duration::from_secs(20));
+    let other = in_thread(&shared, |shared| shared.call(get(b"absent")).is_ok());
+    let returned = other.recv_timeout(Duration::from_secs(20));
     assert_eq!((returned, leader.try_recv()), (Ok(true), Err(mpsc::TryRecvError::Empty)));
     disk.release_hung();
     assert_eq!(leader.recv_timeout(Duration::from_secs(20)), Ok(true));
+}
+
+/// Its caller got the response only behind the checkpoint of the close, and a later caller waited as long.
+#[test]
+fn only_its_own_caller_waits_for_a_close() {
+    let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
+    let shared = open(&disk);
+    shared.call(put(b"first")).unwrap();
+    disk.hang(OpKind::Write);
+    let written = in_thread(&shared, |shared| shared.call(put(b"key")).is_ok());
+    while disk.hung() == 0 {
+        std::thread::yield_now();
+    }
+    let closed = in_thread(&shared, |shared| shared.close().is_ok());
+    let is_closing = || {
+        let inbox = shared.inbox();
+        inbox.close.is_some() && inbox.queue.is_empty()
+    };
+    while !is_closing() {
+        std::thread::yield_now();
+    }
+    // A write of the close.
+    disk.fail_nth(OpKind::Write, 1, DeviceFault::Hang);
+    disk.release_hung();
+    assert_eq!(written.recv_timeout(Duration::from_secs(20)), Ok(true));
+    while disk.hung() == 0 {
+        std::thread::yield_now();
+    }
+    let later = in_thread(&shared, |shared| shared.call(get(b"key")));
+    assert!(
+        matches!(later.recv_timeout(Duration::from_secs(20)), Ok(Err(Error::Closed))),
+        "it does not wait for the close"
+    );
+    assert_eq!(closed.try_recv(), Err(mpsc::TryRecvError::Empty));
+    disk.release_hung();
+    assert_eq!(closed.recv_timeout(Duration::from_secs(20)), Ok(true));
 }
 
 /// A calm store's ticker sleeps until the next write, or until the close. Without the wake-up, the last write of a store
