@@ -7,7 +7,7 @@ use super::{BoxedDevice, Error, RANGE, Result, Stats, Value};
 use crate::engine::{Engine, Event, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Scan, ScanStep, View};
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
-use fawn_types::{ClientTag, Condition, EntryRef, Epoch, KeyHash, Now, TimeMs, Version};
+use fawn_types::{ClientTag, Condition, Durability, EntryRef, Epoch, KeyHash, Now, TimeMs, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -291,7 +291,13 @@ impl OpExecutor {
     /// Whether work continues without any caller.
     fn is_busy(&self) -> bool {
         let progress = self.engine.progress(RANGE);
-        progress.synced < progress.appended
+        let settled = match self.engine.options().durability {
+            Durability::Sync | Durability::EverySecond => progress.synced,
+            // Nothing syncs the last writes before the close.
+            Durability::Memory => progress.flushed,
+        };
+        // A failed store writes no more.
+        settled < progress.appended && self.engine.poisoned().is_none()
             || self.engine.in_flight() > 0
             || self.engine.log_report().verifications_queued > 0
             || self.engine.has_upkeep()

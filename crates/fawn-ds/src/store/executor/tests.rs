@@ -109,7 +109,7 @@ fn a_sync_that_cannot_be_made_fails() {
 #[test]
 fn a_store_is_busy_until_it_is_synced() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut executor = open(&disk, Durability::Memory);
+    let mut executor = open(&disk, Durability::EverySecond);
     assert!(!is_busy(&mut executor));
     executor.start(1, put(1, PutOptions::new()));
     run(&mut executor, 1);
@@ -314,6 +314,43 @@ fn the_last_write_is_flushed_and_synced_in_time_without_callers() {
                 assert!(passed_ms <= within_ms, "{durability:?}, {after_ms}: {passed_ms} ms");
             }
         }
+    }
+}
+
+/// One write had a `memory` store, or one whose sync had failed, ticked for ever.
+#[test]
+fn a_store_rests_after_its_last_write() {
+    for (durability, fails) in [
+        (Durability::Memory, false),
+        (Durability::Memory, true),
+        (Durability::EverySecond, false),
+        (Durability::EverySecond, true),
+        (Durability::Sync, false),
+        (Durability::Sync, true),
+    ] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let (mut executor, mut calm) = (open(&disk, durability), Calm::new(durability));
+        executor.start(1, put(1, PutOptions::new()));
+        if fails {
+            disk.fail_nth(OpKind::Write, 1, DeviceFault::Fail);
+            disk.fail_nth(OpKind::Sync, 1, DeviceFault::Fail);
+        }
+        run(&mut executor, 1);
+        tick(&mut executor, &mut calm, true);
+        let mut ticks = 0;
+        while let Some(interval) = calm.interval().filter(|interval| *interval < Duration::from_secs(1)) {
+            executor.set_time(executor.now.plus_ms(interval.as_millis() as u64));
+            tick(&mut executor, &mut calm, false);
+            ticks += 1;
+            assert!(ticks < 100, "{durability:?}, {fails}: it is ticked each {interval:?}");
+        }
+        let progress = executor.engine.progress(RANGE);
+        assert_eq!(executor.engine.poisoned().is_some(), fails, "{durability:?}");
+        assert_eq!(
+            progress.flushed == progress.appended,
+            !fails || durability == Durability::EverySecond,
+            "{durability:?}"
+        );
     }
 }
 
