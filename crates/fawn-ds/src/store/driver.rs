@@ -77,6 +77,11 @@ impl Driver {
         }
     }
 
+    /// Drops the engine as a killed process does.
+    pub(super) fn drop_engine(&mut self) {
+        self.state = DriverState::Closed;
+    }
+
     fn close(&mut self, id: u64) {
         if let DriverState::Open(executor) = core::mem::replace(&mut self.state, DriverState::Closed) {
             let closed = executor.close(&mut self.done);

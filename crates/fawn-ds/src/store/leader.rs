@@ -16,6 +16,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -111,6 +112,16 @@ impl EngineQueue {
     }
 
     pub(super) fn close(&self) -> Result<()> {
+        // This thread may be the leader that panics.
+        let closed = catch_unwind(AssertUnwindSafe(|| self.call_close())).unwrap_or_else(|_| Err(Error::panicked()));
+        if self.inbox().has_failed {
+            // The failed engine has the directory.
+            self.driver().drop_engine();
+        }
+        closed
+    }
+
+    fn call_close(&self) -> Result<()> {
         let mut inbox = self.inbox();
         let pushed = self.push(&mut inbox, Op::Close);
         // Under the same lock: no operation is queued behind the close. The ticker of a failed store ends by this, too.
@@ -146,6 +157,11 @@ impl EngineQueue {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         // No code that can panic runs under this lock.
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn driver(&self) -> MutexGuard<'_, Driver> {
+        // A leader that panicked has failed the store.
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, inbox: &mut Inbox, op: Op) -> Result<u64> {
@@ -190,7 +206,7 @@ impl EngineQueue {
     /// Drives the engine for all until `id` is done; then another caller that still waits takes over.
     fn lead(&self, id: u64) -> Response {
         let mut leadership = Leadership { shared: self, is_done: false };
-        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut driver = self.driver();
         loop {
             driver.set_time(clock::read(&*self.clock));
             let queued = core::mem::take(&mut self.inbox().queue);

@@ -1,6 +1,6 @@
 //! The embedded store under faults: failed conditions, many cold reads at once, and a panic in the leader.
 use crate::panicking_device::PanickingDevice;
-use crate::store_methods::builder;
+use crate::store_methods::{builder, open};
 use fawn_ds::sim::{DeviceFault, OpKind, SimDevice, SimDisk, SimOptions};
 use fawn_ds::{Durability, Error, PutOptions, Result, Store};
 use fawn_flash::{DeviceKind, DeviceOptions, FileDevice};
@@ -171,6 +171,28 @@ fn a_panic_of_the_leader_fails_all_callers_and_every_later_operation() {
     assert!(is_poisoned(&store.get("k")));
     assert!(is_poisoned(&store.stats()));
     assert!(is_poisoned(&store.close()));
+}
+
+/// The engine kept the directory while any handle was left.
+#[test]
+fn a_close_after_a_panic_gives_the_directory_back() {
+    for panics_at_close in [false, true] {
+        let panics = Arc::new(AtomicBool::new(false));
+        let disk = SimDisk::new(SimOptions::default());
+        let device = PanickingDevice { inner: SimDevice::attach(&disk), panics: Arc::clone(&panics) };
+        let store = builder(Durability::Sync).open_on(device).unwrap();
+        store.put("k", "v").unwrap();
+        let clone = store.clone();
+        panics.store(true, Ordering::SeqCst);
+        if !panics_at_close {
+            let put = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.put("other", "v")));
+            assert!(put.as_ref().map_or(true, is_poisoned), "{put:?}");
+        }
+        assert!(is_poisoned(&store.close()));
+        let reopened = open(&disk, Durability::Sync);
+        assert_eq!(&reopened.get("k").unwrap().unwrap()[..], b"v");
+        assert!(is_poisoned(&clone.get("k")));
+    }
 }
 
 /// Such a key could be overwritten, but not be deleted.
