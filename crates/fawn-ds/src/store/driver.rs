@@ -48,6 +48,14 @@ impl Driver {
         }
     }
 
+    /// Whether operations of callers with very many may begin.
+    pub(super) fn takes_long(&self) -> bool {
+        match &self.state {
+            DriverState::Open(executor) => self.closing.is_none() && executor.takes_long(),
+            DriverState::Closed => true,
+        }
+    }
+
     /// A close begins here and ends in [`Driver::wait`].
     pub(super) fn start(&mut self, id: u64, op: Op) {
         match &mut self.state {
@@ -77,7 +85,7 @@ impl Driver {
         }
     }
 
-    /// Drops the engine as a killed process does.
+    /// Drops the engine without a close. What is in flight ends first, and the directory is free then.
     pub(super) fn drop_engine(&mut self) {
         self.state = DriverState::Closed;
     }

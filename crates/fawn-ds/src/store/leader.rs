@@ -20,14 +20,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Operations of one [`EngineQueue::call_many`] that are queued at a time: enough to keep the device busy. A turn executes all that
-/// is queued before it flushes and syncs, and before operations that arrive meanwhile.
-const OPS_QUEUED_MAX: usize = 2 * READS_IN_FLIGHT_MAX;
+/// Operations of callers with more than as many that begin in a turn: a turn flushes and syncs after all of its operations, and those
+/// that arrive meanwhile wait for it.
+const LONG_PER_TURN: usize = 2 * READS_IN_FLIGHT_MAX;
 
 /// The queue that callers share, with their results.
 #[derive(Debug, Default)]
 struct Inbox {
     queue: VecDeque<(u64, Op)>,
+    /// Operations of callers with more than [`LONG_PER_TURN`]: as many of them begin in a turn, behind the reads that wait for others.
+    long: VecDeque<(u64, Op)>,
     done: HashMap<u64, Response, FxBuildHasher>,
     next_id: u64,
     has_leader: bool,
@@ -37,7 +39,7 @@ struct Inbox {
     close: Option<u64>,
     /// The close takes too long: the operations before it are no longer waited for.
     has_given_up: bool,
-    /// Something was written since the last tick.
+    /// Something was written or synced since the last tick.
     has_written: bool,
     /// The ticker waits for a write.
     ticker_sleeps: bool,
@@ -46,6 +48,16 @@ struct Inbox {
 impl Inbox {
     fn is_given_up(&self, id: u64) -> bool {
         self.has_given_up && self.close != Some(id)
+    }
+
+    /// Takes the operations that begin now. The close, if it is among them, is the last.
+    fn take_queued(&mut self, takes_long: bool) -> VecDeque<(u64, Op)> {
+        let queue = core::mem::take(&mut self.queue);
+        if !takes_long || self.long.is_empty() {
+            return queue;
+        }
+        let count = self.long.len().min(LONG_PER_TURN);
+        self.long.drain(..count).chain(queue).collect()
     }
 }
 
@@ -56,7 +68,7 @@ pub(super) struct EngineQueue {
     changed: Condvar,
     /// The ticker has something to do.
     tick_due: Condvar,
-    /// Locked by the leader alone.
+    /// Locked by the leader alone, or by a close after its panic.
     driver: Mutex<Driver>,
     clock: Arc<dyn Clock>,
 }
@@ -97,18 +109,18 @@ impl EngineQueue {
     pub(super) fn call_many(&self, ops: impl Iterator<Item = Op>) -> Vec<Result<Response>> {
         // The iterator is the caller's own code: it may use the store itself, so no lock is held while it runs.
         let ops: Vec<Op> = ops.collect();
-        let (count, mut ops) = (ops.len(), ops.into_iter());
-        let mut queued = VecDeque::with_capacity(count.min(OPS_QUEUED_MAX));
-        let mut responses = Vec::with_capacity(count);
-        while responses.len() < count {
-            let mut inbox = self.inbox();
-            let next = ops.by_ref().take(OPS_QUEUED_MAX - queued.len());
-            queued.extend(next.map(|op| self.push(&mut inbox, op)));
-            // All are taken, those after a failure too: a response that no caller takes would stay for ever.
-            let Some(oldest) = queued.pop_front() else { unreachable!("each operation is queued or answered") };
-            responses.push(oldest.and_then(|id| self.answer(inbox, id)));
-        }
-        responses
+        let is_long = ops.len() > LONG_PER_TURN;
+        let mut inbox = self.inbox();
+        let push = |op| {
+            let id = self.admit(&mut inbox, &op)?;
+            let queue = if is_long { &mut inbox.long } else { &mut inbox.queue };
+            queue.push_back((id, op));
+            Ok(id)
+        };
+        let ids: Vec<Result<u64>> = ops.into_iter().map(push).collect();
+        drop(inbox);
+        // All are taken, those after a failure too: a response that no caller takes would stay for ever.
+        ids.into_iter().map(|id| self.answer(self.inbox(), id?)).collect()
     }
 
     pub(super) fn close(&self) -> Result<()> {
@@ -165,20 +177,27 @@ impl EngineQueue {
     }
 
     fn push(&self, inbox: &mut Inbox, op: Op) -> Result<u64> {
+        let id = self.admit(inbox, &op)?;
+        inbox.queue.push_back((id, op));
+        Ok(id)
+    }
+
+    /// The ID of an operation that will be queued, unless none is taken any more.
+    fn admit(&self, inbox: &mut Inbox, op: &Op) -> Result<u64> {
         if inbox.has_failed {
             return Err(Error::panicked());
         }
         if inbox.close.is_some() {
             return Err(Error::Closed);
         }
-        if op.is_write() {
+        // Behind a sync, space may come back.
+        if op.is_write() || matches!(op, Op::Sync) {
             inbox.has_written = true;
             if core::mem::take(&mut inbox.ticker_sleeps) {
                 self.tick_due.notify_all();
             }
         }
         inbox.next_id += 1;
-        inbox.queue.push_back((inbox.next_id, op));
         Ok(inbox.next_id)
     }
 
@@ -209,7 +228,7 @@ impl EngineQueue {
         let mut driver = self.driver();
         loop {
             driver.set_time(clock::read(&*self.clock));
-            let queued = core::mem::take(&mut self.inbox().queue);
+            let queued = self.inbox().take_queued(driver.takes_long());
             start_all(&mut driver, queued);
             driver.turn();
             let mut inbox = self.inbox();
@@ -230,11 +249,14 @@ impl EngineQueue {
                 return mine;
             }
             let (is_news, has_given_up) = (!inbox.done.is_empty(), inbox.has_given_up);
+            let has_next = !inbox.long.is_empty() && driver.takes_long();
             drop(inbox);
             if is_news {
                 self.changed.notify_all();
             }
-            driver.wait(has_given_up);
+            if !has_next {
+                driver.wait(has_given_up);
+            }
         }
     }
 }

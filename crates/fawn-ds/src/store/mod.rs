@@ -269,7 +269,7 @@ impl Store {
     }
 
     /// Writes and syncs everything and gives the directory back. Operations of other clones fail with
-    /// [`Error::Closed`] from then on, and so do their reads in flight; writes in flight return once they are durable, or fail so when
+    /// [`Error::Closed`] from then on, and so do their reads in flight; writes that only wait to be durable return once they are, or fail so when
     /// this returns. Closing again returns the same result.
     ///
     /// # Errors

@@ -150,7 +150,7 @@ fn a_caller_with_many_gets_does_not_hold_up_the_flush_of_a_put() {
     // The first one is flushed at once, the second one 50 ms later.
     shared.call(put(b"one")).unwrap();
     shared.call(put(b"two")).unwrap();
-    let found = shared.call_many((0..100 * OPS_QUEUED_MAX).map(|_| get(b"two")));
+    let found = shared.call_many((0..100 * LONG_PER_TURN).map(|_| get(b"two")));
     assert!(found.iter().all(|response| matches!(response, Ok(Response::Value(Some(_))))));
     let killed = disk.image(Loss::Process, 1);
     drop(shared);
@@ -163,18 +163,46 @@ fn a_caller_with_many_gets_does_not_hold_up_the_flush_of_a_put() {
 fn many_cold_gets_are_answered_in_order() {
     let disk = SimDisk::new(SimOptions::default());
     let shared = open(&disk);
-    let keys = || (0..3 * OPS_QUEUED_MAX as u32).map(u32::to_be_bytes);
-    let all = shared.call_many(keys().map(|key| Op::Put {
-        key: key.to_vec(),
-        value: key.to_vec(),
-        options: PutOptions::new(),
-    }));
-    assert!(all.iter().all(Result::is_ok));
+    fill(&shared);
     shared.close().unwrap();
     let found = open(&disk).call_many(keys().map(|key| get(&key)));
+    expect_values(found);
+}
+
+/// Behind one read that hangs, all others are made.
+#[test]
+fn a_slow_read_holds_up_no_other_read_of_its_caller() {
+    let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
+    let shared = open(&disk);
+    fill(&shared);
+    shared.close().unwrap();
+    let shared = open(&disk);
+    let before = disk.counted(OpKind::Read);
+    disk.fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    let caller = std::thread::spawn(move || shared.call_many(keys().map(|key| get(&key))));
+    let begun = std::time::Instant::now();
+    while disk.counted(OpKind::Read) - before < keys().len() as u64 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} reads", disk.counted(OpKind::Read) - before);
+        std::thread::yield_now();
+    }
+    disk.release_hung();
+    expect_values(caller.join().unwrap());
+}
+
+fn keys() -> impl ExactSizeIterator<Item = [u8; 4]> {
+    (0..4 * LONG_PER_TURN as u32).map(u32::to_be_bytes)
+}
+
+/// Puts all keys, each with a value that needs a page of its own.
+fn fill(shared: &EngineQueue) {
+    let put = |key: [u8; 4]| Op::Put { key: key.to_vec(), value: key.repeat(1024), options: PutOptions::new() };
+    assert!(shared.call_many(keys().map(put)).iter().all(Result::is_ok));
+}
+
+fn expect_values(found: Vec<Result<Response>>) {
     assert_eq!(found.len(), keys().len());
     for (key, response) in keys().zip(found) {
         let Ok(Response::Value(Some(value))) = response else { panic!("{response:?}") };
-        assert_eq!(*value, key);
+        assert_eq!(*value, key.repeat(1024));
     }
 }
