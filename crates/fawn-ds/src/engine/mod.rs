@@ -283,6 +283,12 @@ impl<D: Device> Engine<D> {
         self.progressed
     }
 
+    /// Whether the next poll has something to report or to continue without any completion: events of blocking calls, and
+    /// reads that were not submitted because their segment or run is gone.
+    pub fn has_events(&self) -> bool {
+        !self.held_events.is_empty() || !self.stale.is_empty()
+    }
+
     /// Committed keys of a range, including expired keys not removed yet.
     ///
     /// Exact while no verification is queued ([`LogReport::verifications_queued`]); later polls and steps drain the

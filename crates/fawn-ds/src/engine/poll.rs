@@ -30,10 +30,10 @@ impl<D: Device> Engine<D> {
         self.now = now;
         let mut reaped = core::mem::take(&mut self.completions);
         let is_due = self.progressed || self.sorted.has_next_step() || self.has_cleaning_step();
-        if self.stale.is_empty() && self.held_events.is_empty() && !is_due {
-            self.device.wait_at_most(limit, &mut reaped);
-        } else {
+        if is_due || self.has_events() {
             self.device.reap(&mut reaped);
+        } else {
+            self.device.wait_at_most(limit, &mut reaped);
         }
         self.digest(&mut reaped, events);
         self.completions = reaped;

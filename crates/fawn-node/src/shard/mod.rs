@@ -239,7 +239,7 @@ impl<D: Device> Shard<D> {
         self.settle_sessions(has_moved);
         // Flushed without a write: no completion will end the wait for events.
         let has_progress = self.is_in_cluster() && self.state.host.engine.has_progress();
-        let is_due = self.has_local_work() || has_progress;
+        let is_due = self.has_local_work() || has_progress || self.state.host.engine.has_events();
         if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
             self.state.multi_reply = Vec::new();
         }

@@ -1,7 +1,8 @@
-//! Requests that find the log full: the commit that frees it comes after the iteration's retries, and no event follows.
+//! Requests that continue without an event: those that find the log full, because the commit that frees it comes after the
+//! iteration's retries, and reads of segments that are gone when their turn comes.
 use crate::harness::{Restarts, ShardHarness, resp, shard_options};
 use fawn_flash::SimOptions;
-use fawn_flash::sim::OpKind;
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_node::{ClientService, SessionId, ShardOptions};
 use fawn_types::{Durability, MonoMs};
 use fawn_wire::Protocol;
@@ -61,4 +62,35 @@ fn an_update_of_a_cold_key_is_retried_after_the_commit() {
 #[test]
 fn an_update_behind_the_sessions_read_is_retried_after_the_commit() {
     assert_eq!(replies_after_the_commit(&["STRLEN cold", "SET cold y"]), ":9000\\r\\n+OK\\r\\n");
+}
+
+#[test]
+fn a_queued_read_whose_segment_is_gone_is_answered_at_once() {
+    let options = ShardOptions { reads_in_flight_max: 1, ..shard_options(Durability::Sync) };
+    let mut harness = ShardHarness::with(SimOptions::instant(1), options);
+    let id = harness.connect(Protocol::Resp);
+    let (filler, value) = ("x".repeat(150 << 10), "x".repeat(5000));
+    for number in 0..30 {
+        assert_eq!(harness.redis(id, &format!("SET filler:{number} {filler}")), "+OK");
+        if number == 10 || number == 20 {
+            assert_eq!(harness.redis(id, &format!("SET key:{number} {value}")), "+OK");
+        }
+    }
+    let mut harness = harness.reopen();
+    let ids: Vec<_> = (0..3).map(|_| harness.connect(Protocol::Resp)).collect();
+    harness.disks[0].fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    harness.send(ids[0], &resp("STRLEN key:10"));
+    harness.send(ids[1], &resp("STRLEN key:20"));
+    harness.send(ids[2], &resp("FLUSHALL"));
+    harness.run(100);
+    let status = harness.host.status();
+    assert_eq!((harness.disks[0].hung(), status.reads), (1, 2), "one read is in flight, one is queued");
+    assert!(status.store.segments <= 3, "only the one that is read stays: {} segments", status.store.segments);
+    harness.disks[0].release_hung();
+    while harness.clients[&ids[0]].received.is_empty() {
+        let due = run_once(&mut harness);
+        assert!(harness.disks[0].hung() == 0 && due.is_some_and(|at| at <= harness.now.mono), "due at {due:?}");
+    }
+    run_once(&mut harness);
+    assert_eq!(harness.clients[&ids[1]].received, b":0\r\n");
 }
