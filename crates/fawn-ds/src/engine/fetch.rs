@@ -65,7 +65,7 @@ pub(crate) enum Expected<'k> {
     Any,
 }
 
-/// Candidates already examined: pointer, segment sequence number, and the corruption found, if any. A resumed lookup
+/// Candidates already examined: pointer, segment sequence number, and the corruption or the failed read, if any. A resumed lookup
 /// does not read them again; without this list it could alternate between two candidates forever.
 pub(crate) type Rejected = Vec<(Pointer, u64, Option<Box<EngineError>>)>;
 

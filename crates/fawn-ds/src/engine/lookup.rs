@@ -50,6 +50,8 @@ pub(crate) struct LookupParams {
     pub(crate) key: Box<[u8]>,
     pub(crate) view: View,
     pub(crate) span: ReadSpan,
+    /// The index's candidate whose record the span has; none if it has another one's, or a run's page.
+    pub(crate) candidate: Option<Pointer>,
     pub(crate) rejected: Rejected,
     pub(crate) runs: RunsPassed,
     pub(crate) result: Option<Result<AlignedBuf, DeviceError>>,
@@ -60,7 +62,7 @@ impl LookupPlan {
     pub(crate) fn of_span(range: RangeId, span: ReadSpan) -> Self {
         let (hash, key, view) = (KeyHash(0), Box::default(), View::Latest);
         let (rejected, runs) = (Rejected::new(), RunsPassed::default());
-        Self(Box::new(LookupParams { range, hash, key, view, span, rejected, runs, result: None }))
+        Self(Box::new(LookupParams { range, hash, key, view, span, candidate: None, rejected, runs, result: None }))
     }
 
     /// Size of its device read, bytes.
@@ -101,7 +103,8 @@ enum LookupStep {
     /// The log has no record of the key.
     NotInLog,
     Expired,
-    Read(ReadSpan),
+    /// With the index's candidate that it is for.
+    Read(ReadSpan, Option<Pointer>),
 }
 
 /// Result of the fast path.
@@ -215,10 +218,10 @@ impl<D: Device> Engine<D> {
                 let (flags, expires_at_ms, version) = (hit.flags, hit.expires_at_ms, hit.version);
                 Ok(Lookup::Found(EntryRef { value, flags, expires_at_ms, version }))
             }
-            LookupStep::Read(span) => {
+            LookupStep::Read(span, candidate) => {
                 let Some(range) = self.range_ids[at] else { unreachable!("a lookup found the range by its id") };
                 let key = key.into();
-                let params = LookupParams { range, hash, key, view, span, rejected, runs, result: None };
+                let params = LookupParams { range, hash, key, view, span, candidate, rejected, runs, result: None };
                 Ok(Lookup::Read(LookupPlan(Box::new(params))))
             }
         }
@@ -272,7 +275,7 @@ impl<D: Device> Engine<D> {
             Probe::Match(hit) if hit.kind == RecordKind::Tombstone => Ok(LookupStep::Absent),
             Probe::Match(hit) if is_expired(&hit, now) => Ok(LookupStep::Expired),
             Probe::Match(hit) => Ok(LookupStep::Hit(hit)),
-            Probe::Missing(span) => Ok(LookupStep::Read(span)),
+            Probe::Missing(span) => Ok(LookupStep::Read(span, None)),
             Probe::Other => {
                 let (slot, offset) = self.segments.slot_and_offset(pointer);
                 Err(self.corrupt(slot, offset, "another key's record where this key's was written"))
@@ -280,7 +283,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Probes each candidate; corruption is an error only if no candidate is the key's.
+    /// Probes each candidate; corruption, or a read that failed, is an error only if no candidate is the key's.
     fn probe_index(
         &mut self,
         at: usize,
@@ -309,7 +312,7 @@ impl<D: Device> Engine<D> {
                     return Ok(LookupStep::Expired);
                 }
                 Ok(Probe::Match(hit)) => return Ok(LookupStep::Hit(hit)),
-                Ok(Probe::Missing(span)) => return Ok(LookupStep::Read(span)),
+                Ok(Probe::Missing(span)) => return Ok(LookupStep::Read(span, Some(pointer))),
                 Ok(Probe::Other) => {}
                 Err(error) => damage = damage.or(Some(error)),
             }
@@ -327,7 +330,7 @@ impl<D: Device> Engine<D> {
     ) -> Result<LookupStep, EngineError> {
         Ok(match self.find_in_runs(at, key, runs)? {
             RunHit::Absent => LookupStep::Absent,
-            RunHit::Read(span) => LookupStep::Read(span),
+            RunHit::Read(span) => LookupStep::Read(span, None),
             RunHit::Put { expires_at_ms, .. } if expires_at_ms != 0 && now.0 >= expires_at_ms => LookupStep::Expired,
             RunHit::Put { value, flags, expires_at_ms, version } => LookupStep::Hit(Hit {
                 location: Location::Scratch,
@@ -428,14 +431,20 @@ impl<D: Device> Engine<D> {
     /// Continues a plan whose read is complete.
     ///
     /// # Errors
-    /// As [`Engine::lookup`], or the read's own failure.
+    /// As [`Engine::lookup`], or the read's own failure, unless another record is the key's.
     pub fn resume(&mut self, plan: LookupPlan, now: TimeMs) -> Result<Lookup<'_>, EngineError> {
-        let LookupParams { range, hash, key, view, span, rejected, runs, result } = *plan.0;
-        match result {
-            Some(Ok(buf)) => self.set_resume(Some(FetchResume { span, buf })),
-            Some(Err(error)) => return Err(error.into()),
-            None => self.set_resume(None),
-        }
+        let LookupParams { range, hash, key, view, span, candidate, mut rejected, runs, result } = *plan.0;
+        let resume = match (result, candidate) {
+            (Some(Ok(buf)), _) => Some(FetchResume { span, buf }),
+            // It may be another key's record.
+            (Some(Err(error)), Some(pointer)) if !error.is_retryable() => {
+                rejected.push((pointer, span.sequence, Some(Box::new(error.into()))));
+                None
+            }
+            (Some(Err(error)), _) => return Err(error.into()),
+            (None, _) => None,
+        };
+        self.set_resume(resume);
         let at = self.range_at(range)?;
         self.find_at(at, hash, &key, (view, now), (rejected, runs))
     }

@@ -1,6 +1,6 @@
 //! Tests of the engine's record cache: it shows exactly what is committed, and saves device reads.
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{Options, RecordKind, RecordRef, Scan, ScanItem, ScanStep, View};
+use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, Scan, ScanItem, ScanStep, View};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{Device, IoClass, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
@@ -222,11 +222,9 @@ fn a_scan_reads_only_records_that_are_not_cached() {
     assert_eq!(scanned(&mut node).len() as u64, keys * 3 / 4 - 1);
 }
 
-/// The index has one entry with a new key's fragment: another key's, as long as the new key's verification is not done. The new
-/// key is cached meanwhile.
-#[test]
-fn a_scan_does_not_take_another_keys_entry_for_that_of_a_cached_key() {
-    let keys = 2000;
+/// A node with keys on the device, 300 bytes each, and the number of a key that it has not, whose fragment one of them shares. The page
+/// of that one is not cached.
+fn with_shared_fragment(keys: u64) -> (SimDisk, TestNode, u64) {
     let disk = SimDisk::new(SimOptions::instant(1));
     let options = Options { record_cache_bytes: Some(900 << 10), ..small(Durability::Sync) };
     let mut node = TestNode::open(&disk, options, Now::at(1000)).unwrap();
@@ -241,9 +239,18 @@ fn a_scan_does_not_take_another_keys_entry_for_that_of_a_cached_key() {
         assert_eq!(value(&mut node, number, View::Committed), None);
         reads(&node) > before
     });
-    let new = new.expect("some key shares a fragment");
+    let new = new.unwrap();
     // The page of that record leaves the cache.
     (0..keys / 4).for_each(|number| _ = value(&mut node, number, View::Committed));
+    (disk, node, new)
+}
+
+/// The index has one entry with a new key's fragment: another key's, as long as the new key's verification is not done. The new
+/// key is cached meanwhile.
+#[test]
+fn a_scan_does_not_take_another_keys_entry_for_that_of_a_cached_key() {
+    let keys = 2000;
+    let (disk, mut node, new) = with_shared_fragment(keys);
     disk.hang(OpKind::Read);
     node.append(&[put(new, b"new", 0)]).unwrap();
     (0..4).for_each(|_| _ = node.turn());
@@ -268,6 +275,37 @@ fn a_scan_does_not_take_another_keys_entry_for_that_of_a_cached_key() {
     disk.release_hung();
     node.settle();
     check(&mut node);
+}
+
+/// The index has the entries of two keys with one fragment, and the record of the older one cannot be read.
+#[test]
+fn a_key_is_found_beside_another_keys_unreadable_record() {
+    let keys = 2000;
+    let (disk, mut node, new) = with_shared_fragment(keys);
+    let files = || disk.names().into_iter().filter_map(|name| Some((disk.contents(&name)?, name)));
+    files().for_each(|(bytes, name)| disk.make_unreadable(&name, 0..bytes.len() as u64));
+    // That record may be the key's.
+    assert!(matches!(node.get(&key(new), View::Committed), Err(EngineError::Device(_))));
+    disk.heal();
+    node.append(&[put(new, b"new", 0)]).unwrap();
+    node.settle();
+    // Others push it out of the window, and the older one's page out of the cache.
+    for number in 0..40 {
+        node.append(&[put(100_000 + number, &[1; 4000], 0)]).unwrap();
+        node.settle();
+    }
+    (0..keys / 4).for_each(|number| _ = value(&mut node, number, View::Committed));
+    let new_key = key(new);
+    for (bytes, name) in files() {
+        let is_new = |page: &[u8]| page.windows(new_key.len()).any(|window| window == new_key);
+        let has_new: Vec<bool> = bytes.chunks(4096).map(is_new).collect();
+        // A read takes the next page, too.
+        let others = (0..has_new.len()).filter(|&page| !has_new[page.saturating_sub(1)..=page].contains(&true));
+        others.for_each(|page| disk.make_unreadable(&name, page as u64 * 4096..(page as u64 + 1) * 4096));
+    }
+    let before = reads(&node);
+    assert_eq!(value(&mut node, new, View::Committed).unwrap(), b"new");
+    assert_eq!(reads(&node), before + 2, "that of the other key's record fails first");
 }
 
 /// Device reads per get: Zipf 0.99, 256-byte values, a budget of a tenth of the data, index and buffers included.
