@@ -2,6 +2,7 @@
 use super::super::Engine;
 use super::gather::SortSize;
 use super::merge_choice::SpaceLeft;
+use crate::format::run::PAGES_MAX;
 use crate::format::run::record::RECORD_HEADER_BYTES;
 use crate::format::segment::StreamKind;
 use crate::log::segments::{RangeShare, Segment};
@@ -73,7 +74,7 @@ impl<D: Device> Engine<D> {
     /// Longest run that is written, bytes. So short that a part of a sweep is a small share of the space.
     pub(super) fn run_bytes_max(&self) -> u64 {
         if self.options.run_bytes_max > 0 {
-            return self.options.run_bytes_max;
+            return self.options.run_bytes_max.clamp(PAGE_BYTES as u64, u64::from(PAGES_MAX) * PAGE_BYTES as u64);
         }
         let shortest = RUN_BYTES_MIN.min(u64::from(self.options.segment_bytes));
         (self.capacity_bytes() / RUNS_PER_CAPACITY).clamp(shortest, RUN_BYTES_MAX)

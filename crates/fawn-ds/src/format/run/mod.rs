@@ -32,8 +32,8 @@ pub const FOOTER_MAGIC: [u8; 8] = *b"FAWN-END";
 pub const HEADER_BYTES: usize = PAGE_BYTES;
 /// Length of the footer, the file's last block, bytes.
 pub const FOOTER_BYTES: usize = PAGE_BYTES;
-/// Maximum number of pages: 4 GiB of them.
-pub const PAGES_MAX: u32 = 1 << 20;
+/// Maximum number of pages: the last one ends, behind the header, within offsets of 32 bits.
+pub const PAGES_MAX: u32 = (1 << 20) - 2;
 /// Maximum length of the tail, bytes.
 pub const TAIL_BYTES_MAX: u64 = 1 << 30;
 

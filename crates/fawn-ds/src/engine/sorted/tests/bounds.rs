@@ -2,6 +2,8 @@
 use super::space::{SEGMENT_BYTES, SmallStore};
 use super::write::READS_MAX;
 use super::*;
+use crate::engine::fetch::ReadSpan;
+use crate::format::run::{PAGES_MAX, page_offset};
 use crate::sorted::{MergeSource, RunSource, SortBuffer};
 use fawn_flash::buffer::PAGE_BYTES;
 
@@ -188,6 +190,19 @@ fn the_runs_of_a_sort_fit_into_the_space_that_it_takes() {
     let filled = |record_bytes| store.engine.space_of_records(record_bytes);
     let pages = |pages| store.engine.space_of_pages(pages);
     assert_eq!((filled(3 << 10), filled((3 << 10) + 1)), (pages(1), pages(2)));
+}
+
+/// Offsets of reads have 32 bits.
+#[test]
+fn the_longest_run_can_be_read_to_its_end() {
+    let offset = page_offset(PAGES_MAX - 1);
+    let span = ReadSpan::of_run(1, offset, false);
+    assert_eq!((u64::from(span.from), span.len()), (offset, PAGE_BYTES));
+    let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 10 * SEGMENT_BYTES);
+    for (run_bytes_max, pages_max) in [(1, 1), (4 << 30, PAGES_MAX), (u64::MAX, PAGES_MAX)] {
+        store.engine.options.run_bytes_max = run_bytes_max;
+        assert_eq!(store.engine.run_bytes_max(), u64::from(pages_max) * PAGE_BYTES as u64, "{run_bytes_max}");
+    }
 }
 
 /// The caches get the rest of the budget. Without this count, records and pages of jobs would come on top of it.
