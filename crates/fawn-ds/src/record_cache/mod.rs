@@ -201,8 +201,21 @@ impl RecordCache {
         if self.spaces.len() <= range {
             self.spaces.resize(range + 1, 0);
         }
+        if self.last_space == u32::MAX {
+            self.empty();
+        }
         self.last_space += 1;
         self.spaces[range] = self.last_space;
+    }
+
+    /// Evicts everything and forgets all names of spaces.
+    #[cold]
+    fn empty(&mut self) {
+        let budget_bytes = self.budget_bytes;
+        self.set_budget_bytes(0);
+        self.set_budget_bytes(budget_bytes);
+        self.spaces.fill(0);
+        self.last_space = 0;
     }
 
     /// Changes the budget. Shrinking evicts records and returns memory before it returns.
@@ -406,5 +419,20 @@ mod tests {
         assert_eq!(cache.between(1, (KeyHash(0), KeyHash(u64::MAX)), 64).count(), 0, "more buckets than that");
         cache.clear_range(1);
         assert_eq!(cache.between(1, (KeyHash(0), KeyHash(u64::MAX)), usize::MAX).count(), 0);
+    }
+
+    /// The spaces' names are used up: a record of the first one must not be found as one of now.
+    #[test]
+    fn spaces_are_named_anew_once_their_names_are_used_up() {
+        let mut cache = RecordCache::new(4 << 20);
+        let entry = EntryRef { value: b"v", flags: 0, expires_at_ms: 0, version: Version::from_u64(1) };
+        cache.offer(0, KeyHash(1), b"cleared", entry);
+        cache.last_space = u32::MAX;
+        (0..2).for_each(|_| cache.clear_range(0));
+        assert!(cache.get(0, KeyHash(1), b"cleared").is_none());
+        cache.offer(0, KeyHash(2), b"new", entry);
+        cache.offer(1, KeyHash(2), b"new", entry);
+        cache.clear_range(1);
+        assert!(cache.get(0, KeyHash(2), b"new").is_some() && cache.get(1, KeyHash(2), b"new").is_none());
     }
 }
