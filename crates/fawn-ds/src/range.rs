@@ -131,6 +131,8 @@ pub(crate) struct ResultCopies {
     pub(crate) kept: VecDeque<ResultCopy>,
     /// Open results keep segments before this sequence number that are to be given up.
     pub(crate) due_before: Option<u64>,
+    /// The segment whose dead puts keep tombstones, and in which copies keep these puts.
+    pub(crate) keeps_tombstones: Option<u64>,
     /// Time of the next attempt to copy them.
     pub(crate) copy_at: MonoMs,
     /// Time when some were last copied, became due, or began or ended to wait for a mark.

@@ -111,7 +111,8 @@ impl<D: Device> Engine<D> {
         let Some(due) = self.copyable_results(at) else { return };
         let mut open = OpenResults { open, put_result, left_bytes: COPY_BYTES, may_take_segment: true };
         self.forget_closed(at, &open);
-        let copied = match self.due_copies(at, due.before) {
+        let keeps_tombstones = self.copies_keeping_tombstones(at).filter(|_| due.is_given_up);
+        let copied = match keeps_tombstones.or_else(|| self.due_copies(at, due.before)) {
             Some(copies) => self.copy_again(at, copies, &mut open),
             None => {
                 open.may_take_segment = self.may_take_segment(at, &due);
@@ -167,7 +168,8 @@ impl<D: Device> Engine<D> {
         dead_bytes >= u64::from(self.options.segment_bytes) / 4 * 3
     }
 
-    /// The results of the range that a bound is about to give up: of log, and of a number of records.
+    /// The results of the range that a bound is about to give up, of log and of a number of records, and those whose copies keep
+    /// tombstones.
     fn due_results(&self, at: usize) -> impl Iterator<Item = DueResults> + use<D> {
         let range = &self.ranges[at];
         let of_log = range.result_copies.due_before.map(|before| {
@@ -180,7 +182,13 @@ impl<D: Device> Engine<D> {
             through,
             is_given_up: false,
         });
-        of_log.into_iter().chain(of_number)
+        // Nothing of the log is given up.
+        let of_tombstones = self.copies_keeping_tombstones(at).map(|_| DueResults {
+            before: 0,
+            through: Version::ZERO,
+            is_given_up: true,
+        });
+        of_log.into_iter().chain(of_number).chain(of_tombstones)
     }
 
     /// Whether results that are to be copied are not durably committed yet.
@@ -310,8 +318,26 @@ impl<D: Device> Engine<D> {
         None
     }
 
+    /// Notes that only copies of results keep the sealed segment with this sequence number from being cleaned, and its dead puts keep
+    /// tombstones. So they are copied again however few bytes are dead: at most once for each segment that survivors fill, and only
+    /// while tombstones take much.
+    pub(super) fn note_due_copies(&mut self, sequence: u64) {
+        for range in &mut self.ranges {
+            range.result_copies.keeps_tombstones = Some(sequence);
+        }
+    }
+
+    /// The range's copies in the segment that was noted so last.
+    fn copies_keeping_tombstones(&self, at: usize) -> Option<Range<usize>> {
+        let copies = &self.ranges[at].result_copies;
+        let sequence = copies.keeps_tombstones?;
+        let from = copies.kept.partition_point(|copy| copy.record.sequence < sequence);
+        let to = copies.kept.partition_point(|copy| copy.record.sequence <= sequence);
+        (from < to).then_some(from..to)
+    }
+
     /// Bytes of the copies that ranges keep in this segment. Heirs of one range keep the same copies.
-    fn result_copies_bytes(&self, sequence: u64) -> u64 {
+    pub(super) fn result_copies_bytes(&self, sequence: u64) -> u64 {
         let kept = self.ranges.iter().flat_map(|range| range.result_copies.kept_in(sequence));
         let lengths: BTreeMap<_, _> = kept.map(|copy| (copy.record.pointer, copy.record.len_bytes)).collect();
         lengths.into_values().map(u64::from).sum()

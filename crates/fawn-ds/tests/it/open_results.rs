@@ -108,6 +108,29 @@ impl Member {
         }
     }
 
+    /// Appends and commits puts of 100 bytes and deletes. A store that stays full fails the test.
+    fn write_all(&mut self, writes: &[(u64, bool)]) {
+        let (first, value) = (self.next_version(), [7; 100]);
+        let keys: Vec<_> = writes.iter().map(|(key, _)| key.to_be_bytes()).collect();
+        let mut records = Vec::new();
+        for (i, (key, (_, is_put))) in keys.iter().zip(writes).enumerate() {
+            let version = Version::new(first.epoch(), first.seq() + i as u64).unwrap();
+            let record = match is_put {
+                true => RecordRef::put(version, key, &value),
+                false => RecordRef::bare(RecordKind::Tombstone, version, key),
+            };
+            records.push((TestNode::hash(key), record));
+        }
+        let since = self.node.now;
+        while let Err(error) = self.node.engine.append_batch(RANGE, &records) {
+            assert!(matches!(error, EngineError::Overloaded | EngineError::StoreFull), "{error} at {first:?}");
+            self.turn();
+            let kept = self.node.engine.segments_kept();
+            assert!(self.node.now.mono.ms_since(since.mono) < 5_000, "{first:?}: {kept:?}");
+        }
+        self.turn();
+    }
+
     /// Writes and syncs what is appended.
     pub(crate) fn sync(&mut self) {
         self.node.engine.submit(self.node.now);
@@ -168,6 +191,42 @@ fn open_results_do_not_keep_the_log() {
         let node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
         let member = Member { node, open: member.open, copies: 0, copies_at_once: 0 }.open_again(&disk, options());
         assert_eq!(member.open.len(), 2);
+    }
+}
+
+/// The copy of a result lies among cold records, few of which ever die. A queue deletes each of its entries later.
+#[test]
+fn an_open_result_among_cold_records_does_not_keep_the_tombstones_of_a_queue() {
+    const SEGMENTS: u64 = 64;
+    const BATCH: u64 = 32;
+    for has_result in [false, true] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut member = Member::open(&disk, of_capacity(SEGMENTS, Durability::Sync), Now::at(1));
+        let keys = SEGMENTS * (64 << 10) * 4 / 10 / 150;
+        let overwrite = |member: &mut Member, first: u64, step: usize| {
+            let chosen: Vec<_> = (first..keys).step_by(step).map(|key| (key, true)).collect();
+            chosen.chunks(BATCH as usize).for_each(|writes| member.write_all(writes));
+        };
+        overwrite(&mut member, 0, 1);
+        if has_result {
+            member.write(keys, &[7; 100], b"a result");
+        }
+        // Every other record is cleaned into segments of cold ones, one with the result, and then one in 400 dies.
+        (0..4).for_each(|_| overwrite(&mut member, 0, 2));
+        assert_eq!(member.copies, usize::from(has_result));
+        overwrite(&mut member, 1, 400);
+        let queue = |n: u64| 1_000_000 + n;
+        let (entries, mut segments_max) = (100_000, 0);
+        let before = member.node.engine.stats().moved_tombstones;
+        for first in (0..entries).step_by(BATCH as usize) {
+            let batch = first..first + BATCH;
+            member.write_all(&batch.clone().map(|n| (queue(n), true)).collect::<Vec<_>>());
+            member.write_all(&batch.map(|n| (queue(n.saturating_sub(512)), false)).collect::<Vec<_>>());
+            segments_max = segments_max.max(member.node.engine.log_report().segments);
+        }
+        let moved = member.node.engine.stats().moved_tombstones - before;
+        assert!(moved < 2 * entries && segments_max < 50, "{has_result}: {segments_max} segments, {moved} copies");
+        assert!(member.copies <= 5, "{} copies", member.copies);
     }
 }
 

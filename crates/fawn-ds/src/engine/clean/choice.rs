@@ -1,7 +1,7 @@
 //! Choice of a victim: which segment is worth cleaning, and which may be cleaned at all.
 use super::super::Engine;
 use super::super::append::Reserve;
-use super::super::drop_rule::{RangeFacts, SegmentFacts, keep_reason};
+use super::super::drop_rule::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
 use super::pace::SEARCH_MS_MAX;
 use super::space::SurvivorsRoom;
 use crate::format::RangeNumber;
@@ -68,7 +68,7 @@ impl<D: Device> Engine<D> {
         };
         let candidates = self.segments.iter().filter_map(oldest);
         let victim = candidates
-            .filter(|&(_, slot)| self.is_copyable(self.segments.expect(slot), room, ExpiredPuts::Copied))
+            .filter(|&(_, slot)| self.is_copyable(self.segments.expect(slot), room, ExpiredPuts::Copied, None))
             .min();
         if victim.is_none() {
             self.seal_with_numbers(&old);
@@ -122,22 +122,13 @@ impl<D: Device> Engine<D> {
         let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
         if !core::mem::take(&mut self.cleaner.pace.was_for_tombstones) && self.tombstones_take_much() {
             self.cleaner.pace.was_for_tombstones = true;
-            // Sorted segments hide tombstones, too.
-            let of_share =
-                if self.sorted.is_active() { RangeShare::hidden_from_sorted } else { RangeShare::hidden_from };
-            let hidden = |segment: &Segment| segment.shares.iter().map(of_share).min();
-            let candidates =
-                self.segments.iter().filter(|segment| self.is_candidate(segment, 1, room, ExpiredPuts::Copied));
-            let earliest = candidates.filter_map(|segment| Some((hidden(segment)?, segment.slot))).min();
-            if let Some((lowest, slot)) = earliest
-                && lowest < Version::from_u64(u64::MAX)
-            {
+            if let Some(slot) = self.victim_for_tombstones(room) {
                 return Some(slot);
             }
         }
         let end = self.appended_end();
         let best = |expired| {
-            let is_candidate = |segment: &&Segment| self.is_candidate(segment, dead_bytes_min, room, expired);
+            let is_candidate = |segment: &&Segment| self.is_candidate(segment, dead_bytes_min, room, expired, None);
             let candidates = self.segments.iter().filter(is_candidate);
             candidates
                 .max_by_key(|segment| merit(segment, self.victim_lengths(segment), end, self.options.segment_bytes))
@@ -145,6 +136,27 @@ impl<D: Device> Engine<D> {
         // Only a read of a segment tells which puts were replaced before they expired. If none fits surely, one is tried all the same.
         let best = best(ExpiredPuts::Copied).or_else(|| best(ExpiredPuts::Replaced));
         best.map(|segment| segment.slot)
+    }
+
+    /// The segment whose dead puts were replaced earliest. One that only copies of results keep has the next turn: these are due first.
+    fn victim_for_tombstones(&mut self, room: SurvivorsRoom) -> Option<u32> {
+        let never = Version::from_u64(u64::MAX);
+        // Sorted segments hide tombstones, too.
+        let of_share = if self.sorted.is_active() { RangeShare::hidden_from_sorted } else { RangeShare::hidden_from };
+        let hidden = |segment: &Segment| segment.shares.iter().map(of_share).min().unwrap_or(never);
+        let earliest = |but_for| {
+            let is_candidate = |segment: &&Segment| {
+                hidden(segment) < never && self.is_candidate(segment, 1, room, ExpiredPuts::Copied, but_for)
+            };
+            self.segments.iter().filter(is_candidate).min_by_key(|segment| (hidden(segment), segment.slot))
+        };
+        let first = earliest(Some(KeepReason::CopiedResult))?;
+        if self.is_movable(first) {
+            return Some(first.slot);
+        }
+        let (victim, sequence) = (earliest(None).map(|segment| segment.slot), first.sequence);
+        self.note_due_copies(sequence);
+        victim
     }
 
     fn tombstones_take_much(&self) -> bool {
@@ -216,14 +228,27 @@ impl<D: Device> Engine<D> {
 
     /// Whether nothing but live records and tombstones keeps the segment for long, enough of it is dead, and what
     /// cleaning copies of it fits.
-    fn is_candidate(&self, segment: &Segment, dead_bytes_min: u64, room: SurvivorsRoom, expired: ExpiredPuts) -> bool {
+    fn is_candidate(
+        &self,
+        segment: &Segment,
+        dead_bytes_min: u64,
+        room: SurvivorsRoom,
+        expired: ExpiredPuts,
+        but_for: Option<KeepReason>,
+    ) -> bool {
         let tombstone_bytes = self.kept_tombstone_bytes(segment);
         let is_worthwhile = segment.dead_bytes(tombstone_bytes) + self.expired_bytes(segment) >= dead_bytes_min;
-        is_worthwhile && !self.is_left_to_sort(segment) && self.is_copyable(segment, room, expired)
+        is_worthwhile && !self.is_left_to_sort(segment) && self.is_copyable(segment, room, expired, but_for)
     }
 
     /// Whether the segment may be cleaned now, and what cleaning copies of it fits.
-    fn is_copyable(&self, segment: &Segment, room: SurvivorsRoom, expired: ExpiredPuts) -> bool {
+    fn is_copyable(
+        &self,
+        segment: &Segment,
+        room: SurvivorsRoom,
+        expired: ExpiredPuts,
+        but_for: Option<KeepReason>,
+    ) -> bool {
         if !segment.sealed || segment.is_cleaned || self.now.mono < segment.clean_again_at {
             return false;
         }
@@ -233,8 +258,9 @@ impl<D: Device> Engine<D> {
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.
         let segment_bytes = u64::from(self.options.segment_bytes);
         let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
-        let copied_bytes = self.with_frames(self.copied_bytes_max(segment, expired));
-        room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable(segment)
+        let result_bytes = but_for.map_or(0, |_| self.result_copies_bytes(segment.sequence));
+        let copied_bytes = self.with_frames(self.copied_bytes_max(segment, expired) + result_bytes);
+        room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable_but_for(segment, but_for)
     }
 
     /// The refusal of the segment's copies, which have no room now.
@@ -280,6 +306,11 @@ impl<D: Device> Engine<D> {
 
     /// Whether nothing but live records and tombstones keeps the segment for long.
     pub(in crate::engine) fn is_movable(&self, segment: &Segment) -> bool {
+        self.is_movable_but_for(segment, None)
+    }
+
+    /// As [`Engine::is_movable`], or it would be without this reason to keep it.
+    fn is_movable_but_for(&self, segment: &Segment, but_for: Option<KeepReason>) -> bool {
         // Deferred records stay where they are. They are confirmed soon, and most of their old versions are elsewhere.
         if !segment.sealed || segment.is_cleaned || segment.is_gathered || self.overlay.may_defer(segment.sequence) {
             return false;
@@ -314,7 +345,8 @@ impl<D: Device> Engine<D> {
             (share.range, RangeFacts { live_records: 0, hides_puts: false, died_by: Version::ZERO, ..facts })
         });
         // Cleaned again at once, it would be chosen for ever, and no other: an old version may stay unreadable.
-        keep_reason(&facts, ranges).is_none() && !(segment.had_unconfirmed && self.has_unconfirmed(segment.slot))
+        let is_free = keep_reason(&facts, ranges).is_none_or(|(why, _)| Some(why) == but_for);
+        is_free && !(segment.had_unconfirmed && self.has_unconfirmed(segment.slot))
     }
 
     /// Whether a committed record of the segment, which may have no deferred ones, waits for its verification to enter the index.
