@@ -297,7 +297,7 @@ impl DataDir {
         let result = result.map_err(|errno| self.metadata_error(errno, "truncate", &self.file(file).name));
         self.files.changed(file);
         match result {
-            // A file system with copies on write may lack space for the change of a length. What is before both ends is as before.
+            // A file system with copies on write may lack space for the change of a length. The content before both ends is unchanged.
             Err(error) if error.is_retryable() => Err(error),
             result => self.poison(result),
         }

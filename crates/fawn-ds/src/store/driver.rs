@@ -85,7 +85,7 @@ impl Driver {
         }
     }
 
-    /// Drops the engine without a close. What is in flight ends first, and the directory is free then.
+    /// Drops the engine without a close. Operations in flight end first; then the directory is free.
     pub(super) fn drop_engine(&mut self) {
         self.state = DriverState::Closed;
     }
