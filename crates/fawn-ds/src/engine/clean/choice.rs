@@ -237,7 +237,10 @@ impl<D: Device> Engine<D> {
         but_for: Option<KeepReason>,
     ) -> bool {
         let tombstone_bytes = self.kept_tombstone_bytes(segment);
-        let is_worthwhile = segment.dead_bytes(tombstone_bytes) + self.expired_bytes(segment) >= dead_bytes_min;
+        // Copied again, they leave nothing behind that is worth it.
+        let result_bytes = self.result_bytes_but_for(segment, but_for);
+        let dead_bytes = segment.dead_bytes(tombstone_bytes).saturating_sub(result_bytes);
+        let is_worthwhile = dead_bytes + self.expired_bytes(segment) >= dead_bytes_min;
         is_worthwhile && !self.is_left_to_sort(segment) && self.is_copyable(segment, room, expired, but_for)
     }
 
@@ -258,9 +261,17 @@ impl<D: Device> Engine<D> {
         // A victim that is copied only in part frees nothing, and leaves no space for the next one.
         let segment_bytes = u64::from(self.options.segment_bytes);
         let longest_bytes = segment.lengths.longest_bytes_max().map_or(segment_bytes / 4, u64::from);
-        let result_bytes = but_for.map_or(0, |_| self.result_copies_bytes(segment.sequence));
+        let result_bytes = self.result_bytes_but_for(segment, but_for);
         let copied_bytes = self.with_frames(self.copied_bytes_max(segment, expired) + result_bytes);
         room.fits(copied_bytes, longest_bytes, segment_bytes) && self.is_movable_but_for(segment, but_for)
+    }
+
+    /// Bytes of the copies of results that a search disregards, with which they are copied first.
+    fn result_bytes_but_for(&self, segment: &Segment, but_for: Option<KeepReason>) -> u64 {
+        if but_for.is_some() && segment.stream == StreamKind::Survivors {
+            return self.result_copies_bytes(segment.sequence);
+        }
+        0
     }
 
     /// The refusal of the segment's copies, which have no room now.
@@ -345,6 +356,8 @@ impl<D: Device> Engine<D> {
             (share.range, RangeFacts { live_records: 0, hides_puts: false, died_by: Version::ZERO, ..facts })
         });
         // Cleaned again at once, it would be chosen for ever, and no other: an old version may stay unreadable.
+        // The foreground's reasons of this kind are results of transfers and merges, which leave with its log.
+        let but_for = but_for.filter(|_| segment.stream == StreamKind::Survivors);
         let is_free = keep_reason(&facts, ranges).is_none_or(|(why, _)| Some(why) == but_for);
         is_free && !(segment.had_unconfirmed && self.has_unconfirmed(segment.slot))
     }
