@@ -48,14 +48,6 @@ impl Driver {
         }
     }
 
-    /// Whether operations of callers with very many may begin.
-    pub(super) fn takes_long(&self) -> bool {
-        match &self.state {
-            DriverState::Open(executor) => self.closing.is_none() && executor.takes_long(),
-            DriverState::Closed => true,
-        }
-    }
-
     /// A close begins here and ends in [`Driver::wait`].
     pub(super) fn start(&mut self, id: u64, op: Op) {
         match &mut self.state {

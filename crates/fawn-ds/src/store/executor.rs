@@ -142,11 +142,6 @@ impl OpExecutor {
         self.follow(events);
     }
 
-    /// Whether the device has room for more reads: those that wait are of others, or enough.
-    pub(super) fn takes_long(&self) -> bool {
-        self.queued.is_empty()
-    }
-
     /// Fails the operations that wait for a device read or for memory: nothing is waited for that a close does not need.
     pub(super) fn end_lookups(&mut self) {
         let waiting = self.waiting.drain().map(|(id, _)| id).chain(self.queued.drain(..).map(|(id, _)| id));

@@ -20,16 +20,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Operations of callers with more than as many that begin in a turn: a turn flushes and syncs after all of its operations, and those
-/// that arrive meanwhile wait for it.
-const LONG_PER_TURN: usize = 2 * READS_IN_FLIGHT_MAX;
+/// Operations of one [`EngineQueue::call_many`] that are queued at a time: enough to keep the device busy. A turn executes all that
+/// is queued before it flushes and syncs, and before operations that arrive meanwhile. Each response makes room for one more.
+const OPS_QUEUED_MAX: usize = 2 * READS_IN_FLIGHT_MAX;
 
 /// The queue that callers share, with their results.
 #[derive(Debug, Default)]
 struct Inbox {
     queue: VecDeque<(u64, Op)>,
-    /// Operations of callers with more than [`LONG_PER_TURN`]: as many of them begin in a turn, behind the reads that wait for others.
-    long: VecDeque<(u64, Op)>,
     done: HashMap<u64, Response, FxBuildHasher>,
     next_id: u64,
     has_leader: bool,
@@ -50,14 +48,46 @@ impl Inbox {
         self.has_given_up && self.close != Some(id)
     }
 
-    /// Takes the operations that begin now. The close, if it is among them, is the last.
-    fn take_queued(&mut self, takes_long: bool) -> VecDeque<(u64, Op)> {
-        let queue = core::mem::take(&mut self.queue);
-        if !takes_long || self.long.is_empty() {
-            return queue;
+    /// Why no response to the operation will come.
+    fn refusal(&self, id: u64) -> Option<Error> {
+        if self.has_failed {
+            return Some(Error::panicked());
         }
-        let count = self.long.len().min(LONG_PER_TURN);
-        self.long.drain(..count).chain(queue).collect()
+        self.is_given_up(id).then_some(Error::Closed)
+    }
+}
+
+/// The operations of one [`EngineQueue::call_many`], by their place among them.
+struct ManyCalls {
+    /// Operations without a response, oldest first.
+    queued: VecDeque<(u64, usize)>,
+    responses: Vec<Option<Result<Response>>>,
+}
+
+impl ManyCalls {
+    /// Takes the response if it is of one of them.
+    fn take(&mut self, id: u64, response: Response) -> Option<Response> {
+        let Ok(at) = self.queued.binary_search_by_key(&id, |&(queued, _)| queued) else { return Some(response) };
+        let (_, place) = self.queued.remove(at)?;
+        self.responses[place] = Some(response.into_result());
+        None
+    }
+
+    /// Takes the responses that a leader has put there.
+    fn take_done(&mut self, inbox: &mut Inbox) {
+        if inbox.done.is_empty() {
+            return;
+        }
+        let responses = &mut self.responses;
+        self.queued.retain(|&(id, place)| {
+            let Some(response) = inbox.done.remove(&id) else { return true };
+            responses[place] = Some(response.into_result());
+            false
+        });
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.queued.drain(..).for_each(|(_, place)| self.responses[place] = Some(Err(error.clone())));
     }
 }
 
@@ -109,18 +139,35 @@ impl EngineQueue {
     pub(super) fn call_many(&self, ops: impl Iterator<Item = Op>) -> Vec<Result<Response>> {
         // The iterator is the caller's own code: it may use the store itself, so no lock is held while it runs.
         let ops: Vec<Op> = ops.collect();
-        let is_long = ops.len() > LONG_PER_TURN;
-        let mut inbox = self.inbox();
-        let push = |op| {
-            let id = self.admit(&mut inbox, &op)?;
-            let queue = if is_long { &mut inbox.long } else { &mut inbox.queue };
-            queue.push_back((id, op));
-            Ok(id)
-        };
-        let ids: Vec<Result<u64>> = ops.into_iter().map(push).collect();
-        drop(inbox);
-        // All are taken, those after a failure too: a response that no caller takes would stay for ever.
-        ids.into_iter().map(|id| self.answer(self.inbox(), id?)).collect()
+        let mut calls = ManyCalls { queued: VecDeque::new(), responses: ops.iter().map(|_| None).collect() };
+        let mut ops = ops.into_iter().enumerate();
+        loop {
+            let mut inbox = self.inbox();
+            calls.take_done(&mut inbox);
+            for (place, op) in ops.by_ref().take(OPS_QUEUED_MAX - calls.queued.len()) {
+                match self.push(&mut inbox, op) {
+                    Ok(id) => calls.queued.push_back((id, place)),
+                    Err(error) => calls.responses[place] = Some(Err(error)),
+                }
+            }
+            let Some(&(oldest, _)) = calls.queued.front() else {
+                if ops.len() > 0 {
+                    continue;
+                }
+                break;
+            };
+            if let Some(error) = inbox.refusal(oldest) {
+                calls.fail(&error);
+            } else if inbox.has_leader {
+                drop(self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner));
+            } else {
+                inbox.has_leader = true;
+                drop(inbox);
+                self.lead(oldest, |id, response| calls.take(id, response));
+            }
+        }
+        let response = |response: Option<_>| response.unwrap_or_else(|| unreachable!("all are answered"));
+        calls.responses.into_iter().map(response).collect()
     }
 
     pub(super) fn close(&self) -> Result<()> {
@@ -177,13 +224,6 @@ impl EngineQueue {
     }
 
     fn push(&self, inbox: &mut Inbox, op: Op) -> Result<u64> {
-        let id = self.admit(inbox, &op)?;
-        inbox.queue.push_back((id, op));
-        Ok(id)
-    }
-
-    /// The ID of an operation that will be queued, unless none is taken any more.
-    fn admit(&self, inbox: &mut Inbox, op: &Op) -> Result<u64> {
         if inbox.has_failed {
             return Err(Error::panicked());
         }
@@ -198,6 +238,7 @@ impl EngineQueue {
             }
         }
         inbox.next_id += 1;
+        inbox.queue.push_back((inbox.next_id, op));
         Ok(inbox.next_id)
     }
 
@@ -207,56 +248,49 @@ impl EngineQueue {
             if let Some(response) = inbox.done.remove(&id) {
                 return response.into_result();
             }
-            if inbox.has_failed {
-                return Err(Error::panicked());
-            }
-            if inbox.is_given_up(id) {
-                return Err(Error::Closed);
+            if let Some(error) = inbox.refusal(id) {
+                return Err(error);
             }
             if !inbox.has_leader {
                 inbox.has_leader = true;
                 drop(inbox);
-                return self.lead(id).into_result();
+                let mut mine = None;
+                self.lead(id, |done, response| if done == id { mine.replace(response) } else { Some(response) });
+                return mine.map_or(Err(Error::Closed), Response::into_result);
             }
             inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Drives the engine for all until `id` is done; then another caller that still waits takes over.
-    fn lead(&self, id: u64) -> Response {
+    /// Drives the engine for all until responses came that the caller takes, or none come any more for its operation `id`; then
+    /// another caller that still waits takes over. `take` gives back responses of others.
+    fn lead(&self, id: u64, mut take: impl FnMut(u64, Response) -> Option<Response>) {
         let mut leadership = Leadership { shared: self, is_done: false };
         let mut driver = self.driver();
         loop {
             driver.set_time(clock::read(&*self.clock));
-            let queued = self.inbox().take_queued(driver.takes_long());
+            let queued = core::mem::take(&mut self.inbox().queue);
             start_all(&mut driver, queued);
             driver.turn();
             let mut inbox = self.inbox();
-            let mut mine = None;
+            let mut has_own = false;
             for (done, response) in driver.take_done() {
-                if done == id {
-                    mine = Some(response);
-                } else {
-                    inbox.done.insert(done, response);
+                match take(done, response) {
+                    Some(response) => _ = inbox.done.insert(done, response),
+                    None => has_own = true,
                 }
             }
-            if inbox.is_given_up(id) {
-                mine = mine.or(Some(Response::Failed(Error::Closed)));
-            }
-            if let Some(mine) = mine {
+            if has_own || inbox.is_given_up(id) {
                 drop(inbox);
                 leadership.is_done = true;
-                return mine;
+                return;
             }
             let (is_news, has_given_up) = (!inbox.done.is_empty(), inbox.has_given_up);
-            let has_next = !inbox.long.is_empty() && driver.takes_long();
             drop(inbox);
             if is_news {
                 self.changed.notify_all();
             }
-            if !has_next {
-                driver.wait(has_given_up);
-            }
+            driver.wait(has_given_up);
         }
     }
 }

@@ -150,7 +150,7 @@ fn a_caller_with_many_gets_does_not_hold_up_the_flush_of_a_put() {
     // The first one is flushed at once, the second one 50 ms later.
     shared.call(put(b"one")).unwrap();
     shared.call(put(b"two")).unwrap();
-    let found = shared.call_many((0..100 * LONG_PER_TURN).map(|_| get(b"two")));
+    let found = shared.call_many((0..100 * OPS_QUEUED_MAX).map(|_| get(b"two")));
     assert!(found.iter().all(|response| matches!(response, Ok(Response::Value(Some(_))))));
     let killed = disk.image(Loss::Process, 1);
     drop(shared);
@@ -190,7 +190,7 @@ fn a_slow_read_holds_up_no_other_read_of_its_caller() {
 }
 
 fn keys() -> impl ExactSizeIterator<Item = [u8; 4]> {
-    (0..4 * LONG_PER_TURN as u32).map(u32::to_be_bytes)
+    (0..4 * OPS_QUEUED_MAX as u32).map(u32::to_be_bytes)
 }
 
 /// Puts all keys, each with a value that needs a page of its own.
