@@ -174,10 +174,10 @@ impl Completions {
         let member = ClientTag { session, seq: 0 }.member();
         let front_end = self.front_ends.get(&member);
         let has_ended = front_end.is_some_and(|known| known.ended.contains(&session));
-        // The former session's results may be all that uses the memory.
-        let freed = self.replaced_by(session);
-        let (freed_results, freed_bytes) = freed.map_or((0, 0), |freed| (freed.done.len(), freed.memory_bytes()));
-        let has_room = self.results - freed_results < results_max && self.bytes - freed_bytes < bytes_max;
+        // Results of former processes may use all of the memory, and more of it than the head had: their sessions end one by one.
+        // Each record that ends one frees at least as many results as it adds.
+        let frees = self.replaced_by(session).is_some_and(|former| !former.done.is_empty());
+        let has_room = frees || (self.results < results_max && self.bytes < bytes_max);
         let is_present = self.admitted.get(&member).is_none_or(|admitted| *admitted == session);
         has_room && is_present && !has_ended && self.sessions.get(&session).is_none_or(fits)
     }
