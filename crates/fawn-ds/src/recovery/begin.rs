@@ -7,13 +7,13 @@ use crate::format::checkpoint;
 use crate::format::manifest::{ManifestEdit, SegmentEntry};
 use crate::format::scan::SyncedLog;
 use crate::format::segment::{self, HEADER_BYTES, StreamKind};
-use crate::format::{FRAMES_OFFSET, Watermark};
+use crate::format::{FRAMES_OFFSET, RangeNumber, Watermark};
 use crate::log::LogPosition;
 use crate::log::stream::NextSegment;
 use crate::log::window::Chunk;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, FileId, IoClass};
-use fawn_types::Version;
+use fawn_types::{RangeId, Version};
 
 /// Longest piece in which unsynced frames are written again, bytes.
 const REWRITE_BYTES_MAX: u64 = 1 << 20;
@@ -110,25 +110,32 @@ impl<D: Device> Engine<D> {
         refused.map(|entry| ManifestEdit::DropCheckpoint { uuid: entry.uuid }).collect()
     }
 
-    /// Ranges whose transfer did not complete begin again, empty, each under a new number: whatever the transfer left in
-    /// the log is invalidated for good.
+    /// Ranges whose transfer did not complete begin again, empty, under their new numbers.
     fn begin_unfinished(&mut self, scanned: &[Scanned]) -> Vec<ManifestEdit> {
         let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
         let since = with_data.map_or(0, |scanned| scanned.entry.sequence);
+        let begin = |(range, number)| {
+            [ManifestEdit::BeginRange { range, number, since, base: Version::ZERO }, ManifestEdit::RangeWhole { range }]
+        };
+        self.renumber_unfinished().into_iter().flat_map(begin).collect()
+    }
+
+    /// Gives each range whose transfer did not complete a new number: all that the transfer left in the log and in runs is
+    /// invalidated.
+    pub(super) fn renumber_unfinished(&mut self) -> Vec<(RangeId, RangeNumber)> {
         let state = self.manifest.state();
         let mut number = state.next_number();
-        let mut edits = Vec::new();
+        let mut renumbered = Vec::new();
         for range in &mut self.ranges {
             let Some(id) = range.id else { continue };
             if state.ranges[&id].beginning.is_some_and(|beginning| beginning.is_whole) {
                 continue;
             }
             range.set_number(number);
-            edits.push(ManifestEdit::BeginRange { range: id, number, since, base: Version::ZERO });
-            edits.push(ManifestEdit::RangeWhole { range: id });
+            renumbered.push((id, number));
             number.0 += 1;
         }
-        edits
+        renumbered
     }
 
     /// Appends to the stream's newest segment with data unless it is sealed. A prepared, unused segment becomes the next

@@ -122,6 +122,7 @@ impl<D: Device> Engine<D> {
         if engine.options.read_only {
             StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
             engine.hold_left_tail(&scanned)?;
+            engine.renumber_unfinished();
         } else {
             // The next opening scans the active segments and the sorted ones before the checkpoint again, whether there is
             // another checkpoint or not.

@@ -156,6 +156,7 @@ impl<D: Device> Engine<D> {
         findings.extend(damaged_runs.into_iter().map(finding_of_run));
         missing.extend(lost_runs.into_iter().chain(lost_files.into_iter().map(LostPart::all_of)));
         missing.extend(engine.take_records(&found, &numbers)?);
+        engine.renumber_unfinished();
         let first_damage = findings.iter().find(|finding| finding.severity == Severity::Damage);
         let first_damage = first_damage.map(|finding| (&finding.file, finding.offset_bytes));
         let first_damage = first_damage.or(missing.first().map(|lost| (&lost.file, u64::from(lost.from_bytes))));

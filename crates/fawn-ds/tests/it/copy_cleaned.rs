@@ -2,10 +2,10 @@
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::sorted_tier::sorted;
 use crate::support::{SECRET, small};
-use fawn_ds::internals::{EngineError, Options, RecordRef};
-use fawn_flash::{SimDisk, SimOptions};
+use fawn_ds::internals::{Engine, EngineError, Options, RecordRef, open_for_salvage};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, RingKey, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const OTHER: RangeId = RangeId(2);
 
@@ -78,6 +78,33 @@ fn copy_sorted(harness: &mut RangeHarness, own: &[Vec<u8>]) -> BTreeMap<Vec<u8>,
     sent
 }
 
+/// An opening for reading, or for a dump, of an intact store and of one with a damaged segment.
+fn check_for_reading(harness: &mut RangeHarness, own: &[Vec<u8>], copied: &[Vec<u8>]) {
+    let options = Options { read_only: true, ..harness.options.clone() };
+    harness.disk.kill(1);
+    harness.engine = Engine::open(SimDevice::attach(&harness.disk), options.clone(), harness.now).unwrap().0;
+    assert!(harness.engine.runs() > 0);
+    harness.check(copied, "opened for reading");
+    let segment = harness.disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    for is_damaged in [false, true] {
+        if is_damaged {
+            harness.disk.flip_bits(&segment, 5_000, 1);
+        }
+        harness.disk.kill(1);
+        let opened = open_for_salvage(|| Ok(SimDevice::attach(&harness.disk)), &options, harness.now);
+        harness.engine = opened.unwrap().0;
+        let mut dumped = BTreeSet::new();
+        let report = harness.engine.dump(|_, record| -> Result<(), ()> {
+            dumped.insert(record.key.to_vec());
+            Ok(())
+        });
+        report.unwrap();
+        assert!(!copied.iter().any(|key| dumped.contains(key)), "damaged: {is_damaged}");
+        assert!(own.iter().filter(|key| dumped.contains(*key)).count() * 2 > own.len(), "damaged: {is_damaged}");
+    }
+    harness.disk.flip_bits(&segment, 5_000, 1);
+}
+
 /// A store whose index is bounded by runs keeps to the bound while a range is copied to it. After a crash nothing of a copy that is not
 /// complete is there, in runs as in the log.
 #[test]
@@ -102,6 +129,9 @@ fn records_are_sorted_while_their_range_is_copied() {
             harness.check(&copied, "whole");
         }
         harness.check(&own, "during the copy");
+        if !is_finished {
+            check_for_reading(&mut harness, &own, &copied);
+        }
         harness.reopen(1, true);
         harness.check(&[own, copied].concat(), "opened again");
         assert!(is_finished || harness.engine.len(OTHER) == 0);
