@@ -5,15 +5,17 @@ use super::{ListedRun, SortedTier};
 use crate::format::run::KeyBounds;
 use crate::format::segment::NumberFacts;
 use fawn_flash::Device;
+use fawn_types::MonoMs;
 
 /// Runs that a job drops at most: a commit of the manifest has a limit, and the largest store has more runs.
 const INVALIDATED_RUNS_MAX: usize = if cfg!(test) { 3 } else { 16_384 };
 
 impl SortedTier {
-    /// A clear is listed, or a range was dropped: all records of a run may be invalidated.
-    pub(in crate::engine) const fn note_invalidated(&mut self) {
-        self.run_search.note_change();
+    /// A clear is listed, or a range was dropped: all records of a run may be invalidated. Their drop gives space back, so it does
+    /// not wait as long as a job that was refused for lack of space.
+    pub(in crate::engine) fn note_invalidated(&mut self, now: MonoMs) {
         self.may_be_invalidated = true;
+        self.note_freed(now);
     }
 }
 

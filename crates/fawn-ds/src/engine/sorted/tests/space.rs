@@ -434,6 +434,17 @@ fn a_job_that_finds_no_space_waits_twice_as_long_each_time() {
         store.turn();
     }
     assert!(store.engine.sorted.retry_at <= store.engine.now.mono.plus_ms(10_000));
+
+    // Runs of which nothing counts any more are dropped, which needs no space.
+    (0..7).for_each(|_| _ = refuse(&mut store));
+    store.writes += 1;
+    let version = Version::new(Epoch::new(store.engine.generation()).unwrap(), store.writes).unwrap();
+    store.engine.clear(RANGE, version).unwrap();
+    while !store.engine.sorted.may_be_invalidated {
+        assert!(store.engine.sorted.retry_at > store.engine.now.mono.plus_ms(10_000));
+        store.turn();
+    }
+    assert!(store.engine.sorted.retry_at <= store.engine.now.mono.plus_ms(10_000));
 }
 
 /// A put that a sort has taken is in no listed run yet.
