@@ -57,6 +57,9 @@ pub(crate) struct RangeShare {
     pub(crate) clears: Version,
     /// There is a rollback: it hides records of the foreground before it.
     pub(crate) rolls_back: bool,
+    /// The range is retired, and the puts are counted for those that inherit its keys: an opening read the segment after the split or
+    /// merge.
+    pub(crate) is_counted_by_heirs: bool,
 }
 
 impl RangeShare {
@@ -77,6 +80,7 @@ impl RangeShare {
             hides_below: Version::ZERO,
             clears: Version::ZERO,
             rolls_back: false,
+            is_counted_by_heirs: false,
         }
     }
 

@@ -467,7 +467,8 @@ impl<D: Device> IndexBuilder<'_, D> {
             let at = self.numbers.get(&share.number).copied().filter(|at| !cleared.contains(at));
             // Otherwise the scan alone says whether the range has any records there.
             if let Some(at) = at.filter(|_| *share != ShareImage::none(share.number)) {
-                segment.shares.push(share_of(at, share, segment.is_sorted));
+                let is_counted_by_heirs = self.engine.ranges[at].is_retired();
+                segment.shares.push(RangeShare { is_counted_by_heirs, ..share_of(at, share, segment.is_sorted) });
                 self.engine.ranges[at].segments.insert(image.sequence, image.slot);
             }
         }

@@ -112,6 +112,49 @@ fn records_that_were_filed_before_are_not_counted_again() {
     assert!(harness.engine.stats().segments_dropped > 0, "{:?}", harness.engine.stats());
 }
 
+/// The checkpoint of a close begins within the active segment of the survivors. The opening after a split takes the live records from
+/// it, and counts all records for the heirs as it scans the segment. Filing must not count them again.
+#[test]
+fn records_that_an_opening_counted_for_heirs_are_not_counted_again() {
+    let options =
+        Options { layout: RecordLayout::Log, space_amplification_max_percent: 101, ..small(Durability::Sync) };
+    // The checkpoint of a later close has the parts, too.
+    for is_closed in [false, true] {
+        let mut harness = whole(1, options.clone(), false);
+        fill(&mut harness, "live", 1_000);
+        let overwritten = names("live", 1_000).into_iter().step_by(2);
+        for key in overwritten.chain(names("newer", 100)) {
+            harness.write(&key, Some(&[2; 300]));
+            harness.turn();
+        }
+        for _ in 0..1_000 {
+            harness.turn();
+        }
+        harness.settle();
+        let stats = harness.engine.stats();
+        assert!(stats.moved_records > 100 && stats.segments_dropped > 0, "{stats:?}");
+        harness = harness.close_and_open();
+        harness.split(1, ring_at(0x80), 2, 3);
+        harness.reopen(1, false);
+        assert!(harness.engine.segments_to_file() > 1, "{:?}", harness.engine);
+        if is_closed {
+            harness = harness.close_and_open();
+            assert!(harness.engine.segments_to_file() > 1, "{:?}", harness.engine);
+        }
+        file(&mut harness);
+        for (number, key) in names("absent", 10_000).iter().enumerate() {
+            harness.write(key, None);
+            if number % 25 == 24 {
+                harness.turn();
+            }
+        }
+        (0..100).for_each(|_| harness.turn());
+        harness.settle();
+        let kept = harness.engine.segments_kept();
+        assert_eq!(kept.get(&KeepReason::Hides), None, "no put is dead: {kept:?}");
+    }
+}
+
 const ROLLED_BACK: &[u8] = b"rolled back";
 
 /// A range of a chain with records that were rolled back, and a busy range.

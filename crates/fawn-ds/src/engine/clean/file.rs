@@ -118,7 +118,7 @@ impl<D: Device> Engine<D> {
         if let Some(at) = owner.filter(|&at| self.is_unfiled(slot, at)) {
             // Also for a record that was rolled back, the heir has a part in the segment: it keeps the segment of the rollback.
             let share = share_of(counts, at);
-            if !is_invalidated {
+            if !is_invalidated && self.is_uncounted(slot, at) {
                 share.enter(record.version, kind);
             }
         }
@@ -135,10 +135,19 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Whether a range that this one inherits from has a part of the segment: records of its lineage are counted there.
+    /// Whether a range that this one inherits from has a part of the segment.
     fn is_unfiled(&self, slot: u32, at: usize) -> bool {
+        self.inherited_parts(slot, at).next().is_some()
+    }
+
+    /// Whether puts are counted for such a part: records of its lineage are counted there.
+    fn is_uncounted(&self, slot: u32, at: usize) -> bool {
+        self.inherited_parts(slot, at).any(|share| !share.is_counted_by_heirs)
+    }
+
+    fn inherited_parts(&self, slot: u32, at: usize) -> impl Iterator<Item = &RangeShare> {
         let segment = self.segments.expect(slot);
-        self.ranges[at].inherited.iter().any(|&from| segment.share(from).is_some())
+        self.ranges[at].inherited.iter().filter_map(|&from| segment.share(from))
     }
 
     /// All records of the segment were met: it counts them for the heirs, and the retired ranges have no part in it.
