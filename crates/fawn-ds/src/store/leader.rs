@@ -227,7 +227,9 @@ impl EngineQueue {
         if inbox.has_failed {
             return Err(Error::panicked());
         }
-        if inbox.close.is_some() {
+        // The thread of a close that has given up may queue it late.
+        let has_ended = inbox.close.is_some() || inbox.has_given_up && !matches!(op, Op::Close);
+        if has_ended {
             return Err(Error::Closed);
         }
         // Behind a sync, space may come back.

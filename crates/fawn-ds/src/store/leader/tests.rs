@@ -131,6 +131,19 @@ fn a_write_and_a_close_wake_the_ticker() {
     assert_eq!(ticker.recv_timeout(Duration::from_secs(20)), Ok(None), "the close");
 }
 
+/// The caller of a put that was queued before the close got `Closed`, but the put took place.
+#[test]
+fn a_store_takes_no_operations_once_its_close_has_given_up() {
+    let disk = SimDisk::new(SimOptions::default());
+    let shared = open(&disk);
+    shared.give_up();
+    assert!(matches!(shared.call(put(b"late")), Err(Error::Closed)));
+    assert!(matches!(shared.call_many([get(b"late")].into_iter())[..], [Err(Error::Closed)]));
+    shared.close().unwrap();
+    let found = open(&disk).call(get(b"late"));
+    assert!(matches!(found, Ok(Response::Value(None))), "{found:?}");
+}
+
 /// Nothing takes operations of a failed store any more: a thousand refused values would stay in memory.
 #[test]
 fn a_failed_store_takes_no_operations() {
