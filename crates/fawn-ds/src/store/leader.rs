@@ -191,7 +191,11 @@ impl EngineQueue {
 
     /// Ends the operations that wait with a close, which goes on.
     pub(super) fn give_up(&self) {
-        self.inbox().has_given_up = true;
+        let mut inbox = self.inbox();
+        inbox.has_given_up = true;
+        // Callers get `Closed` for queued operations, so none may take place. The engine keeps started ones: the device has their buffers.
+        inbox.queue.retain(|(_, op)| matches!(op, Op::Close));
+        drop(inbox);
         self.changed.notify_all();
     }
 
@@ -278,6 +282,8 @@ impl EngineQueue {
             let mut has_own = false;
             for (done, response) in driver.take_done() {
                 match take(done, response) {
+                    // The operation's caller has returned without it.
+                    Some(_) if inbox.is_given_up(done) => {}
                     Some(response) => _ = inbox.done.insert(done, response),
                     None => has_own = true,
                 }

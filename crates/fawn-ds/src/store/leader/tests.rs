@@ -144,6 +144,57 @@ fn a_store_takes_no_operations_once_its_close_has_given_up() {
     assert!(matches!(found, Ok(Response::Value(None))), "{found:?}");
 }
 
+#[test]
+fn an_operation_that_no_leader_has_taken_is_not_executed_once_it_is_given_up() {
+    let disk = SimDisk::new(SimOptions::default());
+    let shared = open(&disk);
+    // A leader that is between two turns.
+    shared.inbox().has_leader = true;
+    let queued = in_thread(&shared, |shared| shared.call(put(b"queued")));
+    while shared.inbox().queue.is_empty() {
+        std::thread::yield_now();
+    }
+    shared.give_up();
+    let ended = queued.recv_timeout(Duration::from_secs(20));
+    assert!(matches!(ended, Ok(Err(Error::Closed))), "{ended:?}");
+    shared.inbox().has_leader = false;
+    shared.close().unwrap();
+    let found = open(&disk).call(get(b"queued"));
+    assert!(matches!(found, Ok(Response::Value(None))), "{found:?}");
+}
+
+/// Responses that came after their callers had returned stayed in memory until the last handle went.
+#[test]
+fn responses_to_operations_that_are_given_up_are_not_kept() {
+    let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
+    let shared = open(&disk);
+    disk.hang(OpKind::Write);
+    let leader = in_thread(&shared, |shared| shared.call(put(b"key")));
+    while disk.hung() == 0 {
+        std::thread::yield_now();
+    }
+    let other = in_thread(&shared, |shared| shared.call(put(b"other")));
+    while shared.inbox().next_id < 2 {
+        std::thread::yield_now();
+    }
+    let closed = in_thread(&shared, EngineQueue::close);
+    let is_closing = || {
+        let inbox = shared.inbox();
+        inbox.close.is_some() && inbox.queue.is_empty()
+    };
+    while !is_closing() {
+        std::thread::yield_now();
+    }
+    shared.give_up();
+    for caller in [leader, other] {
+        let ended = caller.recv_timeout(Duration::from_secs(20));
+        assert!(matches!(ended, Ok(Err(Error::Closed))), "{ended:?}");
+    }
+    disk.release_hung();
+    assert!(closed.recv_timeout(Duration::from_secs(20)).is_ok_and(|closed| closed.is_ok()));
+    assert!(shared.inbox().done.is_empty(), "{shared:?}");
+}
+
 /// Nothing takes operations of a failed store any more: a thousand refused values would stay in memory.
 #[test]
 fn a_failed_store_takes_no_operations() {
