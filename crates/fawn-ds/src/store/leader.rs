@@ -14,11 +14,12 @@ use super::{Error, Result};
 use crate::engine::PREFETCH_KEYS_MAX;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::vec;
 
 /// Operations of one [`EngineQueue::call_many`] that are queued at a time: enough to keep the device busy. A turn executes all that
 /// is queued before it flushes and syncs, and before operations that arrive meanwhile. Each response makes room for one more.
@@ -29,6 +30,8 @@ const OPS_QUEUED_MAX: usize = 2 * READS_IN_FLIGHT_MAX;
 struct Inbox {
     queue: VecDeque<(u64, Op)>,
     done: HashMap<u64, Response, FxBuildHasher>,
+    /// Operations of callers with many, by the ID of the call.
+    many: BTreeMap<u64, ManyCalls>,
     next_id: u64,
     has_leader: bool,
     /// A leader panicked: the engine's state is unknown, so no operation reaches it any more.
@@ -55,39 +58,80 @@ impl Inbox {
         }
         self.is_given_up(id).then_some(Error::Closed)
     }
+
+    /// Refuses new operations of a store that is failed or closed.
+    fn admit(&self, is_close: bool) -> Result<()> {
+        if self.has_failed {
+            return Err(Error::panicked());
+        }
+        // The thread of a close that has given up may queue it late.
+        let has_ended = self.close.is_some() || self.has_given_up && !is_close;
+        if has_ended { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Queues the first of many operations. Returns the ID of the call.
+    fn push_many(&mut self, mut calls: ManyCalls) -> u64 {
+        let id = self.next_id + 1;
+        self.next_id = id + calls.responses.len() as u64;
+        self.queue.extend(core::iter::from_fn(|| calls.take_unqueued(id)).take(OPS_QUEUED_MAX));
+        self.many.insert(id, calls);
+        id
+    }
+
+    fn has_all_responses(&self, many: u64) -> bool {
+        self.many.get(&many).is_some_and(|calls| calls.unanswered == 0)
+    }
+
+    /// Keeps a response for its caller. Returns whether the caller has all of its responses now.
+    fn deliver(&mut self, id: u64, response: Response) -> bool {
+        if self.is_given_up(id) {
+            // The operation's caller has returned without it.
+            return false;
+        }
+        if let Some((&call, calls)) = self.many.range_mut(..id).next_back()
+            && let Some(place) = calls.responses.get_mut((id - call - 1) as usize)
+        {
+            *place = Some(response);
+            calls.unanswered -= 1;
+            // The leader refills the queue: until the caller's thread ran, the leader would wait for the device.
+            self.queue.extend(calls.take_unqueued(call));
+            return calls.unanswered == 0;
+        }
+        self.done.insert(id, response);
+        true
+    }
 }
 
-/// The operations of one [`EngineQueue::call_many`], by their place among them.
+/// The operations of one [`EngineQueue::call_many`]. Their IDs follow the ID of the call, in their order.
+#[derive(Debug)]
 struct ManyCalls {
-    /// Operations without a response, oldest first.
-    queued: VecDeque<(u64, usize)>,
-    responses: Vec<Option<Result<Response>>>,
+    unqueued: vec::IntoIter<Op>,
+    responses: Vec<Option<Response>>,
+    unanswered: usize,
 }
 
 impl ManyCalls {
-    /// Takes the response if it is of one of them.
-    fn take(&mut self, id: u64, response: Response) -> Option<Response> {
-        let Ok(at) = self.queued.binary_search_by_key(&id, |&(queued, _)| queued) else { return Some(response) };
-        let (_, place) = self.queued.remove(at)?;
-        self.responses[place] = Some(response.into_result());
-        None
+    fn new(ops: Vec<Op>) -> Self {
+        let unanswered = ops.len();
+        Self { responses: ops.iter().map(|_| None).collect(), unqueued: ops.into_iter(), unanswered }
     }
 
-    /// Takes the responses that a leader has put there.
-    fn take_done(&mut self, inbox: &mut Inbox) {
-        if inbox.done.is_empty() {
-            return;
-        }
-        let responses = &mut self.responses;
-        self.queued.retain(|&(id, place)| {
-            let Some(response) = inbox.done.remove(&id) else { return true };
-            responses[place] = Some(response.into_result());
-            false
-        });
+    /// The next operation to be queued, with its ID.
+    fn take_unqueued(&mut self, call: u64) -> Option<(u64, Op)> {
+        let place = self.responses.len() - self.unqueued.len();
+        self.unqueued.next().map(|op| (call + 1 + place as u64, op))
     }
 
-    fn fail(&mut self, error: &Error) {
-        self.queued.drain(..).for_each(|(_, place)| self.responses[place] = Some(Err(error.clone())));
+    /// Leaves the operations that are not queued without a response.
+    fn end_unqueued(&mut self) {
+        self.unanswered -= self.unqueued.len();
+        self.unqueued = vec::IntoIter::default();
+    }
+
+    /// The results in the order of the operations: `error` for those without a response.
+    fn into_results(self, error: &Error) -> Vec<Result<Response>> {
+        let result = |response: Option<Response>| response.map_or_else(|| Err(error.clone()), Response::into_result);
+        self.responses.into_iter().map(result).collect()
     }
 }
 
@@ -101,12 +145,16 @@ pub(super) struct EngineQueue {
     /// Locked by the leader alone, or by a close after its panic.
     driver: Mutex<Driver>,
     clock: Arc<dyn Clock>,
+    /// Times that a leader has waited for the device.
+    #[cfg(test)]
+    waits: std::sync::atomic::AtomicUsize,
 }
 
 /// The right to drive the engine. When a panic drops it, every caller's operation fails: no other thread would wake
 /// the callers, and an engine that stopped in the middle of a change must not be used again.
 struct Leadership<'s> {
     shared: &'s EngineQueue,
+    id: u64,
     is_done: bool,
 }
 
@@ -117,6 +165,7 @@ impl Drop for Leadership<'_> {
         if !self.is_done {
             inbox.has_failed = true;
             inbox.queue.clear();
+            inbox.many.remove(&self.id);
         }
         drop(inbox);
         self.shared.changed.notify_all();
@@ -126,7 +175,15 @@ impl Drop for Leadership<'_> {
 impl EngineQueue {
     pub(super) fn new(driver: Driver, clock: Arc<dyn Clock>) -> Self {
         let (changed, tick_due) = (Condvar::new(), Condvar::new());
-        Self { inbox: Mutex::new(Inbox::default()), changed, tick_due, driver: Mutex::new(driver), clock }
+        Self {
+            inbox: Mutex::new(Inbox::default()),
+            changed,
+            tick_due,
+            driver: Mutex::new(driver),
+            clock,
+            #[cfg(test)]
+            waits: Default::default(),
+        }
     }
 
     pub(super) fn call(&self, op: Op) -> Result<Response> {
@@ -135,39 +192,36 @@ impl EngineQueue {
         self.answer(inbox, id)
     }
 
-    /// Many operations together: their device reads go in parallel.
+    /// Many reads together: they go to the device in parallel.
     pub(super) fn call_many(&self, ops: impl Iterator<Item = Op>) -> Vec<Result<Response>> {
         // The iterator is the caller's own code: it may use the store itself, so no lock is held while it runs.
-        let ops: Vec<Op> = ops.collect();
-        let mut calls = ManyCalls { queued: VecDeque::new(), responses: ops.iter().map(|_| None).collect() };
-        let mut ops = ops.into_iter().enumerate();
-        loop {
-            let mut inbox = self.inbox();
-            calls.take_done(&mut inbox);
-            for (place, op) in ops.by_ref().take(OPS_QUEUED_MAX - calls.queued.len()) {
-                match self.push(&mut inbox, op) {
-                    Ok(id) => calls.queued.push_back((id, place)),
-                    Err(error) => calls.responses[place] = Some(Err(error)),
-                }
+        let calls = ManyCalls::new(ops.collect());
+        let mut inbox = self.inbox();
+        if let Err(error) = inbox.admit(false) {
+            return calls.into_results(&error);
+        }
+        let id = inbox.push_many(calls);
+        let error = loop {
+            if inbox.has_all_responses(id) {
+                // Only operations that a close has left unqueued have no response.
+                break Error::Closed;
             }
-            let Some(&(oldest, _)) = calls.queued.front() else {
-                if ops.len() > 0 {
-                    continue;
-                }
-                break;
-            };
-            if let Some(error) = inbox.refusal(oldest) {
-                calls.fail(&error);
-            } else if inbox.has_leader {
-                drop(self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner));
+            if let Some(error) = inbox.refusal(id) {
+                break error;
+            }
+            if inbox.has_leader {
+                inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
             } else {
                 inbox.has_leader = true;
                 drop(inbox);
-                self.lead(oldest, |id, response| calls.take(id, response));
+                self.lead(id);
+                inbox = self.inbox();
             }
-        }
-        let response = |response: Option<_>| response.unwrap_or_else(|| unreachable!("all are answered"));
-        calls.responses.into_iter().map(response).collect()
+        };
+        let calls = inbox.many.remove(&id);
+        drop(inbox);
+        let Some(calls) = calls else { unreachable!("only the caller removes its operations") };
+        calls.into_results(&error)
     }
 
     pub(super) fn close(&self) -> Result<()> {
@@ -185,6 +239,7 @@ impl EngineQueue {
         let pushed = self.push(&mut inbox, Op::Close);
         // Under the same lock: no operation is queued behind the close. The ticker of a failed store ends by this, too.
         inbox.close = Some(inbox.next_id);
+        inbox.many.values_mut().for_each(ManyCalls::end_unqueued);
         self.tick_due.notify_all();
         self.answer(inbox, pushed?).map(drop)
     }
@@ -228,14 +283,7 @@ impl EngineQueue {
     }
 
     fn push(&self, inbox: &mut Inbox, op: Op) -> Result<u64> {
-        if inbox.has_failed {
-            return Err(Error::panicked());
-        }
-        // The thread of a close that has given up may queue it late.
-        let has_ended = inbox.close.is_some() || inbox.has_given_up && !matches!(op, Op::Close);
-        if has_ended {
-            return Err(Error::Closed);
-        }
+        inbox.admit(matches!(op, Op::Close))?;
         // Behind a sync, space may come back.
         if op.is_write() || matches!(op, Op::Sync) {
             inbox.has_written = true;
@@ -260,18 +308,16 @@ impl EngineQueue {
             if !inbox.has_leader {
                 inbox.has_leader = true;
                 drop(inbox);
-                let mut mine = None;
-                self.lead(id, |done, response| if done == id { mine.replace(response) } else { Some(response) });
-                return mine.map_or(Err(Error::Closed), Response::into_result);
+                return self.lead(id).map_or(Err(Error::Closed), Response::into_result);
             }
             inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Drives the engine for all until responses came that the caller takes, or none come any more for its operation `id`; then
-    /// another caller that still waits takes over. `take` gives back responses of others.
-    fn lead(&self, id: u64, mut take: impl FnMut(u64, Response) -> Option<Response>) {
-        let mut leadership = Leadership { shared: self, is_done: false };
+    /// Drives the engine for all callers until `id`, an operation or a call of many, is answered or given up; then another caller
+    /// that still waits takes over. Returns the response to an operation.
+    fn lead(&self, id: u64) -> Option<Response> {
+        let mut leadership = Leadership { shared: self, id, is_done: false };
         let mut driver = self.driver();
         loop {
             driver.set_time(clock::read(&*self.clock));
@@ -279,25 +325,30 @@ impl EngineQueue {
             start_all(&mut driver, queued);
             driver.turn();
             let mut inbox = self.inbox();
-            let mut has_own = false;
+            let (mut own, mut is_news) = (None, false);
             for (done, response) in driver.take_done() {
-                match take(done, response) {
-                    // The operation's caller has returned without it.
-                    Some(_) if inbox.is_given_up(done) => {}
-                    Some(response) => _ = inbox.done.insert(done, response),
-                    None => has_own = true,
+                if done == id {
+                    own = Some(response);
+                } else {
+                    is_news |= inbox.deliver(done, response);
                 }
             }
-            if has_own || inbox.is_given_up(id) {
+            if own.is_some() || inbox.has_all_responses(id) || inbox.is_given_up(id) {
                 drop(inbox);
                 leadership.is_done = true;
-                return;
+                return own;
             }
-            let (is_news, has_given_up) = (!inbox.done.is_empty(), inbox.has_given_up);
+            let (has_next, has_given_up) = (!inbox.queue.is_empty(), inbox.has_given_up);
             drop(inbox);
             if is_news {
                 self.changed.notify_all();
             }
+            if has_next {
+                // The device does not starve: each turn takes in completions, too.
+                continue;
+            }
+            #[cfg(test)]
+            self.waits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             driver.wait(has_given_up);
         }
     }

@@ -8,6 +8,7 @@ use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, HashSecret, Now};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::thread::ThreadId;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 fn open(disk: &SimDisk) -> Arc<EngineQueue> {
@@ -42,6 +43,40 @@ impl Clock for TurnClock {
 
     fn monotonic(&self) -> Duration {
         Duration::from_millis(10 * self.turns.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A clock that a leader reads once a turn: it records the leader's thread, and releases hanging operations at turn 100.
+struct LeaderClock {
+    disk: SimDisk,
+    turns: AtomicU64,
+    leader: Mutex<Option<ThreadId>>,
+}
+
+impl Clock for LeaderClock {
+    fn wall(&self) -> SystemTime {
+        UNIX_EPOCH
+    }
+
+    fn monotonic(&self) -> Duration {
+        *self.leader.lock().unwrap() = Some(std::thread::current().id());
+        if self.turns.fetch_add(1, Ordering::Relaxed) == 100 {
+            self.disk.release_hung();
+        }
+        Duration::ZERO
+    }
+}
+
+/// A clock that panics when a leader reads it.
+struct PanickingClock;
+
+impl Clock for PanickingClock {
+    fn wall(&self) -> SystemTime {
+        UNIX_EPOCH
+    }
+
+    fn monotonic(&self) -> Duration {
+        panic!("the test ordered this panic")
     }
 }
 
@@ -206,6 +241,16 @@ fn a_failed_store_takes_no_operations() {
     assert_eq!(shared.inbox().queue.len(), 0);
 }
 
+#[test]
+fn a_leader_that_panics_leaves_no_operations() {
+    let disk = SimDisk::new(SimOptions::default());
+    let shared = open_with(&disk, Durability::Sync, Arc::new(PanickingClock));
+    let many = || shared.call_many((0..2 * OPS_QUEUED_MAX).map(|_| get(b"key")));
+    assert!(catch_unwind(AssertUnwindSafe(many)).is_err());
+    let inbox = shared.inbox();
+    assert!(inbox.has_failed && inbox.queue.is_empty() && inbox.many.is_empty());
+}
+
 /// All of them were executed in one turn: nothing was flushed or synced meanwhile, and no other caller's operation began.
 #[test]
 fn a_caller_with_many_gets_does_not_hold_up_the_flush_of_a_put() {
@@ -231,6 +276,95 @@ fn many_cold_gets_are_answered_in_order() {
     shared.close().unwrap();
     let found = open(&disk).call_many(keys().map(|key| get(&key)));
     expect_values(found);
+}
+
+/// The leader waited a millisecond for its own write after each 512 gets of the other caller.
+#[test]
+fn a_leader_waits_for_no_device_while_another_caller_has_many_cached_gets() {
+    let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
+    let shared = open(&disk);
+    shared.call(put(b"key")).unwrap();
+    disk.hang(OpKind::Write);
+    let leader = in_thread(&shared, |shared| shared.call(put(b"other")).is_ok());
+    while disk.hung() == 0 {
+        std::thread::yield_now();
+    }
+    let turns = 200;
+    let before = shared.waits.load(Ordering::Relaxed);
+    let found = shared.call_many((0..turns * OPS_QUEUED_MAX).map(|_| get(b"key")));
+    let waits = shared.waits.load(Ordering::Relaxed) - before;
+    assert!(found.iter().all(|response| matches!(response, Ok(Response::Value(Some(_))))));
+    assert!(waits < turns / 2, "{waits} waits in {turns} turns");
+    disk.release_hung();
+    assert_eq!(leader.recv_timeout(Duration::from_secs(20)), Ok(true));
+}
+
+/// Turns without a wait between them take in completions, too.
+#[test]
+fn a_leader_gets_its_response_while_another_caller_has_many_cached_gets() {
+    let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
+    let (turns, leader) = (AtomicU64::new(1 << 32), Mutex::new(None));
+    let clock = Arc::new(LeaderClock { disk: disk.clone(), turns, leader });
+    let shared = open_with(&disk, Durability::Sync, Arc::clone(&clock) as Arc<dyn Clock>);
+    shared.call(put(b"key")).unwrap();
+    disk.hang(OpKind::Write);
+    let leader = in_thread(&shared, |shared| shared.call(put(b"other")).is_ok());
+    while disk.hung() == 0 {
+        std::thread::yield_now();
+    }
+    clock.turns.store(0, Ordering::Relaxed);
+    let found = shared.call_many((0..200 * OPS_QUEUED_MAX).map(|_| get(b"key")));
+    assert!(found.iter().all(|response| matches!(response, Ok(Response::Value(Some(_))))));
+    let last = *clock.leader.lock().unwrap();
+    assert_eq!(last, Some(std::thread::current().id()), "the first leader has not returned");
+    assert_eq!(leader.recv_timeout(Duration::from_secs(20)), Ok(true));
+}
+
+#[test]
+fn several_callers_with_many_get_each_its_own_responses() {
+    let disk = SimDisk::new(SimOptions { blocking_waits: true, ..SimOptions::default() });
+    let shared = open(&disk);
+    fill(&shared);
+    shared.close().unwrap();
+    let shared = open(&disk);
+    disk.hang(OpKind::Write);
+    let leader = in_thread(&shared, |shared| shared.call(put(b"other")).is_ok());
+    while disk.hung() == 0 {
+        std::thread::yield_now();
+    }
+    let callers = [(); 3].map(|()| in_thread(&shared, |shared| shared.call_many(keys().map(|key| get(&key)))));
+    for caller in callers {
+        expect_values(caller.recv_timeout(Duration::from_secs(60)).unwrap());
+    }
+    disk.release_hung();
+    assert_eq!(leader.recv_timeout(Duration::from_secs(20)), Ok(true));
+}
+
+#[test]
+fn a_close_does_not_wait_for_the_unqueued_operations_of_a_caller_with_many() {
+    let shared = open(&SimDisk::new(SimOptions::default()));
+    shared.call(put(b"key")).unwrap();
+    // A leader that is between two turns.
+    shared.inbox().has_leader = true;
+    let caller = in_thread(&shared, |shared| shared.call_many((0..10 * OPS_QUEUED_MAX).map(|_| get(b"key"))));
+    while shared.inbox().queue.is_empty() {
+        std::thread::yield_now();
+    }
+    let closed = in_thread(&shared, EngineQueue::close);
+    while shared.inbox().close.is_none() {
+        std::thread::yield_now();
+    }
+    shared.inbox().has_leader = false;
+    shared.changed.notify_all();
+    let ended = caller.recv_timeout(Duration::from_secs(20)).unwrap();
+    let (queued, unqueued) = ended.split_at(OPS_QUEUED_MAX);
+    assert!(queued.iter().all(|response| matches!(response, Ok(Response::Value(Some(_))))));
+    assert_eq!(unqueued.len(), 9 * OPS_QUEUED_MAX);
+    assert!(
+        unqueued.iter().all(|response| matches!(response, Err(Error::Closed))),
+        "no operation is taken after the close"
+    );
+    assert!(closed.recv_timeout(Duration::from_secs(20)).is_ok_and(|closed| closed.is_ok()));
 }
 
 /// Behind one read that hangs, all others are made.
@@ -260,7 +394,7 @@ fn keys() -> impl ExactSizeIterator<Item = [u8; 4]> {
 /// Puts all keys, each with a value that needs a page of its own.
 fn fill(shared: &EngineQueue) {
     let put = |key: [u8; 4]| Op::Put { key: key.to_vec(), value: key.repeat(1024), options: PutOptions::new() };
-    assert!(shared.call_many(keys().map(put)).iter().all(Result::is_ok));
+    keys().for_each(|key| _ = shared.call(put(key)).unwrap());
 }
 
 fn expect_values(found: Vec<Result<Response>>) {
