@@ -89,7 +89,8 @@ impl Inbox {
             return false;
         }
         if let Some((&call, calls)) = self.many.range_mut(..id).next_back()
-            && let Some(place) = calls.responses.get_mut((id - call - 1) as usize)
+            && let Ok(place) = usize::try_from(id - call - 1)
+            && let Some(place) = calls.responses.get_mut(place)
         {
             *place = Some(response);
             calls.unanswered -= 1;
@@ -103,7 +104,6 @@ impl Inbox {
 }
 
 /// The operations of one [`EngineQueue::call_many`]. Their IDs follow the ID of the call, in their order.
-#[derive(Debug)]
 struct ManyCalls {
     unqueued: vec::IntoIter<Op>,
     responses: Vec<Option<Response>>,
@@ -122,16 +122,27 @@ impl ManyCalls {
         self.unqueued.next().map(|op| (call + 1 + place as u64, op))
     }
 
-    /// Leaves the operations that are not queued without a response.
-    fn end_unqueued(&mut self) {
+    /// Leaves the operations that are not queued without a response, and returns them.
+    fn end_unqueued(&mut self) -> vec::IntoIter<Op> {
         self.unanswered -= self.unqueued.len();
-        self.unqueued = vec::IntoIter::default();
+        core::mem::take(&mut self.unqueued)
     }
 
     /// The results in the order of the operations: `error` for those without a response.
     fn into_results(self, error: &Error) -> Vec<Result<Response>> {
         let result = |response: Option<Response>| response.map_or_else(|| Err(error.clone()), Response::into_result);
         self.responses.into_iter().map(result).collect()
+    }
+}
+
+/// Without the keys and values of all operations: the leader waits for the lock while the queue is printed.
+impl fmt::Debug for ManyCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unqueued, unanswered) = (self.unqueued.len(), self.unanswered);
+        f.debug_struct("ManyCalls")
+            .field("unqueued", &unqueued)
+            .field("unanswered", &unanswered)
+            .finish_non_exhaustive()
     }
 }
 
@@ -198,6 +209,8 @@ impl EngineQueue {
         let calls = ManyCalls::new(ops.collect());
         let mut inbox = self.inbox();
         if let Err(error) = inbox.admit(false) {
+            // The leader would stand meanwhile.
+            drop(inbox);
             return calls.into_results(&error);
         }
         let id = inbox.push_many(calls);
@@ -239,7 +252,8 @@ impl EngineQueue {
         let pushed = self.push(&mut inbox, Op::Close);
         // Under the same lock: no operation is queued behind the close. The ticker of a failed store ends by this, too.
         inbox.close = Some(inbox.next_id);
-        inbox.many.values_mut().for_each(ManyCalls::end_unqueued);
+        // Dropped behind the lock, for which the leader would wait.
+        let _unqueued: Vec<_> = inbox.many.values_mut().map(ManyCalls::end_unqueued).collect();
         self.tick_due.notify_all();
         self.answer(inbox, pushed?).map(drop)
     }
@@ -248,7 +262,8 @@ impl EngineQueue {
     pub(super) fn give_up(&self) {
         let mut inbox = self.inbox();
         inbox.has_given_up = true;
-        // Callers get `Closed` for queued operations, so none may take place. The engine keeps started ones: the device has their buffers.
+        // Callers get `Closed` for operations that no leader has taken, so none of these may take place. The engine keeps the others: the
+        // device may have their buffers.
         inbox.queue.retain(|(_, op)| matches!(op, Op::Close));
         drop(inbox);
         self.changed.notify_all();

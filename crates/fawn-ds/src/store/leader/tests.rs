@@ -290,8 +290,9 @@ fn a_leader_waits_for_no_device_while_another_caller_has_many_cached_gets() {
         std::thread::yield_now();
     }
     let turns = 200;
+    let gets: Vec<Op> = (0..turns * OPS_QUEUED_MAX).map(|_| get(b"key")).collect();
     let before = shared.waits.load(Ordering::Relaxed);
-    let found = shared.call_many((0..turns * OPS_QUEUED_MAX).map(|_| get(b"key")));
+    let found = shared.call_many(gets.into_iter());
     let waits = shared.waits.load(Ordering::Relaxed) - before;
     assert!(found.iter().all(|response| matches!(response, Ok(Response::Value(Some(_))))));
     assert!(waits < turns / 2, "{waits} waits in {turns} turns");
@@ -312,8 +313,9 @@ fn a_leader_gets_its_response_while_another_caller_has_many_cached_gets() {
     while disk.hung() == 0 {
         std::thread::yield_now();
     }
+    let gets: Vec<Op> = (0..200 * OPS_QUEUED_MAX).map(|_| get(b"key")).collect();
     clock.turns.store(0, Ordering::Relaxed);
-    let found = shared.call_many((0..200 * OPS_QUEUED_MAX).map(|_| get(b"key")));
+    let found = shared.call_many(gets.into_iter());
     assert!(found.iter().all(|response| matches!(response, Ok(Response::Value(Some(_))))));
     let last = *clock.leader.lock().unwrap();
     assert_eq!(last, Some(std::thread::current().id()), "the first leader has not returned");
