@@ -182,6 +182,15 @@ impl Completions {
         has_room && is_present && !has_ended && self.sessions.get(&session).is_none_or(fits)
     }
 
+    /// Whether the head may keep a result of this length. Beyond the memory's bound it keeps only one that frees as much, or is as
+    /// short as that of an acknowledgement: each front-end that starts again may have one.
+    #[must_use]
+    pub fn has_room_for(&self, session: u64, result_bytes: usize) -> bool {
+        let freed_bytes = self.replaced_by(session).map_or(0, ClientCompletions::memory_bytes);
+        let needed_bytes = result_bytes + COMPLETION_BYTES;
+        self.bytes < self.limits.bytes_max + freed_bytes || needed_bytes <= freed_bytes.max(ACKNOWLEDGEMENT_BYTES)
+    }
+
     /// The former session of the shard, which the first record of this one will end.
     fn replaced_by(&self, session: u64) -> Option<&ClientCompletions> {
         let front_end = self.front_ends.get(&ClientTag { session, seq: 0 }.member());

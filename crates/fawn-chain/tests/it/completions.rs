@@ -186,12 +186,17 @@ fn a_restarted_front_end_is_admitted_to_the_memory_of_its_former_session() {
             head.restore(of_node(node, 1, seq), 1, version(node * kept + seq), &[0; 100]);
         }
         assert_eq!(head.admit(of_node(5, 1, 1), 1), Admission::Overloaded);
+        let mut long_refused = 0;
         for node in 1..=4 {
             assert_eq!(head.admit(of_node(node, 2, 1), 1), Admission::New, "node {node}");
+            assert!(head.has_room_for(of_node(node, 2, 1).session, 8), "node {node}");
+            long_refused += u64::from(!head.has_room_for(of_node(node, 2, 1).session, 8 << 20));
             head.record(of_node(node, 2, 1), 1, version(20 + node), b"");
             assert_eq!(head.len() as u64, 4 * kept - node * (kept - 1));
             assert_eq!(head.admit(of_node(node, 1, 1), 1), Admission::Answered);
         }
+        let is_beyond = kept == 2 && limits == by_bytes;
+        assert_eq!(long_refused, if is_beyond { 2 } else { 0 }, "as long as bytes are beyond the bound");
     }
 }
 

@@ -301,6 +301,9 @@ impl<D: Device> ExecContext<'_, D> {
         }
         let first_incomplete = self.member.completions.first_incomplete(tag.session);
         put_result(&mut self.exec.result, reply);
+        if !self.member.completions.has_room_for(tag.session, self.exec.result.len()) {
+            return Err(NotAppended::Blocked);
+        }
         put_acknowledged(&mut self.exec.result, tag, first_incomplete);
         Ok(first_incomplete)
     }
