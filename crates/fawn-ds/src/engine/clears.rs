@@ -52,7 +52,7 @@ impl<D: Device> Engine<D> {
             if let Some((_, version)) = clears.listing.take_if(|(number, _)| self.manifest.is_durable(*number)) {
                 clears.listed = clears.listed.max(version);
                 self.ranges[at].shows_hidden = true;
-                self.sorted.note_invalidated(self.now.mono);
+                self.note_invalidated_runs();
                 self.release_held(at);
             }
         }

@@ -48,7 +48,7 @@ impl<D: Device> Engine<D> {
         self.give_up_checkpoint();
         self.restart_filing();
         self.vacate_place(at);
-        self.sorted.note_invalidated(self.now.mono);
+        self.note_invalidated_runs();
         self.bound_retained();
         self.wait_for_manifest(listed)
     }

@@ -94,7 +94,7 @@ impl<D: Device> Engine<D> {
         self.leave_open_frame(at);
         self.restart_filing();
         self.ranges[at].begin_again(number, base);
-        self.sorted.note_invalidated(self.now.mono);
+        self.note_invalidated_runs();
         Ok(listed)
     }
 

@@ -5,21 +5,29 @@ use super::{ListedRun, SortedTier};
 use crate::format::run::KeyBounds;
 use crate::format::segment::NumberFacts;
 use fawn_flash::Device;
-use fawn_types::MonoMs;
 
 /// Runs that a job drops at most: a commit of the manifest has a limit, and the largest store has more runs.
 const INVALIDATED_RUNS_MAX: usize = if cfg!(test) { 3 } else { 16_384 };
 
 impl SortedTier {
-    /// A clear is listed, or a range was dropped: all records of a run may be invalidated. Their drop gives space back, so it does
-    /// not wait as long as a job that was refused for lack of space.
-    pub(in crate::engine) fn note_invalidated(&mut self, now: MonoMs) {
+    /// All records of a run may be invalidated.
+    pub(in crate::engine) const fn note_invalidated(&mut self) {
+        self.run_search.note_change();
         self.may_be_invalidated = true;
-        self.note_freed(now);
     }
 }
 
 impl<D: Device> Engine<D> {
+    /// A clear is listed, or a range was dropped: all records of a run may be invalidated. The drop of such a run gives space back,
+    /// so it does not wait as long as a job that was refused for lack of space.
+    pub(in crate::engine) fn note_invalidated_runs(&mut self) {
+        self.sorted.note_invalidated();
+        let now = self.now.mono;
+        if self.sorted.retry_at > now && self.sorted.runs.iter().any(|listed| self.is_invalidated_run(listed)) {
+            self.sorted.note_freed(now);
+        }
+    }
+
     /// Begins to drop the runs of which every record is invalidated, if there are any. A merge would drop them too; but the merge of a full store may wait for
     /// writes, and these for the space.
     pub(super) fn drop_invalidated_runs(&mut self) -> bool {

@@ -378,7 +378,7 @@ impl<D: Device> Engine<D> {
         self.sorted.enter_all(opened);
         self.sorted.is_active = self.manifest.state().indexes_deletes;
         // The process before may have ended between a clear and the drop of the runs that it has invalidated.
-        self.sorted.note_invalidated(self.now.mono);
+        self.sorted.note_invalidated();
         Ok(())
     }
 
