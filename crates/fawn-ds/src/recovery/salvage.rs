@@ -12,7 +12,8 @@ use crate::check::{self, CheckFinding, Severity};
 use crate::engine::{Engine, LostPart};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{
-    self, Identity, ManifestHeader, ManifestRange, ManifestState, RangeBeginning, SegmentEntry, slots_max,
+    self, Identity, ManifestHeader, ManifestRange, ManifestState, ManifestVerdict, RangeBeginning, SegmentEntry,
+    slots_max,
 };
 use crate::format::record::{RecordKind, Stored};
 use crate::format::run;
@@ -113,7 +114,13 @@ impl<D: Device> Engine<D> {
         let FoundHeaders { intact: headers, failed } = segment_headers(&mut device, &names)?;
         let has_manifest = listed.is_ok();
         let (header, mut state) = match listed {
-            Ok(decoded) => (decoded.header, decoded.state),
+            Ok(decoded) => {
+                let mut state = decoded.state;
+                if matches!(decoded.verdict, ManifestVerdict::CorruptAt { .. }) {
+                    findings.extend(take_unfinished(&mut state));
+                }
+                (decoded.header, state)
+            }
             // Another read may return a whole one.
             Err(error) if may_pass(&error) => return Err(error.into()),
             Err(error) => invent_manifest(&headers).ok_or_else(|| match failed {
@@ -310,6 +317,20 @@ fn invent_manifest(headers: &[(String, SegmentHeader)]) -> Option<(ManifestHeade
     Some((ManifestHeader { store: header.store, rewrite: 1 }, state))
 }
 
+/// Takes ranges whose copies are not complete for whole: that they are may be in the part of the manifest that is lost.
+fn take_unfinished(state: &mut ManifestState) -> Vec<CheckFinding> {
+    let mut findings = Vec::new();
+    for (id, range) in &mut state.ranges {
+        if let Some(beginning) = range.beginning.as_mut().filter(|beginning| !beginning.is_whole) {
+            beginning.is_whole = true;
+            let detail = format!("{id:?}: it is lost whether its copy was complete; records of it are taken");
+            let (severity, file) = (Severity::Damage, manifest::FILE_NAME.to_owned());
+            findings.push(CheckFinding { severity, file, offset_bytes: 0, detail });
+        }
+    }
+    findings
+}
+
 /// Lists the store's segments that the manifest has lost: they are newer than all that it ever listed.
 fn adopt_segments(state: &mut ManifestState, headers: &[(String, SegmentHeader)], identity: Identity) {
     let last_sequence = state.last_sequence;
@@ -502,6 +523,7 @@ fn adopt_clears(state: &mut ManifestState, numbers: &FoundNumbers) {
 fn adopt_numbers(state: &mut ManifestState, numbers: impl Iterator<Item = RangeNumber>) {
     let last_number = state.last_number;
     for number in numbers.filter(|number| *number > last_number) {
+        state.last_number = state.last_number.max(number);
         let beginning = Some(RangeBeginning { number, since: 0, base: Version::ZERO, is_whole: true });
         match state.ranges.values_mut().find(|range| range.beginning.is_none()) {
             Some(range) => range.beginning = beginning,

@@ -2,6 +2,7 @@
 use crate::range_harness::{RangeHarness, ring_at};
 use crate::sorted_tier::sorted;
 use crate::support::{SECRET, small};
+use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::{Engine, EngineError, Options, RecordRef, open_for_salvage};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, RingKey, Version};
@@ -103,6 +104,57 @@ fn check_for_reading(harness: &mut RangeHarness, own: &[Vec<u8>], copied: &[Vec<
         assert!(own.iter().filter(|key| dumped.contains(*key)).count() * 2 > own.len(), "damaged: {is_damaged}");
     }
     harness.disk.flip_bits(&segment, 5_000, 1);
+}
+
+/// The end of the manifest is corrupt, from before the commit that says that the copies of two ranges are complete. All records of them
+/// are taken: of numbers that the manifest lists, and of later ones.
+#[test]
+fn a_salvage_takes_copies_of_which_it_is_lost_whether_they_are_complete() {
+    for is_repeated in [false, true] {
+        let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), sorted(Durability::Sync), false);
+        harness.add(1, KeyRange { start: ring_at(0), end: Some(ring_at(0x80)) });
+        let own: Vec<Vec<u8>> = (0..600u64).map(|i| format!("own {i}").into_bytes()).collect();
+        let own: Vec<Vec<u8>> = own.into_iter().filter(|key| harness.range_of(key).is_some()).collect();
+        let mut expected: BTreeSet<Vec<u8>> = copy_sorted(&mut harness, &own).into_keys().collect();
+        assert!(harness.engine.runs() > 0, "{:?}", harness.engine);
+        let listed_bytes = decode_all(&harness.disk.contents("manifest").unwrap()).unwrap().valid_len;
+        if is_repeated {
+            expected.clear();
+            for range in [OTHER, RangeId(1)] {
+                harness.engine.begin_transfer(range, version(1, 20_000)).unwrap();
+                let copied = (0..200u64).map(|i| format!("again {i}").into_bytes());
+                for (seq, key) in (10_001..)
+                    .zip(copied.filter(|key| (RingKey::of(&SECRET, key) < ring_at(0x80)) == (range == RangeId(1))))
+                {
+                    let record = RecordRef::put(version(1, seq), &key, &[8; 100]);
+                    assert_eq!(harness.engine.append_copied(range, hash(&key), &record), Ok(true));
+                    expected.insert(key);
+                }
+                harness.engine.finish_transfer(range).unwrap();
+            }
+        } else {
+            harness.engine.finish_transfer(OTHER).unwrap();
+        }
+        while harness.engine.copying(OTHER).is_some() || harness.engine.copying(RangeId(1)).is_some() {
+            harness.turn();
+        }
+        // Until a later commit certifies that those of the copies were synced.
+        (0..300).for_each(|_| harness.turn());
+        harness.disk.kill(1);
+        harness.disk.flip_bits("manifest", listed_bytes + 20, 1);
+        let options = Options { read_only: true, ..harness.options.clone() };
+        let opened = open_for_salvage(|| Ok(SimDevice::attach(&harness.disk)), &options, harness.now);
+        let (mut engine, salvaged) = opened.unwrap();
+        assert!(salvaged.findings.iter().any(|finding| finding.detail.contains("was complete")), "{salvaged:?}");
+        let mut dumped = BTreeSet::new();
+        let report = engine.dump(|_, record| -> Result<(), ()> {
+            dumped.insert(record.key.to_vec());
+            Ok(())
+        });
+        report.unwrap();
+        let missing: Vec<_> = expected.difference(&dumped).map(|key| String::from_utf8_lossy(key)).collect();
+        assert!(missing.is_empty(), "repeated: {is_repeated}: {} of {}: {missing:?}", missing.len(), expected.len());
+    }
 }
 
 /// A store whose index is bounded by runs keeps to the bound while a range is copied to it. After a crash nothing of a copy that is not
