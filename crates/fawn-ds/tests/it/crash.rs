@@ -115,10 +115,15 @@ impl CrashRun {
         if rng.below(3) > 0 {
             return self.append(rng);
         }
+        self.rest(rng);
+        Ok(())
+    }
+
+    /// A step without a write.
+    pub(crate) fn rest(&mut self, rng: &mut Rng) {
         let acked = self.node.turn();
         self.node.now = self.node.now.plus_ms(rng.below(400));
         self.note_acks(acked);
-        Ok(())
     }
 
     pub(crate) fn reopen(&mut self, seed: u64) {
