@@ -150,12 +150,13 @@ impl<D: Device> Engine<D> {
     ///
     /// A live put is no older version of a deleted key, with two exceptions: the delete waits for its verification, or the put is in
     /// an index that a range inherited which was cleared, and the clear is not listed. In both, one range of the family may have
-    /// the delete, and another one the put.
+    /// the delete, and another one the put. A put that waits for its verification is live as well, and hides what the index has of
+    /// its key: a delete between the two goes once the put is durable.
     pub(crate) fn hides_elsewhere(&self, at: usize, sequence: u64, version: Version) -> bool {
         let family = self.family(at);
         let hides_live = family.iter().any(|&at| {
             let keeps_inherited = !self.ranges[at].inherited.is_empty() && self.has_unlisted_clear(at);
-            keeps_inherited || self.overlay.has_unconfirmed(at)
+            keeps_inherited || self.overlay.unconfirmed_deletes(at) > 0
         });
         family.iter().map(|&at| &self.ranges[at]).any(|range| {
             let puts = if hides_live { &range.lowest_puts } else { &range.dead_puts_hidden_from };
@@ -437,3 +438,6 @@ impl<D: Device> Engine<D> {
         self.retry_at = MonoMs(0);
     }
 }
+
+#[cfg(test)]
+mod tests;

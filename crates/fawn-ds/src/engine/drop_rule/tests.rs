@@ -99,11 +99,47 @@ struct ModelRange {
     /// Marks before this place of the log were of an epoch before the last sole one.
     marks_from: u64,
     sole: Option<Sole>,
+    /// By key: its newest committed record, while it is not known whether the index's record is of this key.
+    unverified: [Option<Unverified>; KEYS],
+}
+
+/// A committed record that the index does not have yet, and the segment that it is in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Unverified {
+    kind: Kind,
+    version: u64,
+    place: u64,
+}
+
+/// How the store handles records whose old version is to be verified.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Verification {
+    /// Each is verified by its commit.
+    AtOnce,
+    /// By a step of its own.
+    Later,
+    /// The same, with a fault: a delete that waits for its verification hides no live put.
+    LaterDeletesHideNothing,
+    /// With another fault: what replaces such a delete need not be durable before the delete is dropped.
+    LaterDeletesReplacedAtOnce,
 }
 
 impl ModelRange {
     fn is_sole(&self) -> bool {
         self.sole.is_some_and(|sole| !sole.is_over)
+    }
+
+    fn has_unverified_delete(&self) -> bool {
+        self.unverified.iter().flatten().any(|unverified| matches!(unverified.kind, Kind::Delete(_)))
+    }
+
+    /// Version of the put that a lookup of the key finds.
+    fn newest_put(&self, key: usize) -> Option<u64> {
+        match self.unverified[key] {
+            Some(Unverified { kind: Kind::Put(_), version, .. }) => Some(version),
+            Some(_) => None,
+            None => self.index[key],
+        }
     }
 
     /// Enters a committed put that is in this segment, unless a newer record of the key is known.
@@ -125,12 +161,15 @@ struct DropRuleStore {
     given: [u64; RANGES],
     end: u64,
     synced: u64,
+    verification: Verification,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Write(usize, Kind),
     Commit(usize),
+    /// Verifies the first of the range's records that wait for that.
+    Verify(usize),
     Rollback(usize),
     Mark(usize),
     BeginSole(usize),
@@ -147,12 +186,13 @@ enum Step {
 }
 
 impl DropRuleStore {
-    fn new(is_sole: [bool; RANGES]) -> Self {
+    fn new(is_sole: [bool; RANGES], verification: Verification) -> Self {
         let segments = vec![ModelSegment { sequence: 1, ..ModelSegment::default() }];
         let range = |is_sole: bool| ModelRange { sole: is_sole.then(Sole::default), ..ModelRange::default() };
         let (ranges, survivors) = (is_sole.map(range), Vec::new());
         let (given, end, synced, survivors_end, survivors_synced) = ([0; RANGES], 0, 0, 0, 0);
-        let mut store = Self { segments, survivors, survivors_end, survivors_synced, ranges, given, end, synced };
+        let mut store =
+            Self { segments, survivors, survivors_end, survivors_synced, ranges, given, end, synced, verification };
         store.mark_all();
         store
     }
@@ -191,6 +231,7 @@ impl DropRuleStore {
                 self.ranges[at].pending.remove(0);
                 self.apply(at, kind, version);
             }
+            Step::Verify(at) => return self.verify(at),
             Step::Rollback(at) if !self.ranges[at].is_sole() && !self.ranges[at].pending.is_empty() => {
                 let committed = self.ranges[at].committed;
                 self.append(at, Kind::Rollback, committed);
@@ -250,6 +291,12 @@ impl DropRuleStore {
             range.committed = range.committed.max(version);
             return;
         }
+        if let Kind::Put(key) | Kind::Delete(key) = kind
+            && self.is_left_unverified(at, key, Unverified { kind, version, place: self.place_of(at, kind, version) })
+        {
+            self.ranges[at].committed = self.ranges[at].committed.max(version);
+            return;
+        }
         let keys = match kind {
             Kind::Put(key) | Kind::Delete(key) => key..key + 1,
             Kind::Clear => 0..KEYS,
@@ -257,20 +304,19 @@ impl DropRuleStore {
         };
         for key in keys {
             if let Some(old) = self.ranges[at].index[key].filter(|old| *old <= version) {
-                let (place, end) = (self.ranges[at].places[key], self.end);
                 // A crash may have cut off this put, but then it also cut off the record that replaced it.
-                let segment = self.all_mut().find(|segment| segment.sequence == place).unwrap();
-                segment.died_at = end;
-                segment.died_by[at] = segment.died_by[at].max(version);
+                self.note_death(at, self.ranges[at].places[key], version);
                 if old < version || !matches!(kind, Kind::Put(_)) {
                     self.ranges[at].index[key] = None;
                 }
             }
+            if kind == Kind::Clear
+                && let Some(old) = self.ranges[at].unverified[key].take()
+            {
+                self.note_death(at, old.place, version);
+            }
         }
-        let holds = |segment: &&ModelSegment| {
-            segment.records.iter().any(|record| record.range == at && record.version == version && record.kind == kind)
-        };
-        let place = self.segments.iter().find(holds).map_or(0, |segment| segment.sequence);
+        let place = self.place_of(at, kind, version);
         let range = &mut self.ranges[at];
         match kind {
             Kind::Put(key) => range.enter(key, version, place),
@@ -278,6 +324,58 @@ impl DropRuleStore {
             _ => {}
         }
         range.committed = range.committed.max(version);
+    }
+
+    /// The foreground's segment of a record.
+    fn place_of(&self, at: usize, kind: Kind, version: u64) -> u64 {
+        let holds = |segment: &&ModelSegment| {
+            segment.records.iter().any(|record| record.range == at && record.version == version && record.kind == kind)
+        };
+        self.segments.iter().find(holds).map_or(0, |segment| segment.sequence)
+    }
+
+    /// A record in this segment was replaced or removed by the commit of `by`. The segment of a delete may be gone.
+    fn note_death(&mut self, at: usize, place: u64, by: u64) {
+        let end = self.end;
+        if let Some(segment) = self.all_mut().find(|segment| segment.sequence == place) {
+            segment.died_at = end;
+            segment.died_by[at] = segment.died_by[at].max(by);
+        }
+    }
+
+    /// Leaves a committed record out of the index, if the index has an older one that may be of its key. Returns whether the
+    /// record is entered there later, or not at all.
+    fn is_left_unverified(&mut self, at: usize, key: usize, written: Unverified) -> bool {
+        let range = &self.ranges[at];
+        let waiting = range.unverified[key];
+        if waiting.is_some_and(|waiting| waiting.version >= written.version) {
+            return true;
+        }
+        let is_newest =
+            range.index[key].is_some_and(|old| old < written.version) && written.version > range.tombstones[key];
+        if self.verification == Verification::AtOnce || !(is_newest || waiting.is_some()) {
+            return false;
+        }
+        self.ranges[at].unverified[key] = Some(written);
+        let is_forgotten = |old: &Unverified| {
+            self.verification == Verification::LaterDeletesReplacedAtOnce && matches!(old.kind, Kind::Delete(_))
+        };
+        if let Some(old) = waiting.filter(|old| !is_forgotten(old)) {
+            self.note_death(at, old.place, written.version);
+        }
+        true
+    }
+
+    fn verify(&mut self, at: usize) -> bool {
+        let Some(key) = (0..KEYS).find(|&key| self.ranges[at].unverified[key].is_some()) else { return false };
+        let Unverified { kind, version, place } = self.ranges[at].unverified[key].take().unwrap();
+        if self.ranges[at].index[key].take().is_some() {
+            self.note_death(at, self.ranges[at].places[key], version);
+        }
+        if kind == Kind::Put(key) {
+            self.ranges[at].enter(key, version, place);
+        }
+        true
     }
 
     fn all(&self) -> impl Iterator<Item = &ModelSegment> {
@@ -292,12 +390,22 @@ impl DropRuleStore {
     fn is_live(&self, record: &ModelRecord, sequence: u64) -> bool {
         let range = &self.ranges[record.range];
         let is_pending = !record.is_invalidated && record.version > range.committed;
-        let is_current = |key: usize| range.index[key] == Some(record.version) && range.places[key] == sequence;
+        let is_unverified = |key: usize| {
+            let is_it =
+                |found: Unverified| (found.kind, found.version, found.place) == (record.kind, record.version, sequence);
+            range.unverified[key].is_some_and(is_it)
+        };
+        let is_current = |key: usize| {
+            (range.index[key] == Some(record.version) && range.places[key] == sequence) || is_unverified(key)
+        };
         matches!(record.kind, Kind::Put(key) if is_current(key) || is_pending)
     }
 
-    fn is_dead_put(&self, record: &ModelRecord, sequence: u64) -> bool {
-        matches!(record.kind, Kind::Put(_)) && !self.is_live(record, sequence)
+    /// Whether a tombstone may have to hide the record.
+    fn may_be_hidden(&self, record: &ModelRecord, sequence: u64) -> bool {
+        let hides_live = self.verification != Verification::LaterDeletesHideNothing
+            && self.ranges[record.range].has_unverified_delete();
+        matches!(record.kind, Kind::Put(_)) && (hides_live || !self.is_live(record, sequence))
     }
 
     /// Copies the needed records of the first segment that nothing but them keeps.
@@ -310,7 +418,10 @@ impl DropRuleStore {
             };
             let facts = SegmentFacts { died_at: PerStream::default(), ..facts };
             let is_kept = ranges.iter().any(|(_, range)| range.live_records > 0 || range.hides_puts);
+            // They stay where their verification looks for them, and their segment with them.
+            let mut unverified = self.ranges.iter().flat_map(|range| range.unverified.iter().flatten());
             is_kept
+                && !unverified.any(|found| found.place == segment.sequence)
                 && !segment.is_cleaned
                 && !ranges.iter().any(|(at, _)| has_unlisted(*at))
                 && keep_reason(&facts, ranges.iter().map(blind)).is_none()
@@ -326,7 +437,7 @@ impl DropRuleStore {
                     Kind::Delete(_) => self.all().any(|other| {
                         let is_hidden = |found: &ModelRecord| {
                             found.range == record.range
-                                && self.is_dead_put(found, other.sequence)
+                                && self.may_be_hidden(found, other.sequence)
                                 && found.version <= record.version
                         };
                         other.sequence != victim.sequence && other.records.iter().any(is_hidden)
@@ -466,7 +577,8 @@ impl DropRuleStore {
 
     /// The state that callers can observe after an open.
     fn seen(&self) -> Vec<SeenRange> {
-        let of_range = |range: &ModelRange| (range.committed, range.appended, range.index, range.pending.clone());
+        let index = |range: &ModelRange| core::array::from_fn(|key| range.newest_put(key));
+        let of_range = |range: &ModelRange| (range.committed, range.appended, index(range), range.pending.clone());
         self.ranges.iter().map(of_range).collect()
     }
 
@@ -520,7 +632,7 @@ impl DropRuleStore {
                 };
                 hides && other.version >= record.version
             };
-            self.is_dead_put(record, sequence) && records.iter().any(hides)
+            self.may_be_hidden(record, sequence) && records.iter().any(hides)
         };
         let rolls_back = |record: &ModelRecord| {
             let by = record.invalidated_by;

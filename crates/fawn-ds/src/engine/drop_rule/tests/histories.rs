@@ -88,12 +88,13 @@ fn search(
     steps: &[Step],
     depth: usize,
     blind: Option<Blind>,
+    verification: Verification,
 ) -> (Option<String>, usize, BTreeSet<KeepReason>) {
     let (seen, hasher) = (HashMap::new(), BuildHasherDefault::default());
     let (history, loss, kept) = (Vec::new(), None, BTreeSet::new());
     let mut search = HistorySearch { steps, blind, seen, hasher, history, loss, dropped: 0, kept };
     for beginning in BEGINNINGS {
-        let mut store = DropRuleStore::new(is_sole);
+        let mut store = DropRuleStore::new(is_sole, verification);
         // In a sole epoch there are no marks.
         let is_possible = |step| store.step(step) || matches!(step, Step::Mark(_));
         assert!(beginning.iter().copied().all(is_possible), "every step of a beginning is possible");
@@ -217,7 +218,7 @@ const SEARCHES: [([bool; RANGES], &[Step]); 9] = [
 fn a_drop_never_changes_what_a_crash_comes_back_with() {
     let mut met = BTreeSet::new();
     for (is_sole, steps) in SEARCHES {
-        let (loss, dropped, kept) = search(is_sole, steps, DEPTH, None);
+        let (loss, dropped, kept) = search(is_sole, steps, DEPTH, None, Verification::AtOnce);
         assert_eq!(loss, None, "sole: {is_sole:?}");
         assert!(dropped > 200, "sole: {is_sole:?}: only {dropped} drops");
         met.extend(kept);
@@ -247,8 +248,41 @@ fn every_fact_is_needed() {
         ("proves commit", |_, range| range.proves_commit = false),
     ];
     for (fact, blind) in blind {
-        let loses = SEARCHES.iter().any(|(is_sole, steps)| search(*is_sole, steps, DEPTH, Some(blind)).0.is_some());
+        let loses = SEARCHES
+            .iter()
+            .any(|(is_sole, steps)| search(*is_sole, steps, DEPTH, Some(blind), Verification::AtOnce).0.is_some());
         assert!(loses, "nothing is lost without the fact {fact:?}");
+    }
+}
+
+/// One range whose records wait for their verification.
+const VERIFYING: [Step; 12] = [
+    Step::Write(0, Kind::Put(0)),
+    Step::Write(0, Kind::Put(1)),
+    Step::Write(0, Kind::Delete(0)),
+    Step::Commit(0),
+    Step::Verify(0),
+    Step::Rollback(0),
+    Step::Mark(0),
+    Step::Sync,
+    Step::Switch,
+    Step::Clean,
+    Step::SyncSurvivors,
+    Step::Crash,
+];
+
+/// A put that waits for its verification is live, and so is the old one in the index. Tombstones between them hide nothing, once the
+/// newer put is durable. Deletes that wait hide puts that are live.
+#[test]
+fn a_drop_changes_nothing_while_records_wait_for_their_verification() {
+    for is_sole in [[false, false], [true, false]] {
+        let (loss, dropped, _) = search(is_sole, &VERIFYING, DEPTH, None, Verification::Later);
+        assert_eq!(loss, None, "sole: {is_sole:?}");
+        assert!(dropped > 200, "sole: {is_sole:?}: only {dropped} drops");
+        for fault in [Verification::LaterDeletesHideNothing, Verification::LaterDeletesReplacedAtOnce] {
+            let (loss, ..) = search(is_sole, &VERIFYING, DEPTH, None, fault);
+            assert!(loss.is_some(), "sole: {is_sole:?}: nothing is lost with {fault:?}");
+        }
     }
 }
 
