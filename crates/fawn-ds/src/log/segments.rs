@@ -426,10 +426,11 @@ impl Segment {
         }
     }
 
-    /// One of its records was copied to the survivors' stream before `log_end`. Returns as [`Segment::remove_live`].
-    pub(crate) fn move_live(&mut self, range: usize, bytes: u32, version: Version, log_end: LogPosition) -> bool {
+    /// One of its records was copied to the survivors' stream before `log_end`, and is hidden by records of this version or higher
+    /// ones. Returns as [`Segment::remove_live`].
+    pub(crate) fn move_live(&mut self, range: usize, bytes: u32, hidden_from: Version, log_end: LogPosition) -> bool {
         self.note_death(StreamKind::Survivors, log_end);
-        self.count_death(range, bytes, Death { by: Version::ZERO, replaced_from: version })
+        self.count_death(range, bytes, Death { by: Version::ZERO, replaced_from: hidden_from })
     }
 
     /// A put was appended as a copy; its index entry has not moved yet, and the record is replaced by `replaced_from` at the earliest.

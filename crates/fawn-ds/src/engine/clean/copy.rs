@@ -214,7 +214,7 @@ impl<D: Device> Engine<D> {
         original: ReplacedRecord,
     ) -> Result<(), CopyRefused> {
         let number = self.ranges[at].number;
-        let version = copy.version;
+        let (version, may_become_tombstone) = (copy.version, copy.kind != RecordKind::Put || copy.expires_at_ms != 0);
         let (pointer, len_bytes) = self
             .append_survivor(at, number, copy, RecordKind::Put)
             .map_err(|_| CopyRefused(record::encoded_len(copy)))?;
@@ -224,12 +224,24 @@ impl<D: Device> Engine<D> {
         let entry = self.overlay.find(at, name.hash, || name.ident);
         let is_replaced = self.ranges[at].copy.is_some() || entry.is_some_and(|entry| entry.committed.is_some());
         let replaced_from = if is_replaced { version } else { self.ranges[at].progress.committed };
+        // A copy that has expired hides the original as a tombstone of the same version. Any other one is hidden with the original, by
+        // what replaces it.
+        let original_hidden_from = if may_become_tombstone { version } else { replaced_from };
         let (slot, _) = self.segments.slot_and_offset(pointer);
         // Until the index entry moves, newer records may have to hide the copy.
         if self.segments.expect_mut(slot).begin_copy(at, replaced_from) {
             self.note_dead_puts(at, slot);
         }
-        self.cleaner.moves.push_back(Move { range: at, number, name, original, copy, version, replaced_from, end });
+        self.cleaner.moves.push_back(Move {
+            range: at,
+            number,
+            name,
+            original,
+            copy,
+            replaced_from,
+            original_hidden_from,
+            end,
+        });
         Ok(())
     }
 

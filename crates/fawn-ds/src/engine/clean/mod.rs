@@ -46,9 +46,10 @@ struct Move {
     name: KeyName,
     original: ReplacedRecord,
     copy: ReplacedRecord,
-    version: Version,
     /// Lowest version that a record may have which replaces this one before the move.
     replaced_from: Version,
+    /// Lowest version that a record may have which hides the original after the move.
+    original_hidden_from: Version,
     /// End of the copy in the survivors' stream.
     end: LogPosition,
 }
@@ -237,7 +238,7 @@ impl<D: Device> Engine<D> {
     }
 
     fn move_survivor(&mut self, next: &Move) {
-        let &Move { range: at, number, name, original, copy, version, replaced_from, .. } = next;
+        let &Move { range: at, number, name, original, copy, replaced_from, original_hidden_from, .. } = next;
         let range = &mut self.ranges[at];
         // A range that began again has another number, and its old records are invalidated.
         if range.number != number {
@@ -265,8 +266,8 @@ impl<D: Device> Engine<D> {
         }
         self.note_unindexed(at, KeyHash(name.hash), original);
         let end = self.survivors_end();
-        // Once the copy has expired, it hides the original as a tombstone of the same version.
-        if self.segments.expect_mut(copied_from).move_live(at, original.len_bytes, version, end) {
+        let moved_from = self.segments.expect_mut(copied_from);
+        if moved_from.move_live(at, original.len_bytes, original_hidden_from, end) {
             self.note_dead_puts(at, copied_from);
         }
         self.stats.moved_records += 1;

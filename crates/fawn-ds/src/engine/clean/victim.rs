@@ -474,8 +474,8 @@ impl<D: Device> Engine<D> {
         if !segment.failures.note_wrong(u64::from(victim.at), now) {
             return self.give_up_unreadable(victim, detail);
         }
-        // While it has live records, its oldest dead put keeps every sorted segment with newer records, whatever their keys. Nothing
-        // bounds these: a store that sorts gets full in time, unless the segment is repaired or its live records are overwritten.
+        // While it has live records, its first death keeps all tombstones and sorted segments since then, whatever their keys. Nothing
+        // bounds these: a store gets full in time, unless the segment is repaired or its live records are overwritten.
         segment.is_cleaned = true;
         tracing::warn!(file = %segment.name, offset = victim.at, %detail, "a segment cannot be cleaned: it stays");
         self.stats.cleaning_failed += 1;

@@ -302,3 +302,42 @@ fn deleted_records_count_as_copies_before_they_expire_if_another_one_was_found_e
     assert_eq!(engine.stats.moved_tombstones, 6);
     assert!(estimate >= 6 * LEN as u64, "an estimate of {estimate} B");
 }
+
+/// A segment of four records, the last of them corrupt, that was cleaned as far as possible, and the versions at that time: the
+/// earliest tombstone that has to stay for its dead puts, a tombstone's that was there before, and the newest one.
+fn clean_corrupt(expires_at_ms: u64) -> [Version; 3] {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = open(&disk);
+    (1..5).for_each(|seq| put(&mut engine, seq, &seq.to_be_bytes(), 14_000, expires_at_ms));
+    delete(&mut engine, 5, b"absent");
+    (6..14).for_each(|seq| put(&mut engine, seq, &seq.to_be_bytes(), 14_000, 0));
+    let (slot, end) = segment_from(&engine, version_of(&engine, 1));
+    let Segment { name, sequence, .. } = engine.segments.expect(slot).clone();
+    disk.flip_bits(&name, u64::from(end) - 8_000, 1);
+    let hidden_from = |engine: &Engine<SimDevice>| engine.ranges[0].dead_puts_hidden_from.of(sequence);
+    assert_eq!(hidden_from(&engine), Version::from_u64(u64::MAX), "all are live");
+    let committed = engine.progress(RANGE).committed;
+    begin_cleaning(&mut engine, (slot, end));
+    wait_while(&mut engine, |engine| {
+        engine.clean_victim();
+        engine.cleaner.victim.is_some()
+    });
+    let stats = engine.stats();
+    assert_eq!((stats.cleaning_failed, stats.moved_records), (1, 3), "{engine:?}");
+    [hidden_from(&engine), version_of(&engine, 5), committed]
+}
+
+/// Only a newer delete can be of a key that was copied. By the versions of the copied puts, one corrupt record would keep all
+/// tombstones since then.
+#[test]
+fn a_segment_that_is_cleaned_in_part_keeps_no_tombstones_from_before() {
+    let [hidden_from, deleted, committed] = clean_corrupt(0);
+    assert!(deleted < hidden_from && hidden_from <= committed, "{hidden_from:?}");
+}
+
+/// Their copies hide them as tombstones once they have expired.
+#[test]
+fn a_segment_that_is_cleaned_in_part_keeps_what_its_expiring_records_become() {
+    let [hidden_from, deleted, _] = clean_corrupt(1 << 50);
+    assert!(hidden_from < deleted, "{hidden_from:?}");
+}
