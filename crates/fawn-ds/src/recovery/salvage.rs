@@ -12,8 +12,7 @@ use crate::check::{self, CheckFinding, Severity};
 use crate::engine::{Engine, LostPart};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{
-    self, Identity, ManifestHeader, ManifestRange, ManifestState, ManifestVerdict, RangeBeginning, SegmentEntry,
-    slots_max,
+    self, Ancestor, DecodedManifest, Identity, ManifestHeader, ManifestState, ManifestVerdict, SegmentEntry, slots_max,
 };
 use crate::format::record::{RecordKind, Stored};
 use crate::format::run;
@@ -28,7 +27,7 @@ use crate::manifest_file::{ManifestFile, ManifestReadError};
 use crate::options::Options;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
-use fawn_types::{ExpiryClock, HashSecret, KeyRange, Now, RangeId, Version};
+use fawn_types::{ExpiryClock, HashSecret, KeyRange, Now, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The damage that an open for a salvage found; nothing in a sound store.
@@ -114,12 +113,9 @@ impl<D: Device> Engine<D> {
         let FoundHeaders { intact: headers, failed } = segment_headers(&mut device, &names)?;
         let has_manifest = listed.is_ok();
         let (header, mut state) = match listed {
-            Ok(decoded) => {
-                let mut state = decoded.state;
-                if matches!(decoded.verdict, ManifestVerdict::CorruptAt { .. }) {
-                    findings.extend(take_unfinished(&mut state));
-                }
-                (decoded.header, state)
+            Ok(DecodedManifest { header, mut state, verdict, .. }) => {
+                findings.extend(take_unfinished(&mut state, &verdict));
+                (header, state)
             }
             // Another read may return a whole one.
             Err(error) if may_pass(&error) => return Err(error.into()),
@@ -149,7 +145,8 @@ impl<D: Device> Engine<D> {
         let mut lost_files = lost_files(&state, &names, &found, &missing, is_damaged);
         lost_files.extend(is_tail_lost.then(|| tail::FILE_NAME.to_owned()));
         let (numbers, tail) = survey_all(&mut device, &mut found, tail, has_manifest, identity.segment_bytes)?;
-        adopt_clears(&mut state, &numbers);
+        let clears = adopt_clears(&mut state, &numbers);
+        findings.extend(clears.into_iter().filter_map(|position| finding_of_clear(&found, position)));
         let clock = state.clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let manifest = ManifestFile::for_reading(header, state);
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
@@ -164,14 +161,7 @@ impl<D: Device> Engine<D> {
         missing.extend(lost_runs.into_iter().chain(lost_files.into_iter().map(LostPart::all_of)));
         missing.extend(engine.take_records(&found, &numbers)?);
         engine.renumber_unfinished();
-        let first_damage = findings.iter().find(|finding| finding.severity == Severity::Damage);
-        let first_damage = first_damage.map(|finding| (&finding.file, finding.offset_bytes));
-        let first_damage = first_damage.or(missing.first().map(|lost| (&lost.file, u64::from(lost.from_bytes))));
-        engine.missing = first_damage.map(|(file, offset_bytes)| EngineError::Corrupt {
-            file: file.clone(),
-            offset_bytes: u32::try_from(offset_bytes).unwrap_or(u32::MAX),
-            detail: "the key is not in what is left of the log; it may have been in the corrupt part".to_owned(),
-        });
+        engine.missing = error_of_absence(&findings, &missing);
         engine.finish_ranges(&mut OpenReport::default());
         StreamKind::ALL.into_iter().for_each(|kind| engine.end_of_log_is_flushed(kind));
         Ok((engine, SalvageReport { findings, missing }))
@@ -317,9 +307,24 @@ fn invent_manifest(headers: &[(String, SegmentHeader)]) -> Option<(ManifestHeade
     Some((ManifestHeader { store: header.store, rewrite: 1 }, state))
 }
 
-/// Takes ranges whose copies are not complete for whole: that they are may be in the part of the manifest that is lost.
-fn take_unfinished(state: &mut ManifestState) -> Vec<CheckFinding> {
+/// The error for a key that is not found, if anything is lost.
+fn error_of_absence(findings: &[CheckFinding], missing: &[LostPart]) -> Option<EngineError> {
+    let damage = findings.iter().find(|finding| finding.severity == Severity::Damage);
+    let damage = damage.map(|finding| (&finding.file, finding.offset_bytes));
+    let damage = damage.or(missing.first().map(|lost| (&lost.file, u64::from(lost.from_bytes))));
+    damage.map(|(file, offset_bytes)| EngineError::Corrupt {
+        file: file.clone(),
+        offset_bytes: u32::try_from(offset_bytes).unwrap_or(u32::MAX),
+        detail: "the key is not in what is left of the log; it may have been in the corrupt part".to_owned(),
+    })
+}
+
+/// Takes ranges whose copies are not complete for whole, if that they are may be in the part of the manifest that is lost.
+fn take_unfinished(state: &mut ManifestState, verdict: &ManifestVerdict) -> Vec<CheckFinding> {
     let mut findings = Vec::new();
+    if !matches!(verdict, ManifestVerdict::CorruptAt { .. }) {
+        return findings;
+    }
     for (id, range) in &mut state.ranges {
         if let Some(beginning) = range.beginning.as_mut().filter(|beginning| !beginning.is_whole) {
             beginning.is_whole = true;
@@ -418,20 +423,22 @@ fn lost_files(
     names.iter().filter(is_lost).cloned().collect()
 }
 
-/// The local numbers of records, with what concerns other records of each.
-type FoundNumbers = BTreeMap<RangeNumber, Invalidations>;
+/// The local numbers of records.
+type FoundNumbers = BTreeMap<RangeNumber, FoundNumber>;
 
-/// The records of a local number that invalidate others.
+/// A local number: its newest record, and those that invalidate others.
 #[derive(Debug, Default)]
-struct Invalidations {
+struct FoundNumber {
+    newest: Version,
     /// Position and version of each clear.
     clears: Vec<(Watermark, Version)>,
     /// Position of each rollback, and the version that it went back to.
     rollbacks: Vec<(Watermark, Version)>,
 }
 
-impl Invalidations {
+impl FoundNumber {
     fn note(&mut self, position: Watermark, stored: &Stored<'_>) {
+        self.newest = self.newest.max(stored.record.version);
         let list = match stored.record.kind {
             RecordKind::Clear => &mut self.clears,
             RecordKind::Rollback => &mut self.rollbacks,
@@ -445,10 +452,14 @@ impl Invalidations {
         self.rollbacks.iter().any(|&(at, after)| position < at && version > after)
     }
 
-    /// The highest version of a clear that was not rolled back.
-    fn cleared(&self) -> Version {
+    /// The clear of the highest version that was not rolled back.
+    fn last_clear(&self) -> Option<(Watermark, Version)> {
         let clears = self.clears.iter().filter(|&&(at, version)| !self.is_rolled_back(at, version));
-        clears.map(|&(_, version)| version).max().unwrap_or_default()
+        clears.copied().max_by_key(|&(_, version)| version)
+    }
+
+    fn cleared(&self) -> Version {
+        self.last_clear().map_or(Version::ZERO, |(_, version)| version)
     }
 }
 
@@ -509,32 +520,33 @@ fn survey<'f, D: Device>(
     Ok(())
 }
 
-/// Lists the clears that the manifest has lost, of ranges that it has lost, too. Survivors are read before the clears' own
-/// records, and have no order of versions.
-fn adopt_clears(state: &mut ManifestState, numbers: &FoundNumbers) {
-    adopt_numbers(state, numbers.keys().copied());
+/// Lists the clears and the numbers that the manifest has lost. Survivors are read before the clears' own records, and have no
+/// order of versions. Returns the clears whose keys are unknown.
+fn adopt_clears(state: &mut ManifestState, numbers: &FoundNumbers) -> Vec<Watermark> {
     for range in state.ranges.values_mut() {
         let found = range.beginning.and_then(|beginning| numbers.get(&beginning.number));
         range.cleared = found.map_or(range.cleared, |found| found.cleared().max(range.cleared));
     }
+    let (mut later, mut unknown) = (Vec::new(), Vec::new());
+    for (&number, found) in numbers.iter().filter(|(number, _)| **number > state.last_number) {
+        let (keys, base, cleared) = (KeyRange::ALL, Version::ZERO, found.cleared());
+        later.push(Ancestor { number, keys, since: 0, base, cleared, sole: None });
+        // Before the first number of all there are no records that could be back.
+        let has_earlier = numbers.keys().next() < Some(&number);
+        unknown.extend(found.last_clear().filter(|_| has_earlier).map(|(position, _)| position));
+    }
+    let newest = numbers.values().map(|found| found.newest).max().unwrap_or_default();
+    state.adopt_numbers(&later, newest);
+    unknown
 }
 
-/// Gives ranges to the numbers that the manifest has lost.
-fn adopt_numbers(state: &mut ManifestState, numbers: impl Iterator<Item = RangeNumber>) {
-    let last_number = state.last_number;
-    for number in numbers.filter(|number| *number > last_number) {
-        state.last_number = state.last_number.max(number);
-        let beginning = Some(RangeBeginning { number, since: 0, base: Version::ZERO, is_whole: true });
-        match state.ranges.values_mut().find(|range| range.beginning.is_none()) {
-            Some(range) => range.beginning = beginning,
-            None => {
-                let Some(id) = (0..).map(RangeId).find(|id| !state.ranges.contains_key(id)) else { return };
-                let (keys, cleared, lineage) = (KeyRange::ALL, Version::ZERO, Vec::new());
-                let range = ManifestRange { keys, cleared, beginning, sole: None, lineage };
-                state.ranges.insert(id, range);
-            }
-        }
-    }
+/// The finding about a clear of keys that only the manifest knew.
+fn finding_of_clear(found: &[FoundSegment], position: Watermark) -> Option<CheckFinding> {
+    let segment = found.iter().find(|segment| segment.entry.sequence == position.sequence)?;
+    let detail = "it is the clear of keys that only the manifest knew: values from before it, and from before a split, merge or \
+                  copy, may be back";
+    let (severity, detail) = (Severity::Damage, detail.to_owned());
+    Some(CheckFinding { severity, file: segment.name.clone(), offset_bytes: u64::from(position.offset), detail })
 }
 
 const _: () = assert!(PAGE_BYTES == FRAMES_OFFSET as usize, "reads of frames begin on a page");

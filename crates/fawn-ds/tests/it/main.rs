@@ -85,6 +85,7 @@ mod runs_merged;
 mod runs_written;
 mod salvage;
 mod salvage_invalidated;
+mod salvage_lineage;
 mod salvage_runs;
 mod scan;
 mod scan_damage;

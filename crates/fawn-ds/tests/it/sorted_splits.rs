@@ -11,7 +11,7 @@ use fawn_types::{Durability, KeyHash, KeyRange, RangeId};
 use std::collections::BTreeMap;
 
 /// The pace of sorts depends on what is written: so small that there are many.
-fn few(options: Options) -> Options {
+pub(crate) fn few(options: Options) -> Options {
     Options { sort_bytes: 1, ..options }
 }
 
@@ -35,7 +35,7 @@ fn random_histories_of_sorted_ranges_without_checkpoints() {
 }
 
 /// A store with one range, nearly all of it in runs.
-fn sorted_range(seed: u64, options: Options, is_sole: bool, keys: &[Vec<u8>]) -> RangeHarness {
+pub(crate) fn sorted_range(seed: u64, options: Options, is_sole: bool, keys: &[Vec<u8>]) -> RangeHarness {
     let mut harness = whole(seed, options, is_sole);
     for round in 0..3 {
         fill(&mut harness, keys, round);

@@ -164,6 +164,26 @@ impl ManifestState {
         Ok(())
     }
 
+    /// Gives the records of all ranges and of these later numbers to one range, for a salvage, with records up to `newest`. The
+    /// keys of the later numbers are unknown. Each may come from a split, merge or copy of a range before it, whose records it
+    /// replaces: in one range the versions decide, which grow over all of these.
+    pub(crate) fn adopt_numbers(&mut self, later: &[Ancestor], newest: Version) {
+        let Some(last) = later.last() else { return };
+        // A range that has begun and is not whole has no records, as at an opening.
+        let listed = self.ranges.values().flat_map(|entry| entry.bequeathed().unwrap_or_default());
+        let lineage: Vec<Ancestor> = listed.chain(later.iter().copied()).collect();
+        let known = |ancestor: &Ancestor| {
+            let sole = ancestor.sole.map_or(Version::ZERO, |sole| sole.base);
+            ancestor.base.max(ancestor.cleared).max(sole)
+        };
+        let base = lineage.iter().map(known).fold(newest, Version::max);
+        // A number of its own, without records: if it had one of theirs, that one's clear would apply to all of them.
+        let number = RangeNumber(last.number.0.saturating_add(1));
+        let beginning = RangeBeginning { number, since: 0, base, is_whole: true };
+        self.ranges = [(RangeId(0), ManifestRange::heir(KeyRange::ALL, beginning, &lineage))].into();
+        self.last_number = number;
+    }
+
     pub(super) fn set_lineage(&mut self, range: RangeId, lineage: &[Ancestor]) -> Result<(), &'static str> {
         let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
         let number = entry.beginning.map_or(RangeNumber::default(), |beginning| beginning.number);

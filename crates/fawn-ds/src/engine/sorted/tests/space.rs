@@ -436,7 +436,7 @@ fn a_job_that_finds_no_space_waits_twice_as_long_each_time() {
     assert!(store.engine.sorted.retry_at <= store.engine.now.mono.plus_ms(10_000));
 }
 
-/// Runs of which nothing counts any more are dropped, which needs no space. A clear without any shortens no wait.
+/// The drop of runs of which nothing counts needs no space. A clear without any shortens no wait.
 #[test]
 fn invalidated_runs_are_dropped_soon_after_refused_jobs() {
     for has_runs in [false, true] {
@@ -446,11 +446,9 @@ fn invalidated_runs_are_dropped_soon_after_refused_jobs() {
         }
         (0..7).for_each(|_| store.engine.give_up_refused());
         let refused_until = store.engine.sorted.retry_at;
-        // Segments that the clear empties would shorten the wait, too.
         store.engine.ranges[0].cleared.listed = store.engine.ranges[0].progress.appended;
         store.engine.note_invalidated_runs();
         let soon = store.engine.now.mono.plus_ms(10_000);
-        assert!(refused_until > soon.plus_ms(600_000));
         assert_eq!(store.engine.sorted.retry_at, if has_runs { soon } else { refused_until });
     }
 }
