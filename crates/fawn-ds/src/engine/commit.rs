@@ -9,6 +9,7 @@ use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::{Device, DeviceError, IoOperation};
 use fawn_types::{KeyHash, RangeId, Version};
+use smallvec::SmallVec;
 
 impl<D: Device> Engine<D> {
     /// Makes a range's records up to `through` readable. An unknown range is ignored.
@@ -71,7 +72,7 @@ impl<D: Device> Engine<D> {
                     let old = ReplacedRecord { pointer: old.pointer, len_bytes: old.len_bytes };
                     self.release_old(at, old, written.version);
                 }
-                Some(old) => self.replace_delete(at, old.pointer, written.version),
+                Some(old) => self.replace_delete(at, KeyHash(name.hash), old.pointer, written.version),
                 None => {}
             }
             return;
@@ -80,13 +81,17 @@ impl<D: Device> Engine<D> {
     }
 
     /// A delete without an index entry was replaced before its verification. A sort takes the put that it hides, as long as the index
-    /// has that: both the sort and the drop of the delete wait until what replaced it is durable.
+    /// has that: both the sort and the drop of the delete wait until what replaced it is durable. The put may be in another segment.
     #[cold]
-    fn replace_delete(&mut self, at: usize, deleted: Pointer, by: Version) {
+    fn replace_delete(&mut self, at: usize, hash: KeyHash, deleted: Pointer, by: Version) {
         let end = self.foreground_end();
-        let (slot, _) = self.segments.slot_and_offset(deleted);
-        if let Some(segment) = self.segments.get_mut(slot) {
-            segment.replace_delete(at, by, end);
+        let hidden = self.candidates(at, hash);
+        let pointers: SmallVec<[Pointer; 4]> = core::iter::once(deleted).chain(hidden).collect();
+        for pointer in pointers {
+            let (slot, _) = self.segments.slot_and_offset(pointer);
+            if let Some(segment) = self.segments.get_mut(slot) {
+                segment.replace_delete(at, by, end);
+            }
         }
     }
 

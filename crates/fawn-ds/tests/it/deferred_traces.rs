@@ -5,7 +5,7 @@ use crate::sorted_tier::sorted;
 use crate::support::{RANGE, TestNode, TestWrite};
 use fawn_ds::internals::format::checkpoint;
 use fawn_ds::internals::{Lookup, Options, RecordLayout, View};
-use fawn_flash::sim::OpKind;
+use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now, TimeMs};
 
@@ -40,10 +40,8 @@ fn hang_verifications(disk: &SimDisk, node: &mut TestNode) {
 }
 
 /// A key has its newest value in a run, a trace of that in a sorted segment, and two older values in segments that could not be
-/// sorted. The opening defers the trace. Before it is confirmed, the segment with the oldest value is sorted: the new run must
-/// not have it.
-#[test]
-fn a_sort_leaves_out_what_a_deferred_trace_hides() {
+/// sorted. The opening defers the trace.
+fn with_deferred_trace(durability: Durability) -> (SimDisk, TestNode, Vec<u8>) {
     let disk = SimDisk::new(SimOptions::instant(1));
     let first = Options { layout: RecordLayout::Log, checkpoint_log_bytes_min: 16 << 10, ..each_segment() };
     let mut node = TestNode::open(&disk, first, Now::at(1_000)).unwrap();
@@ -78,8 +76,15 @@ fn a_sort_leaves_out_what_a_deferred_trace_hides() {
     disk.kill(1);
     let checkpoints = disk.names().into_iter().filter(|name| checkpoint::is_file_name(name));
     checkpoints.for_each(|name| disk.flip_bits(&name, 5_000, 8));
-    let mut node = TestNode::open_in_chain(&disk, each_segment(), now).unwrap();
+    let node = TestNode::open_in_chain(&disk, Options { durability, ..each_segment() }, now).unwrap();
     assert!(node.report.checkpoint_entries.is_none() && node.engine.verifications_deferred() > 8);
+    (disk, node, key)
+}
+
+/// Before the trace is confirmed, the segment with the oldest value is sorted: the new run must not have it.
+#[test]
+fn a_sort_leaves_out_what_a_deferred_trace_hides() {
+    let (disk, mut node, key) = with_deferred_trace(Durability::Sync);
     let before = node.engine.runs();
     hang_verifications(&disk, &mut node);
     assert_eq!(number_of(&mut node, &key), Some(3));
@@ -162,4 +167,36 @@ fn the_tombstone_of_an_expired_record_counts_beside_the_record_in_a_checkpoint()
     assert_eq!(number_of(&mut node, NAME.as_bytes()), None, "while it is deferred");
     node.settle();
     assert_eq!(number_of(&mut node, NAME.as_bytes()), None, "once it is confirmed");
+}
+
+/// A put has replaced the trace, so the sort takes the oldest value, for the index has that. A loss of the put would leave it the newest.
+#[test]
+fn a_sort_waits_for_the_put_that_replaced_a_deferred_trace() {
+    let (disk, mut node, key) = with_deferred_trace(Durability::Memory);
+    hang_verifications(&disk, &mut node);
+    let epoch = node.engine.next_sole_epoch(RANGE).unwrap();
+    node.engine.begin_sole_epoch(RANGE, epoch, None).unwrap();
+    put(&mut node, &key, Some(&[4; 200]));
+    let replaced_by = node.engine.progress(RANGE).appended;
+    disk.hang(OpKind::Read);
+    node.engine.submit(node.now);
+    disk.end_faults(OpKind::Read);
+    while node.engine.progress(RANGE).committed < replaced_by {
+        node.turn();
+    }
+    assert_eq!((disk.hung(), number_of(&mut node, &key)), (5, Some(4)));
+    let mut listed = node.engine.stats().runs_listed;
+    for turn in 0..2_000 {
+        node.turn();
+        node.now = node.now.plus_ms(20);
+        if core::mem::replace(&mut listed, node.engine.stats().runs_listed) < node.engine.stats().runs_listed {
+            let image = disk.image(Loss::Power, turn);
+            let mut opened = TestNode::open_in_chain(&image, each_segment(), node.now).unwrap();
+            let found = number_of(&mut opened, &key);
+            assert!(matches!(found, Some(3 | 4)), "turn {turn}: {found:?}");
+        }
+    }
+    assert!(node.engine.verifications_deferred() > 0 && listed > 1, "{:?}", node.engine.stats());
+    assert!(node.engine.progress(RANGE).synced >= replaced_by);
+    disk.release_hung();
 }
