@@ -213,7 +213,7 @@ fn every_image_around_sorts_and_merges_has_all_that_was_acked() {
         let run = cold_keys_in(seed, options);
         classes.add(run_workload(run, seed, Loss::Power, 200, (true, false)));
     }
-    for seed in 10..16 {
+    for seed in 10..18 {
         let options = Options { sort_bytes: 1, ..sorted(Durability::Sync) };
         let mut run = cold_keys_in(seed, options);
         (run.stride, run.toggles_sorting) = (11, seed % 2 == 0);
