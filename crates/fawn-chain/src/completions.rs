@@ -162,9 +162,9 @@ impl Completions {
         }
     }
 
-    /// Whether the head may accept one more result of this session, of any length. Checked again before evaluation,
-    /// because many operations may have been admitted before any was evaluated. Meanwhile another process of the shard may
-    /// have been admitted: a record of the former one would end the session of that one.
+    /// Whether the head may accept one more result of this session; [`Completions::has_room_for`] judges its length. Checked again
+    /// before evaluation, because many operations may have been admitted before any was evaluated. Meanwhile another process of the
+    /// shard may have been admitted: a record of the former one would end the session of that one.
     #[must_use]
     pub fn has_room(&self, session: u64) -> bool {
         let CompletionLimits { per_session_max, per_session_bytes_max, results_max, bytes_max, .. } = self.limits;
@@ -176,8 +176,8 @@ impl Completions {
         let has_ended = front_end.is_some_and(|known| known.ended.contains(&session));
         // Results of former processes may use all of the memory, and more of it than the head had: their sessions end one by one.
         // Each record that ends one frees at least as many results as it adds.
-        let frees = self.replaced_by(session).is_some_and(|former| !former.done.is_empty());
-        let has_room = frees || (self.results < results_max && self.bytes < bytes_max);
+        let frees = || self.replaced_by(session).is_some_and(|former| !former.done.is_empty());
+        let has_room = (self.results < results_max && self.bytes < bytes_max) || frees();
         let is_present = self.admitted.get(&member).is_none_or(|admitted| *admitted == session);
         has_room && is_present && !has_ended && self.sessions.get(&session).is_none_or(fits)
     }
@@ -186,6 +186,9 @@ impl Completions {
     /// short as that of an acknowledgement: each front-end that starts again may have one.
     #[must_use]
     pub fn has_room_for(&self, session: u64, result_bytes: usize) -> bool {
+        if self.bytes < self.limits.bytes_max {
+            return true;
+        }
         let freed_bytes = self.replaced_by(session).map_or(0, ClientCompletions::memory_bytes);
         let needed_bytes = result_bytes + COMPLETION_BYTES;
         self.bytes < self.limits.bytes_max + freed_bytes || needed_bytes <= freed_bytes.max(ACKNOWLEDGEMENT_BYTES)
