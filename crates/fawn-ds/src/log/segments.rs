@@ -58,7 +58,7 @@ pub(crate) struct RangeShare {
     /// There is a rollback: it hides records of the foreground before it.
     pub(crate) rolls_back: bool,
     /// The range is retired, and the puts are counted for those that inherit its keys: an opening read the segment after the split or
-    /// merge.
+    /// merge. A checkpoint does not have it: counted twice after the next opening, puts keep more tombstones than they need.
     pub(crate) is_counted_by_heirs: bool,
 }
 

@@ -319,7 +319,8 @@ fn error_of_absence(findings: &[CheckFinding], missing: &[LostPart]) -> Option<E
     })
 }
 
-/// Takes ranges whose copies are not complete for whole, if that they are may be in the part of the manifest that is lost.
+/// Takes copies that the manifest lists as incomplete for complete if its end is corrupt: the commit that one is complete may be in the
+/// lost part.
 fn take_unfinished(state: &mut ManifestState, verdict: &ManifestVerdict) -> Vec<CheckFinding> {
     let mut findings = Vec::new();
     if !matches!(verdict, ManifestVerdict::CorruptAt { .. }) {

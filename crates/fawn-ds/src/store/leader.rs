@@ -209,7 +209,7 @@ impl EngineQueue {
         let calls = ManyCalls::new(ops.collect());
         let mut inbox = self.inbox();
         if let Err(error) = inbox.admit(false) {
-            // The leader would stand meanwhile.
+            // The leader waits for the lock.
             drop(inbox);
             return calls.into_results(&error);
         }
@@ -252,7 +252,7 @@ impl EngineQueue {
         let pushed = self.push(&mut inbox, Op::Close);
         // Under the same lock: no operation is queued behind the close. The ticker of a failed store ends by this, too.
         inbox.close = Some(inbox.next_id);
-        // Dropped behind the lock, for which the leader would wait.
+        // Dropped at the end, without the lock: the leader waits for that.
         let _unqueued: Vec<_> = inbox.many.values_mut().map(ManyCalls::end_unqueued).collect();
         self.tick_due.notify_all();
         self.answer(inbox, pushed?).map(drop)

@@ -66,3 +66,20 @@ fn an_opening_enters_all_runs_at_once() {
     assert_eq!(order(&engine), entered, "in the same order as runs that were written later");
     assert!(entered.len() > 20 && engine.sorted.runs.ends_taken() == entered.len(), "{entered:?}");
 }
+
+/// The drop of runs of which nothing counts needs no space. A clear without any shortens no wait.
+#[test]
+fn invalidated_runs_are_dropped_soon_after_refused_jobs() {
+    for has_runs in [false, true] {
+        let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+        if has_runs {
+            store.make_runs(2);
+        }
+        (0..7).for_each(|_| store.engine.give_up_refused());
+        let refused_until = store.engine.sorted.retry_at;
+        store.engine.ranges[0].cleared.listed = store.engine.ranges[0].progress.appended;
+        store.engine.note_invalidated_runs();
+        let soon = store.engine.now.mono.plus_ms(10_000);
+        assert_eq!(store.engine.sorted.retry_at, if has_runs { soon } else { refused_until });
+    }
+}
