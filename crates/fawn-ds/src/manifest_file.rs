@@ -488,7 +488,8 @@ impl ManifestFile {
     }
 
     /// The new file is written: it gets the manifest's name. Once the directory is synced, [`ManifestFile::take_over`]. Returns
-    /// false if the device has no space or memory for that: then the old file goes on, with the commits that waited.
+    /// false if the device has no space or memory for that: then the old file goes on, with the commits that waited, whose space
+    /// was reserved in the new one.
     pub(crate) fn name_new<D: Device>(&mut self, device: &mut D, now: MonoMs) -> Result<bool, DeviceError> {
         assert!(self.is_rewriting(), "no new file was written");
         match device.rename(NEW_FILE_NAME, FILE_NAME) {
@@ -500,8 +501,12 @@ impl ManifestFile {
         // If the unlink is refused too, the next attempt unlinks the file first.
         device.unlink(NEW_FILE_NAME).or_else(|error| if error.is_retryable() { Ok(()) } else { Err(error) })?;
         commits.iter().for_each(|(number, edits)| self.append(*number, edits));
-        // A file without space for them would be rewritten at once.
-        self.retry_at = Some(now.plus_ms(RETRY_MS));
+        match self.reserve_to_free(device, 0) {
+            Ok(()) => {}
+            // A file without space for them would be rewritten at once.
+            Err(error) if error.is_retryable() => self.retry_at = Some(now.plus_ms(RETRY_MS)),
+            Err(error) => return Err(error),
+        }
         Ok(false)
     }
 

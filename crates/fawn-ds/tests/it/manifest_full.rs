@@ -3,7 +3,7 @@ use crate::support::{RANGE, TestNode, TestWrite, scanned};
 use fawn_ds::internals::format::manifest::{ManifestVerdict, decode_all};
 use fawn_ds::internals::{EngineError, Options};
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::sim::OpKind;
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, KeyRange, Now, RangeId, Version};
 
@@ -125,7 +125,28 @@ fn a_rewrite_is_tried_while_commits_wait() {
     assert!(disk.names().len() < 10, "{:?}", disk.names());
 }
 
+/// The space of commits was reserved in the new file, whose name is refused: a call that waits for one needs it in the old file.
+#[test]
+fn a_refused_name_leaves_the_commits_their_space() {
+    let (disk, mut node) = store_in_a_rewrite();
+    for blob in 0..4 {
+        node.engine.put_blob(6, &vec![blob; 8_000]).unwrap();
+    }
+    disk.fail_every(OpKind::Rename, DeviceFault::Exhausted);
+    assert_eq!(node.engine.drop_range(RANGE), Ok(()));
+    poll_for_a_minute(&mut node);
+    assert!(disk.names().len() < 10, "{:?}", disk.names());
+}
+
 /// A manifest that is being rewritten, on a device that is full since, and as many commits meanwhile as are taken.
+fn full_store_in_a_rewrite() -> (SimDisk, TestNode) {
+    let (disk, mut node) = store_in_a_rewrite();
+    disk.set_full(true);
+    let taken = (0..100).filter(|_| node.engine.put_blob(5, &[2; 1_000]).is_ok()).count();
+    assert!((1..100).contains(&taken), "{taken} commits were taken");
+    (disk, node)
+}
+
 fn store_in_a_rewrite() -> (SimDisk, TestNode) {
     let (disk, mut node) = store_of(40);
     let is_rewritten = |disk: &SimDisk| disk.names().contains(&"manifest.new".to_owned());
@@ -142,18 +163,15 @@ fn store_in_a_rewrite() -> (SimDisk, TestNode) {
             }
         }
     }
-    disk.set_full(true);
-    let taken = (0..100).filter(|_| node.engine.put_blob(5, &[2; 1_000]).is_ok()).count();
-    assert!((1..100).contains(&taken), "{taken} commits were taken");
     (disk, node)
 }
 
 #[test]
 fn commits_during_a_rewrite_count_against_the_new_file() {
-    let (_disk, mut node) = store_in_a_rewrite();
+    let (_disk, mut node) = full_store_in_a_rewrite();
     let _ = node.engine.add_range(OTHER, KeyRange::ALL);
     assert_eq!(node.engine.poisoned(), None);
-    let (disk, mut node) = store_in_a_rewrite();
+    let (disk, mut node) = full_store_in_a_rewrite();
     poll_for_a_minute(&mut node);
     let before = disk.names().len();
     assert_eq!(node.engine.drop_range(RANGE), Ok(()));
