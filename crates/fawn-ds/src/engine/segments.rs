@@ -99,7 +99,9 @@ impl<D: Device> Engine<D> {
 
     fn may_prepare(&self, reserve: Reserve) -> bool {
         // Segments are listed in the order of their sequence numbers, so one at a time is prepared.
-        !self.is_listing() && (!self.full || reserve != Reserve::Puts || self.now.mono >= self.retry_at)
+        // Deletes ask at once, except a device that refuses what it reports as free: each attempt creates a file there.
+        let is_asked_at_once = reserve != Reserve::Puts && self.space_refusals == 0;
+        !self.is_listing() && (!self.full || is_asked_at_once || self.now.mono >= self.retry_at)
     }
 
     /// Whether a segment is being prepared.
@@ -136,9 +138,10 @@ impl<D: Device> Engine<D> {
                 if !was_full {
                     tracing::warn!(%error, "no space for another segment: refusing writes until there is space again");
                 }
-                // Deletes do not wait for this time: repeated ones would put off cleaning, which does.
-                if !was_full || reserve == Reserve::Puts {
-                    self.retry_at = self.now.mono.plus_ms(self.retry_ms(&error));
+                let retry_ms = self.retry_ms(&error);
+                // Deletes that do not wait for this time would put off cleaning, which does.
+                if !was_full || reserve == Reserve::Puts || self.space_refusals > 0 {
+                    self.retry_at = self.now.mono.plus_ms(retry_ms);
                 }
                 Ok(())
             }

@@ -80,6 +80,39 @@ fn a_disk_that_refuses_its_free_space_is_asked_less_and_less_often() {
     assert_eq!(node.engine.poisoned(), None);
 }
 
+/// Deletes do not wait for the next attempt of puts, but each attempt creates a file here.
+#[test]
+fn deletes_on_a_disk_that_refuses_its_free_space_share_an_attempt() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    disk.fail_every(OpKind::Allocate, DeviceFault::Full);
+    let mut keys = 0;
+    while node.append(&[put(keys)]).is_ok() {
+        keys += 1;
+        node.turn();
+        assert!(keys < 1000, "writes must be rejected without a new segment");
+    }
+    let created = disk.counted(OpKind::Create);
+    let mut deletes = 0;
+    for round in 0..10 {
+        for _ in 0..50 {
+            deletes += u32::from(node.append(&[TestWrite { value: None, ..put(0) }]).is_ok());
+            node.turn();
+        }
+        let attempts = disk.counted(OpKind::Create) - created;
+        assert!(attempts <= round + 1, "{attempts} files for {deletes} deletes within {round} tenths of a second");
+        node.now = node.now.plus_ms(100);
+    }
+    assert!(deletes > 50, "{deletes} deletes are taken");
+    disk.clear_faults();
+    for _ in 0..400 {
+        node.now = node.now.plus_ms(10);
+        node.turn();
+    }
+    node.append(&[put(keys)]).unwrap();
+    assert_eq!(node.engine.poisoned(), None);
+}
+
 /// A dropped segment is space: writes that wait for it need no time to pass.
 #[test]
 fn a_full_device_is_tried_again_as_soon_as_a_segment_is_dropped() {
