@@ -282,9 +282,16 @@ impl<D: Device> Engine<D> {
                 }
                 self.drops.unsynced.insert(name);
             }
+            Some((KeepReason::CommitNotDurable, Some(at))) => {
+                let waits = |share: &&RangeShare| self.range_facts(segment, share).waits_for_commit();
+                let waiting: SmallVec<[usize; 2]> =
+                    segment.shares.iter().filter(waits).map(|share| share.range).collect();
+                self.ranges[at].held.insert((KeepReason::CommitNotDurable, sequence), slot);
+                // One sync makes them all durable. One after the other, each would wait for its own.
+                waiting.into_iter().for_each(|at| self.ranges[at].marks.is_wanted = true);
+            }
             Some((why, Some(at))) if why != KeepReason::Live => {
                 self.ranges[at].held.insert((why, sequence), slot);
-                self.ranges[at].marks.is_wanted |= why == KeepReason::CommitNotDurable;
             }
             // Another reason ends with an event of this segment, which then examines it again.
             Some(_) => {}
@@ -317,18 +324,34 @@ impl<D: Device> Engine<D> {
     }
 
     pub(super) fn range_facts(&self, segment: &Segment, share: &RangeShare) -> RangeFacts {
+        RangeFacts {
+            live_records: share.live_records,
+            died_by: share.died_by,
+            hides_puts: self.hides_puts(segment, share),
+            ..self.settled_facts(segment, share)
+        }
+    }
+
+    /// Whether the range's records of the segment hide puts in others.
+    pub(super) fn hides_puts(&self, segment: &Segment, share: &RangeShare) -> bool {
+        let listed = self.ranges[share.range].cleared.listed;
+        let unlisted_clear = share.clears.max(listed) > listed;
+        let hides_below = if unlisted_clear { share.hides_below.max(share.clears) } else { share.hides_below };
+        let hides_elsewhere = if segment.is_sorted { Self::sorted_hides_elsewhere } else { Self::hides_elsewhere };
+        hides_below > Version::ZERO && hides_elsewhere(self, share.range, segment.sequence, hides_below)
+    }
+
+    /// The range's facts without those that cleaning settles: it copies live records and what hides others.
+    pub(super) fn settled_facts(&self, segment: &Segment, share: &RangeShare) -> RangeFacts {
         let range = &self.ranges[share.range];
         let sequence = segment.sequence;
         // In a sole epoch the newest record that an opening finds says how far the range is committed.
         let proves_commit = |base| share.newest > base && share.newest >= range.progress.synced;
-        let unlisted_clear = share.clears.max(range.cleared.listed) > range.cleared.listed;
-        let hides_below = if unlisted_clear { share.hides_below.max(share.clears) } else { share.hides_below };
-        let hides_elsewhere = if segment.is_sorted { Self::sorted_hides_elsewhere } else { Self::hides_elsewhere };
         let facts = RangeFacts {
-            live_records: share.live_records,
+            live_records: 0,
             newest: share.newest,
-            died_by: share.died_by,
-            hides_puts: hides_below > Version::ZERO && hides_elsewhere(self, share.range, sequence, hides_below),
+            died_by: Version::ZERO,
+            hides_puts: false,
             hides_rolled_back: share.rolls_back && self.has_rolled_back_before(share.range, sequence),
             // The heirs of a retired range have parts of their own in the segments of what they keep.
             keeps_results: range.keeps_results_in(sequence),

@@ -461,6 +461,61 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
     }
 }
 
+/// The deletes of a segment are of many ranges, each of which needs a commit mark, and a sync comes once a second.
+#[test]
+fn a_full_member_of_many_ranges_marks_them_all_at_once() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::EverySecond), Now::at(1)).unwrap();
+    let ranges: Vec<RangeId> = std::iter::once(RANGE).chain((100..131).map(RangeId)).collect();
+    for &range in &ranges[1..] {
+        node.engine.add_range(range, KeyRange::ALL).unwrap();
+    }
+    disk.set_capacity_bytes(Some(12 * (64 << 10)));
+    let commit_all = |node: &mut TestNode| {
+        node.turn();
+        for &range in &ranges {
+            let progress = node.engine.progress(range);
+            node.engine.commit(range, progress.watermark_for(Durability::EverySecond));
+        }
+    };
+    let write = |node: &mut TestNode, range: RangeId, is_put: bool, key: u64| {
+        let (key, value) = (key.to_be_bytes(), [7; 900]);
+        let version = version(node.engine.progress(range).appended.seq() + 1);
+        let record = match is_put {
+            true => RecordRef::put(version, &key, &value),
+            false => RecordRef::bare(RecordKind::Tombstone, version, &key),
+        };
+        for _ in 0..300 {
+            match node.engine.append(range, TestNode::hash(&key), &record) {
+                Err(EngineError::Overloaded) => {
+                    commit_all(node);
+                    node.now = node.now.plus_ms(5);
+                }
+                result => return result,
+            }
+        }
+        panic!("the engine stays overloaded: {:?}", node.engine);
+    };
+    let mut puts = 0;
+    while write(&mut node, ranges[puts % ranges.len()], true, puts as u64).is_ok() {
+        puts += 1;
+        commit_all(&mut node);
+        node.now = node.now.plus_ms(20);
+        assert!(puts < 10_000, "the device does not become full");
+    }
+    // All keys of the first two segments.
+    for key in 0..150 {
+        write(&mut node, ranges[key % ranges.len()], false, key as u64).unwrap();
+    }
+    let since = node.now;
+    while let Err(error) = write(&mut node, RANGE, true, 99_999) {
+        assert_eq!(error, EngineError::StoreFull);
+        commit_all(&mut node);
+        node.now = node.now.plus_ms(20);
+        assert!(node.now.mono.ms_since(since.mono) < 5_000, "{:?}", node.engine.segments_kept());
+    }
+}
+
 /// Appends and commits a record. A store that is full fails the test.
 fn write(node: &mut TestNode, range: RangeId, record: &RecordRef<'_>) {
     for _ in 0..5000 {

@@ -12,6 +12,7 @@ use crate::log::stream::NextSegment;
 use crate::log::unfinished::RefusedCopies;
 use fawn_flash::Device;
 use fawn_types::{TimeMs, Version};
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
 
 /// Dead bytes below which cleaning would free nothing: copies take headers of frames.
@@ -103,7 +104,7 @@ impl<D: Device> Engine<D> {
         let stream = &self.streams[StreamKind::Survivors];
         let Some(active) = stream.window.active().map(|chunk| self.segments.expect(chunk.slot)) else { return };
         let has_space = self.survivors_room().active_bytes > u64::from(self.options.segment_bytes) / 8;
-        let has_use = |share: &RangeShare| share.live_records > 0 || self.range_facts(active, share).hides_puts;
+        let has_use = |share: &RangeShare| share.live_records > 0 || self.hides_puts(active, share);
         if has_space || !self.has_no_room_for_copies() || active.shares.iter().any(has_use) {
             return;
         }
@@ -174,9 +175,11 @@ impl<D: Device> Engine<D> {
 
     /// Tombstones of the segment that cleaning may have to copy, bytes.
     pub(in crate::engine) fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
-        let is_hiding = |share: &RangeShare| self.hides_elsewhere(share.range, segment.sequence, share.hides_below);
         let uncopied_bytes = segment.tombstone_bytes.saturating_sub(segment.copied_part.tombstone_bytes);
-        if segment.shares.iter().any(is_hiding) { uncopied_bytes } else { 0 }
+        let is_hiding = |share: &RangeShare| {
+            share.hides_below > Version::ZERO && self.hides_elsewhere(share.range, segment.sequence, share.hides_below)
+        };
+        if uncopied_bytes > 0 && segment.shares.iter().any(is_hiding) { uncopied_bytes } else { 0 }
     }
 
     /// Bytes that cleaning may have to copy of the segment.
@@ -351,14 +354,13 @@ impl<D: Device> Engine<D> {
         }
         // Reads in flight, and deaths that a crash could still undo, only delay the drop.
         let facts = SegmentFacts { pins: 0, died_at: PerStream::default(), ..self.segment_facts(segment) };
-        let ranges = segment.shares.iter().map(|share| {
-            let facts = self.range_facts(segment, share);
-            (share.range, RangeFacts { live_records: 0, hides_puts: false, died_by: Version::ZERO, ..facts })
-        });
+        // Each reason looks at all ranges: their facts are found once.
+        let facts_of = |share: &RangeShare| (share.range, self.settled_facts(segment, share));
+        let ranges: SmallVec<[(usize, RangeFacts); 2]> = segment.shares.iter().map(facts_of).collect();
         // Cleaned again at once, it would be chosen for ever, and no other: an old version may stay unreadable.
         // The foreground's reasons of this kind are results of transfers and merges, which leave with its log.
         let but_for = but_for.filter(|_| segment.stream == StreamKind::Survivors);
-        let is_free = keep_reason(&facts, ranges).is_none_or(|(why, _)| Some(why) == but_for);
+        let is_free = keep_reason(&facts, ranges.iter().copied()).is_none_or(|(why, _)| Some(why) == but_for);
         is_free && !(segment.had_unconfirmed && self.has_unconfirmed(segment.slot))
     }
 

@@ -173,6 +173,18 @@ fn the_reason_that_keeps_an_open_segment_is_found_without_a_look_at_families() {
     assert_eq!(PLACES_VISITED.get(), 0);
 }
 
+/// Each search for a victim asks several times for each segment.
+#[test]
+fn a_segment_without_deletes_has_its_tombstones_counted_without_a_look_at_families() {
+    let engine = split_unfiled(10);
+    PLACES_VISITED.set(0);
+    for segment in engine.segments.iter() {
+        assert!(segment.shares.len() >= 10);
+        assert_eq!(engine.kept_tombstone_bytes(segment), 0);
+    }
+    assert_eq!(PLACES_VISITED.get(), 0);
+}
+
 #[test]
 fn a_family_has_each_range_once() {
     let engine = split_unfiled(3);
