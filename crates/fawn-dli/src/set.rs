@@ -36,7 +36,7 @@ pub(crate) fn apply<'a>(
 }
 
 fn effect<'a>(set: &SetOperation<'a>, current: Option<&EntryRef<'a>>, now: TimeMs) -> Effect<'a> {
-    let expires_at_ms = match set.expiry.absolute(now) {
+    let expires_at_ms = match set.expiry {
         Expiry::Never => 0,
         Expiry::Keep => current.map_or(0, |entry| entry.expires_at_ms),
         // A time in the past deletes the key, as if the new entry expired at once. Storing a time of 0 would mean

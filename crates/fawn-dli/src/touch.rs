@@ -15,7 +15,6 @@ pub(crate) fn apply(
     let Some(entry) = current else {
         return unchanged(if return_value { Reply::Absent } else { Reply::NotFound });
     };
-    let expiry = expiry.absolute(now);
     let new_ms = match expiry {
         Expiry::Never => 0,
         Expiry::Keep => entry.expires_at_ms,

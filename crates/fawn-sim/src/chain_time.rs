@@ -15,6 +15,8 @@ pub struct TailTime {
     /// The latest time of any serving member so far: a head evaluates updates by its own, which is later than the
     /// tail's.
     pub latest: TimeMs,
+    /// As `latest`, or the latest wall clock of such a member: times to live count from it if chain time is behind.
+    pub latest_wall: TimeMs,
     /// How often time fell: the members that knew it had ended, or were left out.
     pub falls: u64,
     /// The newest epoch's head, and its time.
@@ -41,13 +43,14 @@ impl ChainTimes {
     }
 
     /// Records the chain time of a serving or failed member of shard `id` after its iteration.
-    /// `ended` is the number of processes with chain members that have ended.
+    /// `wall` is its wall clock, and `ended` the number of processes with chain members that have ended.
     ///
     /// # Errors
     /// **chain-time-grows**: a tail's time fell although no process has ended that could have known it.
-    pub fn note(&mut self, id: MemberId, member: &MemberStatus, ended: u64) -> Result<(), String> {
+    pub fn note(&mut self, id: MemberId, member: &MemberStatus, wall: TimeMs, ended: u64) -> Result<(), String> {
         let MemberStatus { range, epoch, phase, time, time_began, .. } = *member;
         let Some((_, _, tail)) = self.ranges.iter_mut().find(|(of, ..)| *of == range) else { return Ok(()) };
+        tail.latest_wall = tail.latest_wall.max(time).max(wall);
         if phase == "failed" {
             // A single member whose disk failed still serves reads, which advance its time, until its epoch ends.
             if tail.single == Some(id) && epoch == tail.epoch && time > tail.now {
@@ -127,7 +130,7 @@ mod tests {
         let mut times =
             ChainTimes { secret: HashSecret([1; 16]), ranges: vec![(range, KeyRange::ALL, TailTime::default())] };
         let mut note = |node, phase, epoch, time, ended| {
-            let noted = times.note(MemberId(node), &member(phase, epoch, time), ended);
+            let noted = times.note(MemberId(node), &member(phase, epoch, time), TimeMs(0), ended);
             assert_eq!(noted, Ok(()));
             let tail = times.all()[0];
             (tail.now.0, tail.latest.0, tail.falls)

@@ -16,10 +16,12 @@ pub enum Expiry {
 }
 
 impl Expiry {
-    /// A relative time becomes absolute: at the head alone, so that no other clock decides how long an entry lives.
+    /// A relative time becomes absolute: at the head alone, so that no other clock decides how long an entry lives. None at all
+    /// is in the past of every clock.
     #[must_use]
     pub const fn absolute(self, now: TimeMs) -> Self {
         match self {
+            Self::InMs(0) => Self::AtMs(0),
             Self::InMs(ms) => Self::AtMs(now.plus_ms(ms).0),
             Self::Never | Self::Keep | Self::AtMs(_) => self,
         }

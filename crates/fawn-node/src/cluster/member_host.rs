@@ -117,10 +117,12 @@ impl<D: Device> MemberHost<D> {
     }
 
     /// Advances the clocks; returns the monotonic clock with expiry time. The wall clock may step; the store's expiry
-    /// clock never goes back and never jumps.
+    /// clock never goes back, and follows it a minute later.
     #[inline]
     pub(crate) fn note_time(&mut self, now: Now) -> Now {
         self.now = Now { mono: now.mono, wall: self.engine.advance_clock(now) };
+        // The expiry time soon jumps to the wall clock, unless that steps back before: a key must not end with the jump.
+        self.exec.lives_from = self.now.wall.max(now.wall);
         self.now
     }
 

@@ -140,7 +140,8 @@ impl<D: Device> ExecContext<'_, D> {
     // As in `append_as`: the arguments stay in registers.
     #[inline(always)]
     fn run_blind(&mut self, job: &UpdateJob<'_>, time: TimeMs, emit: impl Emit) -> Execution {
-        let Outcome { effect, reply } = StringOperation::new(*job.update, self.exec.value_bytes_max).apply(None, time);
+        let operation = StringOperation::new(*job.update, self.exec.value_bytes_max).living_from(self.exec.lives_from);
+        let Outcome { effect, reply } = operation.apply(None, time);
         let draft = RecordDraft::of(&effect);
         let reply_at = |version| match reply {
             Reply::Stored { value_bytes, .. } => Reply::Stored { version, value_bytes },
@@ -173,7 +174,8 @@ impl<D: Device> ExecContext<'_, D> {
         };
         let wait = wait_for_commit(&self.member.replica, entry.map(|entry| entry.version));
         let limit_bytes = self.exec.value_bytes_max;
-        let Outcome { effect, reply } = StringOperation::new(*job.update, limit_bytes).apply(entry, time);
+        let Outcome { effect, reply } =
+            StringOperation::new(*job.update, limit_bytes).living_from(self.exec.lives_from).apply(entry, time);
         // The entry is borrowed from the engine, which an append changes: borrowed parts of the outcome are copied.
         let mut scratch = std::mem::take(&mut self.exec.scratch);
         scratch.reply.clear();

@@ -400,7 +400,7 @@ mod tests {
 
     /// An operation at a chain time between `from` and `to`, also its moments.
     fn timed(from: u64, to: u64, request: KeyRequest, observed: Observed) -> HistoryOperation {
-        let time = JudgedTime { called_ms: from, answered_ms: to, falls: (0, 0) };
+        let time = JudgedTime { called_ms: from, answered_ms: to, wall_ms: to, falls: (0, 0) };
         HistoryOperation { time, ..op(from, to, request, observed) }
     }
 

@@ -20,13 +20,15 @@ pub struct JudgedTime {
     pub called_ms: u64,
     /// The latest time of any serving member up to the reply, ms; `u64::MAX` without a reply.
     pub answered_ms: u64,
+    /// The latest wall clock of any serving member up to the reply, if it is later.
+    pub wall_ms: u64,
     /// How often time had fallen at the call and at the reply.
     pub falls: (u64, u64),
 }
 
 impl JudgedTime {
     /// Of an operation to which time means nothing.
-    pub const ANY: Self = Self { called_ms: 0, answered_ms: u64::MAX, falls: (0, 0) };
+    pub const ANY: Self = Self { called_ms: 0, answered_ms: u64::MAX, wall_ms: u64::MAX, falls: (0, 0) };
 
     /// Of an operation between two readings; without the second, it is open to the end.
     #[must_use]
@@ -34,6 +36,7 @@ impl JudgedTime {
         Self {
             called_ms: called.now.0,
             answered_ms: answered.map_or(u64::MAX, |answered| answered.latest.0),
+            wall_ms: answered.map_or(u64::MAX, |answered| answered.latest_wall.0),
             falls: (called.falls, answered.map_or(u64::MAX, |answered| answered.falls)),
         }
     }
@@ -49,7 +52,7 @@ impl JudgedTime {
             // It may have been evaluated on either side of the fall.
             return ExpiryWindow { from_ms: 0, until_ms: u64::MAX };
         }
-        ExpiryWindow { from_ms: self.called_ms.saturating_add(ms), until_ms: self.answered_ms.saturating_add(ms) }
+        ExpiryWindow { from_ms: self.called_ms.saturating_add(ms), until_ms: self.wall_ms.saturating_add(ms) }
     }
 
     /// Whether this operation may find a key with this expiry. `hidden_at` is the number of falls at the call of an

@@ -454,7 +454,7 @@ impl World {
     fn observe(&mut self, id: MemberId, status: &NodeStatus) -> Result<(), String> {
         let now_us = self.now_us;
         let machine = &self.machines[self.scenario.machine_of(id)];
-        let engine = machine.shard(id).map(Shard::engine);
+        let (engine, wall) = (machine.shard(id).map(Shard::engine), machine.clock(now_us).wall);
         let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
         if id == self.manager
             && let Some(map) = machine.manager_map()
@@ -465,7 +465,7 @@ impl World {
         self.copied.extend(news.copied);
         let has_time = |member: &&MemberStatus| observe::is_serving(member.phase) || member.phase == "failed";
         for member in status.members.iter().filter(has_time) {
-            self.clients.times.note(id, member, self.ended)?;
+            self.clients.times.note(id, member, wall, self.ended)?;
         }
         // A new epoch without records of its own is when a frame of another epoch might be accepted wrongly.
         if news.has_begun && self.random.chance(1, 2) {

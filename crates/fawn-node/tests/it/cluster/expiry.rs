@@ -57,6 +57,26 @@ fn a_relative_expiry_does_not_follow_the_sessions_clock() {
     assert_eq!(world.get(KEY), Answer::Absent);
 }
 
+/// After a reboot, or a step of the wall clock, chain time is behind for a minute and then jumps.
+#[test]
+fn a_time_to_live_does_not_end_with_a_jump_of_chain_time() {
+    let mut world = world(false);
+    world.now.wall = world.now.wall.plus_ms(3_600_000);
+    assert_eq!(world.call(&redis(&[b"SET", KEY, b"value", b"EX", b"600"])), Answer::Stored);
+    assert_eq!(world.call(&redis(&[b"SET", b"short", b"value", b"PX", b"1000"])), Answer::Stored);
+    let left_ms = |world: &mut TestWorld| match world.call(&redis(&[b"PTTL", KEY])) {
+        Answer::Number(left_ms) => left_ms,
+        other => panic!("{other:?}"),
+    };
+    let before = left_ms(&mut world);
+    assert!((590_000..=600_000).contains(&before), "{before} ms are left");
+    world.run(62_000);
+    assert_eq!(world.get(KEY).value(), Some(&b"value"[..]));
+    let after = left_ms(&mut world);
+    assert!((500_000..=before - 62_000).contains(&after), "{after} of {before} ms are left");
+    assert_eq!(world.get(b"short"), Answer::Absent);
+}
+
 fn answer(world: &TestWorld, op: TestOp) -> Option<&Answer> {
     world.done.get(&op)
 }
