@@ -2,27 +2,27 @@
 use crate::append::AppendEnd;
 use crate::{append, counter, delete, set, touch};
 use fawn_types::operation::{DataOperation, Effect, Outcome};
-use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Update};
+use fawn_types::{EntryRef, OperationError, Reply, TimeJump, TimeMs, Update};
 
 /// One string command on one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StringOperation<'a> {
     update: Update<'a>,
     value_bytes_max: u32,
-    lives_from: TimeMs,
+    jump: TimeJump,
 }
 
 impl<'a> StringOperation<'a> {
     /// An operation that applies `update`, and fails if the new value would be longer than `value_bytes_max`.
     #[must_use]
     pub const fn new(update: Update<'a>, value_bytes_max: u32) -> Self {
-        Self { update, value_bytes_max, lives_from: TimeMs(0) }
+        Self { update, value_bytes_max, jump: TimeJump { in_ms: 0, to: TimeMs(0) } }
     }
 
-    /// Lets times to live count from `time`, if that is later than the time of the evaluation.
+    /// Expects this jump of the time of its evaluation.
     #[must_use]
-    pub const fn living_from(self, time: TimeMs) -> Self {
-        Self { lives_from: time, ..self }
+    pub const fn before(self, jump: TimeJump) -> Self {
+        Self { jump, ..self }
     }
 }
 
@@ -34,10 +34,10 @@ impl<'a> DataOperation<'a> for StringOperation<'a> {
     fn apply(&self, current: Option<EntryRef<'a>>, now: TimeMs) -> Outcome<'a> {
         // The caller may pass in an expired entry. Dropping it here makes every replica treat it as absent.
         let current = current.filter(|entry| !entry.is_expired(now));
-        let (max, lives_from) = (self.value_bytes_max, self.lives_from.max(now));
+        let (max, jump) = (self.value_bytes_max, self.jump);
         match self.update {
             Update::Set { value, flags, expiry, condition, return_previous } => {
-                let expiry = expiry.absolute(lives_from);
+                let expiry = expiry.absolute_before(jump, now);
                 set::apply(&set::SetOperation { value, flags, expiry, condition, return_previous }, current, now, max)
             }
             Update::Append { bytes, create, condition } => {
@@ -53,7 +53,7 @@ impl<'a> DataOperation<'a> for StringOperation<'a> {
             }
             Update::Delete { condition, return_previous } => delete::apply(condition, return_previous, current),
             Update::Touch { expiry, condition, return_value } => {
-                touch::apply(expiry.absolute(lives_from), condition, return_value, current, now)
+                touch::apply(expiry.absolute_before(jump, now), condition, return_value, current, now)
             }
         }
     }

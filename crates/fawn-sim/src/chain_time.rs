@@ -15,8 +15,10 @@ pub struct TailTime {
     /// The latest time of any serving member so far: a head evaluates updates by its own, which is later than the
     /// tail's.
     pub latest: TimeMs,
-    /// As `latest`, or the latest wall clock of such a member: times to live count from it if chain time is behind.
+    /// As `latest`, or the latest wall clock of a head: times to live may count from it if chain time is behind.
     pub latest_wall: TimeMs,
+    /// The last head, which may have evaluated updates in the iteration that ended its role.
+    led_by: Option<MemberId>,
     /// How often time fell: the members that knew it had ended, or were left out.
     pub falls: u64,
     /// The newest epoch's head, and its time.
@@ -50,7 +52,12 @@ impl ChainTimes {
     pub fn note(&mut self, id: MemberId, member: &MemberStatus, wall: TimeMs, ended: u64) -> Result<(), String> {
         let MemberStatus { range, epoch, phase, time, time_began, .. } = *member;
         let Some((_, _, tail)) = self.ranges.iter_mut().find(|(of, ..)| *of == range) else { return Ok(()) };
-        tail.latest_wall = tail.latest_wall.max(time).max(wall);
+        let is_head = matches!(phase, "head" | "single");
+        if is_head || tail.led_by == Some(id) {
+            tail.latest_wall = tail.latest_wall.max(wall);
+        }
+        tail.latest_wall = tail.latest_wall.max(time);
+        tail.led_by = if is_head { Some(id) } else { tail.led_by };
         if phase == "failed" {
             // A single member whose disk failed still serves reads, which advance its time, until its epoch ends.
             if tail.single == Some(id) && epoch == tail.epoch && time > tail.now {
@@ -61,7 +68,7 @@ impl ChainTimes {
         tail.latest = tail.latest.max(time);
         // One iteration may begin an epoch, serve reads at its first time, and advance the time beyond the last epoch's.
         let first_of = |known: Epoch| if epoch > known { time_began } else { time };
-        if matches!(phase, "head" | "single") && epoch >= tail.head.0 {
+        if is_head && epoch >= tail.head.0 {
             // An update that a head evaluated late may be committed in an epoch whose time is earlier.
             tail.falls += u64::from(first_of(tail.head.0) < tail.head.1);
             tail.head = (epoch, time);

@@ -29,5 +29,5 @@ pub use reply::{OperationError, Reply};
 pub use request::{Condition, Expiry, Request, Update};
 pub use ring_key::{HashSecret, KeyHash, KeyRange, RingKey};
 pub use store::{Durability, KvStore, StoreError};
-pub use time::{ExpiryClock, MonoMs, Now, SteadyTime, TimeMs};
+pub use time::{ExpiryClock, MonoMs, Now, SteadyTime, TimeJump, TimeMs};
 pub use version::{Epoch, Version};

@@ -1,5 +1,5 @@
 //! Protocol-independent requests on one key: decoded by codecs, evaluated by heads, forwarded between peers.
-use crate::{TimeMs, Version};
+use crate::{TimeJump, TimeMs, Version};
 
 /// The effect of a write on the key's expiry. Absolute times are ms since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -16,14 +16,21 @@ pub enum Expiry {
 }
 
 impl Expiry {
-    /// A relative time becomes absolute: at the head alone, so that no other clock decides how long an entry lives. None at all
-    /// is in the past of every clock.
+    /// A relative time becomes absolute: at the head alone, so that no other clock decides how long an entry lives.
     #[must_use]
     pub const fn absolute(self, now: TimeMs) -> Self {
         match self {
-            Self::InMs(0) => Self::AtMs(0),
             Self::InMs(ms) => Self::AtMs(now.plus_ms(ms).0),
             Self::Never | Self::Keep | Self::AtMs(_) => self,
+        }
+    }
+
+    /// As [`Expiry::absolute`], for a time that may soon jump.
+    #[must_use]
+    pub fn absolute_before(self, jump: TimeJump, now: TimeMs) -> Self {
+        match self {
+            Self::InMs(ms) if ms > 0 => self.absolute(jump.begin_of(ms, now)),
+            _ => self.absolute(now),
         }
     }
 }

@@ -2,7 +2,7 @@
 use super::Engine;
 use super::segments::RETRY_MS;
 use fawn_flash::Device;
-use fawn_types::{Now, RangeId, TimeMs};
+use fawn_types::{Now, RangeId, TimeJump, TimeMs};
 
 impl<D: Device> Engine<D> {
     /// Advances the expiry clock to `now` and returns its time. Call it once an iteration, before expiry is evaluated.
@@ -35,6 +35,11 @@ impl<D: Device> Engine<D> {
     /// Expiry time at the last [`Engine::advance_clock`].
     pub fn expiry_time(&self) -> TimeMs {
         self.clock.get()
+    }
+
+    /// The jump of the expiry time to expect as of the last [`Engine::advance_clock`], which was at `now`.
+    pub fn next_jump(&self, now: Now) -> TimeJump {
+        self.clock.next_jump(now)
     }
 
     /// Commits the expiry time on its own if no other manifest commit has carried it for long. After a power loss the

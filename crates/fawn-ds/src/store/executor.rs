@@ -7,7 +7,7 @@ use super::{BoxedDevice, Error, RANGE, Result, Stats, Value};
 use crate::engine::{Engine, Event, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Scan, ScanStep, View};
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
-use fawn_types::{ClientTag, Condition, Durability, EntryRef, Epoch, KeyHash, Now, TimeMs, Version};
+use fawn_types::{ClientTag, Condition, Durability, EntryRef, Epoch, KeyHash, Now, TimeJump, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -67,8 +67,8 @@ pub(super) struct OpExecutor {
     engine: Engine<BoxedDevice>,
     /// The time of the operations: its wall clock is the expiry time.
     now: Now,
-    /// The wall clock itself.
-    wall: TimeMs,
+    /// The jump of that time to expect.
+    jump: TimeJump,
     epoch: Epoch,
     seq: u64,
     /// Operations whose device read is in flight: at most [`READS_IN_FLIGHT_MAX`].
@@ -89,7 +89,7 @@ impl OpExecutor {
         Self {
             engine,
             now: Now::default(),
-            wall: TimeMs(0),
+            jump: TimeJump::default(),
             epoch,
             seq: 0,
             waiting: HashMap::default(),
@@ -119,8 +119,8 @@ impl OpExecutor {
     /// The time of everything until the next call. Values expire by the engine's expiry time, which follows the wall
     /// clock but no wrong one at once.
     pub(super) fn set_time(&mut self, now: Now) {
-        self.wall = now.wall;
         self.now = Now { mono: now.mono, wall: self.engine.advance_clock(now) };
+        self.jump = self.engine.next_jump(now);
     }
 
     pub(super) fn start(&mut self, id: u64, op: Op) {
@@ -376,16 +376,11 @@ impl OpExecutor {
         Version::new(epoch, ahead).ok_or_else(versions_used_up)
     }
 
-    /// Time from which a time to live counts: the expiry clock soon jumps to the wall clock, unless that steps back before.
-    fn lives_from_ms(&self) -> u64 {
-        self.now.wall.max(self.wall).0
-    }
-
     fn write(&mut self, op: Op) -> Result<Progress> {
         let version = self.next_version(1)?;
         let record = match &op {
             Op::Put { key, value, options } => {
-                record_of(key, Some(value), options.expiry.at_ms(self.lives_from_ms()), version)
+                record_of(key, Some(value), options.expiry.at_ms(self.now.wall, self.jump), version)
             }
             Op::Delete { key, .. } | Op::DeleteLost { key, .. } => record_of(key, None, 0, version),
             _ => unreachable!("not a write of one key"),
@@ -400,7 +395,7 @@ impl OpExecutor {
         let mut records = Vec::with_capacity(writes.len());
         for (i, KeyWrite { key, value, expiry }) in writes.iter().enumerate() {
             let version = self.next_version(i as u64 + 1)?;
-            let record = record_of(key, value.as_deref(), expiry.at_ms(self.lives_from_ms()), version);
+            let record = record_of(key, value.as_deref(), expiry.at_ms(self.now.wall, self.jump), version);
             records.push((KeyHash::of(self.engine.secret(), key), record));
         }
         let appended = self.engine.check_batch(records.len()).and_then(|()| self.engine.append_batch(RANGE, &records));

@@ -1,5 +1,5 @@
 //! Expiry and condition of a write.
-use fawn_types::{Condition, Version};
+use fawn_types::{Condition, TimeJump, TimeMs, Version};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Expiry and condition of [`crate::Store::put_with`]. The last of several conditions counts, as does the last expiry.
@@ -25,7 +25,7 @@ impl PutOptions {
     }
 
     /// The value ceases to exist after this time, rounded up to a millisecond. If the wall clock stepped forward less than a minute
-    /// ago, and steps back, the value lives longer by that step; if it does not, by up to two minutes.
+    /// ago, the value may live longer: by up to two minutes, and by that step, up to a day, if it proves wrong.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.expiry = PutExpiry::After(ttl);
         self
@@ -64,10 +64,13 @@ impl Default for PutOptions {
 
 impl PutExpiry {
     /// As records hold it: ms since the Unix epoch, 0 for never.
-    pub(super) fn at_ms(self, now_ms: u64) -> u64 {
+    pub(super) fn at_ms(self, now: TimeMs, jump: TimeJump) -> u64 {
         match self {
             Self::Never => 0,
-            Self::After(ttl) => now_ms.saturating_add(millis_up(ttl)).max(1),
+            Self::After(ttl) => {
+                let life_ms = millis_up(ttl);
+                jump.begin_of(life_ms, now).plus_ms(life_ms).0.max(1)
+            }
             Self::At(at) => millis_up(at.duration_since(UNIX_EPOCH).unwrap_or_default()).max(1),
         }
     }

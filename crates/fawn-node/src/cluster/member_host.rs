@@ -121,8 +121,7 @@ impl<D: Device> MemberHost<D> {
     #[inline]
     pub(crate) fn note_time(&mut self, now: Now) -> Now {
         self.now = Now { mono: now.mono, wall: self.engine.advance_clock(now) };
-        // The expiry time soon jumps to the wall clock, unless that steps back before: a key must not end with the jump.
-        self.exec.lives_from = self.now.wall.max(now.wall);
+        self.exec.jump = self.engine.next_jump(now);
         self.now
     }
 

@@ -26,7 +26,7 @@ use crate::status::ShardCounters;
 use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, EngineError, LookupPlan};
 use fawn_flash::Device;
-use fawn_types::{Now, OperationError, Reply, Request, TimeMs, Version};
+use fawn_types::{Now, OperationError, Reply, Request, TimeJump, Version};
 use fawn_wire::internal::KeyspaceRequest;
 
 /// Buffers that are reused between requests.
@@ -88,8 +88,8 @@ pub(crate) struct Executor {
     pub(crate) reads: Reads,
     /// Of its requests; all others are counted where they are handled.
     pub(crate) counters: ShardCounters,
-    /// Times to live count from this time, if the chain's is not later.
-    pub(crate) lives_from: TimeMs,
+    /// The jump of the store's expiry time to expect, which the time of a chain follows at its head.
+    pub(crate) jump: TimeJump,
     scratch: EvaluationScratch,
     /// Buffer for the encoded result of a tagged update.
     result: Vec<u8>,
@@ -104,7 +104,7 @@ impl Executor {
             wait_queue: WaitQueue::default(),
             reads: Reads::new(reads_in_flight_max),
             counters: ShardCounters::default(),
-            lives_from: TimeMs(0),
+            jump: TimeJump::default(),
             scratch: EvaluationScratch::default(),
             result: Vec::new(),
             value_bytes_max,

@@ -140,7 +140,7 @@ impl<D: Device> ExecContext<'_, D> {
     // As in `append_as`: the arguments stay in registers.
     #[inline(always)]
     fn run_blind(&mut self, job: &UpdateJob<'_>, time: TimeMs, emit: impl Emit) -> Execution {
-        let operation = StringOperation::new(*job.update, self.exec.value_bytes_max).living_from(self.exec.lives_from);
+        let operation = StringOperation::new(*job.update, self.exec.value_bytes_max).before(self.exec.jump);
         let Outcome { effect, reply } = operation.apply(None, time);
         let draft = RecordDraft::of(&effect);
         let reply_at = |version| match reply {
@@ -175,7 +175,7 @@ impl<D: Device> ExecContext<'_, D> {
         let wait = wait_for_commit(&self.member.replica, entry.map(|entry| entry.version));
         let limit_bytes = self.exec.value_bytes_max;
         let Outcome { effect, reply } =
-            StringOperation::new(*job.update, limit_bytes).living_from(self.exec.lives_from).apply(entry, time);
+            StringOperation::new(*job.update, limit_bytes).before(self.exec.jump).apply(entry, time);
         // The entry is borrowed from the engine, which an append changes: borrowed parts of the outcome are copied.
         let mut scratch = std::mem::take(&mut self.exec.scratch);
         scratch.reply.clear();

@@ -7,7 +7,7 @@ use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};
 use crate::request::{Destination, OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, SessionId};
 use fawn_chain::Header;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, Reply, TimeMs};
+use fawn_types::{KeyHash, Reply, TimeMs};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, Message};
 use fawn_wire::{KeyspaceCommand, ReplyFormat, encode_done};
 
@@ -18,7 +18,7 @@ pub(crate) fn keyspace<D: Device>(
     session: &mut Session,
     keyspace: &KeyspaceCommand<'_>,
 ) -> Flow {
-    let now = Now { mono: state.host.now.mono, wall: state.host.exec.lives_from };
+    let now = state.host.now;
     if !session.is_quiet() {
         return Flow::Stall(Stall::Quiet);
     }

@@ -177,14 +177,14 @@ impl<D: Device> Shard<D> {
     /// Executes the complete commands at the start of `input`; returns the number of consumed bytes. The host keeps the
     /// rest and offers it again with more input, or after [`ShardOutput::Resume`].
     pub fn handle_input(&mut self, now: Now, id: SessionId, input: &[u8]) -> usize {
-        let now = self.note_input_time(now);
+        let now = self.note_time(now);
         consume::handle_input(&mut self.state, &mut self.sessions, &mut self.outputs, id, None, input, now)
     }
 
     /// Like [`Shard::handle_input`] for each input, with consumed bytes in `used`. The first requests of all inputs are
     /// prefetched together.
     pub fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
-        let now = self.note_input_time(now);
+        let now = self.note_time(now);
         consume::handle_inputs(&mut self.state, &mut self.sessions, &mut self.outputs, inputs, used, now);
     }
 
@@ -304,12 +304,6 @@ impl<D: Device> Shard<D> {
     /// Counters and gauges.
     pub fn status(&self) -> ShardStatus {
         ShardStatus { replies: self.sessions.budget.status(), ..self.state.status() }
-    }
-
-    /// Returns the monotonic clock with the time from which times to live count: for the time left, and for delays.
-    fn note_input_time(&mut self, now: Now) -> Now {
-        let now = self.note_time(now);
-        Now { mono: now.mono, wall: self.state.host.exec.lives_from }
     }
 
     /// Returns the monotonic clock with expiry time.

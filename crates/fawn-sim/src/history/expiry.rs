@@ -20,7 +20,7 @@ pub struct JudgedTime {
     pub called_ms: u64,
     /// The latest time of any serving member up to the reply, ms; `u64::MAX` without a reply.
     pub answered_ms: u64,
-    /// The latest wall clock of any serving member up to the reply, if it is later.
+    /// The latest wall clock of a head up to the reply, if it is later.
     pub wall_ms: u64,
     /// How often time had fallen at the call and at the reply.
     pub falls: (u64, u64),

@@ -6,6 +6,8 @@ use super::{MonoMs, Now, TimeMs};
 /// A wrong time source is often corrected within seconds, and boards without a clock chip start in 1970 and then jump.
 /// Neither may expire stored keys early.
 pub const PATIENCE_MS: u64 = 60_000;
+/// Lead of the wall clock, at most, that a time to live takes for granted before.
+const TRUSTED_LEAD_MS: u64 = 24 * 3_600_000;
 /// Speed while the time is ahead of the wall clock, in percent. The lead therefore shrinks by 1 % of the elapsed time.
 const LEADING_PERCENT: u64 = 99;
 
@@ -64,6 +66,24 @@ struct ClockLead {
     least_ms: u64,
 }
 
+/// A jump of an expiry time to the wall clock, unless that steps back before. A time to live that ends behind the jump counts from
+/// the time that it leads to: it would end early by the jump.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TimeJump {
+    /// Time until it, ms.
+    pub in_ms: u64,
+    /// The time that it leads to.
+    pub to: TimeMs,
+}
+
+impl TimeJump {
+    /// The time from which a time to live counts that is given at `now`, ms.
+    #[must_use]
+    pub fn begin_of(&self, life_ms: u64, now: TimeMs) -> TimeMs {
+        if life_ms >= self.in_ms { now.max(self.to) } else { now }
+    }
+}
+
 /// Expiry time of one store.
 ///
 /// It starts at its last persisted value. It follows a wall clock that has been ahead for [`PATIENCE_MS`]. While it is
@@ -94,6 +114,15 @@ impl ExpiryClock {
     #[must_use]
     pub const fn get(&self) -> TimeMs {
         self.steady.get()
+    }
+
+    /// The jump to expect as of the last reading, at `now`. Without one it leads to no later time.
+    #[must_use]
+    pub fn next_jump(&self, now: Now) -> TimeJump {
+        let Some(lead) = self.lead else { return TimeJump::default() };
+        let waited_ms = now.mono.ms_since(lead.since);
+        // With a wall clock that is wrong by years for a moment, an entry must not live for years.
+        TimeJump { in_ms: PATIENCE_MS.saturating_sub(waited_ms), to: now.wall.min(self.get().plus_ms(TRUSTED_LEAD_MS)) }
     }
 
     /// Advances to `now`.

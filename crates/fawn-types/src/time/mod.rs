@@ -1,7 +1,7 @@
 //! Wall-clock time for expiry and monotonic time for timers. Pure code receives the time as an argument.
 mod expiry_clock;
 
-pub use expiry_clock::{ExpiryClock, PATIENCE_MS, SteadyTime};
+pub use expiry_clock::{ExpiryClock, PATIENCE_MS, SteadyTime, TimeJump};
 
 /// Milliseconds since 1970-01-01 UTC. The clock may step in either direction, so it decides expiry but drives no timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -63,12 +63,6 @@ pub(crate) struct RangeFacts {
     pub(crate) durably_committed: Version,
 }
 
-impl RangeFacts {
-    pub(crate) fn waits_for_commit(&self) -> bool {
-        self.newest.max(self.died_by) > self.durably_committed
-    }
-}
-
 /// Why a segment stays.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum KeepReason {
@@ -118,5 +112,7 @@ pub(crate) fn keep_reason(
         .or_else(|| of_range(KeepReason::Hides, |range| range.hides_puts || range.hides_rolled_back))
         .or_else(|| whole(!segment.causes_are_synced(), KeepReason::CauseNotSynced))
         // Last, because a commit mark is written for this reason: only when nothing else keeps the segment.
-        .or_else(|| of_range(KeepReason::CommitNotDurable, RangeFacts::waits_for_commit))
+        .or_else(|| {
+            of_range(KeepReason::CommitNotDurable, |range| range.newest.max(range.died_by) > range.durably_committed)
+        })
 }
