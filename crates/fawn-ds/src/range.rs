@@ -529,6 +529,12 @@ impl RangeState {
         self.sole.as_ref().is_none_or(|sole| sole.is_over)
     }
 
+    /// Whether nothing but a durable commit mark is missing for the drop of a segment.
+    pub(crate) fn waits_for_mark(&self) -> bool {
+        let why = KeepReason::CommitNotDurable;
+        self.needs_marks() && self.held.range((why, 0)..=(why, u64::MAX)).next().is_some()
+    }
+
     /// Keeps nothing for retransmission any more.
     pub(crate) fn end_retention(&mut self) {
         self.retain_floor = None;

@@ -274,7 +274,7 @@ impl<D: Device> Engine<D> {
             let need = len + if stream.flush.open.is_some() { 0 } else { frame::HEADER_BYTES };
             let segment_room = (segment_bytes - chunk.end()) as usize;
             if !stream.next.is_ready() {
-                self.prepare_next(kind, reserve, segment_room)?;
+                self.prepare_next(kind, reserve, (segment_room, need))?;
             }
             if segment_room < need {
                 self.switch_segment(kind, reserve)?;

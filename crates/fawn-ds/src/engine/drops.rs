@@ -283,12 +283,16 @@ impl<D: Device> Engine<D> {
                 self.drops.unsynced.insert(name);
             }
             Some((KeepReason::CommitNotDurable, Some(at))) => {
-                let waits = |share: &&RangeShare| self.range_facts(segment, share).waits_for_commit();
-                let waiting: SmallVec<[usize; 2]> =
-                    segment.shares.iter().filter(waits).map(|share| share.range).collect();
+                // A mark on its way suffices, and all that are missing come with one sync: one after the other, each would wait
+                // for its own.
+                let lacks_mark = |share: &&RangeShare| {
+                    let marked = self.ranges[share.range].marks.appended;
+                    self.settled_facts(segment, share).newest.max(share.died_by) > marked
+                };
+                let lacking = segment.shares.iter().filter(lacks_mark).map(|share| share.range);
+                let lacking: SmallVec<[usize; 2]> = lacking.collect();
                 self.ranges[at].held.insert((KeepReason::CommitNotDurable, sequence), slot);
-                // One sync makes them all durable. One after the other, each would wait for its own.
-                waiting.into_iter().for_each(|at| self.ranges[at].marks.is_wanted = true);
+                lacking.into_iter().for_each(|at| self.ranges[at].marks.is_wanted = true);
             }
             Some((why, Some(at))) if why != KeepReason::Live => {
                 self.ranges[at].held.insert((why, sequence), slot);

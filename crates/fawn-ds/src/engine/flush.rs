@@ -9,6 +9,7 @@ use crate::log::flush::{
     PAD_FRAME_BYTES_MIN, SyncInFlight, Unsynced, Unwritten, WRITE_OUT_BYTES, ZEROS_AHEAD_BYTES,
 };
 use crate::log::stream::Stream;
+use crate::range::RangeState;
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, IoClass, IoRequest, Token};
@@ -419,7 +420,11 @@ impl<D: Device> Engine<D> {
             StreamKind::Foreground => self.results_wait_for_mark(),
             StreamKind::Survivors => self.result_copies_wait_for_sync(),
         };
-        let is_waited_for = drops_wait || self.cleaner.needs_sync(kind) || self.sort_waits_for(kind);
+        // In memory mode, nothing else syncs a mark before the segment is full.
+        let waits_for_mark = |range: &RangeState| range.marks.appended > range.marks.durable && range.waits_for_mark();
+        let marks_wait =
+            || kind == StreamKind::Foreground && are_writes_waiting && self.ranges.iter().any(waits_for_mark);
+        let is_waited_for = drops_wait || marks_wait() || self.cleaner.needs_sync(kind) || self.sort_waits_for(kind);
         is_waited_for || self.checkpoints.waits_for(kind, self.streams[kind].flush.synced) || results_wait()
     }
 

@@ -11,6 +11,7 @@ use crate::log::segments::Segment;
 use crate::log::stream::{NextSegment, Stream};
 use crate::log::window::Chunk;
 use crate::manifest_file::CommitNumber;
+use crate::range::RangeState;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyRange, RangeId, Version};
@@ -46,33 +47,39 @@ impl<D: Device> Engine<D> {
         if is_refused { EngineError::StoreFull } else { EngineError::Overloaded }
     }
 
-    /// Prepares a successor in time. On a full device the last part of the active segment is kept for deletes, because
-    /// they free space. The very last part is kept for commit marks, because segments with deleted records may wait for
-    /// one.
+    /// Prepares a successor in time, before `need` bytes are appended. On a full device the last part of the active segment is
+    /// kept for deletes, because they free space. The very last part is kept for commit marks, because segments with deleted
+    /// records may wait for one. In a chain it is left behind the `need` bytes of any append, and some for deletes behind a put.
     pub(crate) fn prepare_next(
         &mut self,
         kind: StreamKind,
         reserve: Reserve,
-        segment_room: usize,
+        (segment_room, need): (usize, usize),
     ) -> Result<(), EngineError> {
         self.cleaner.note_write();
         let segment_bytes = self.options.segment_bytes as usize;
-        if matches!(self.streams[kind].next, NextSegment::None) && segment_room <= segment_bytes / 2 {
+        let with_mark = match self.ranges.iter().any(RangeState::needs_marks) {
+            // The rest of the page in which a frame ends is padding.
+            true => need + (segment_bytes / 32).max(PAGE_BYTES),
+            false => segment_bytes / 32,
+        };
+        let kept_back = match reserve {
+            Reserve::Puts => (with_mark + segment_bytes / 32).max(segment_bytes / 8),
+            Reserve::Deletes => with_mark,
+            Reserve::Marks => 0,
+        };
+        if matches!(self.streams[kind].next, NextSegment::None) && segment_room <= kept_back.max(segment_bytes / 2) {
             self.try_prepare(kind, Reserve::Puts)?;
-            if self.full && reserve > Reserve::Puts && segment_room <= segment_bytes / 8 {
-                self.try_prepare(kind, reserve)?;
+            if self.full && reserve > Reserve::Puts && segment_room <= kept_back.max(segment_bytes / 8) {
+                // A mark takes the last segment only if it has no room.
+                self.try_prepare(kind, if segment_room < need { reserve } else { Reserve::Deletes })?;
             }
         }
         if !self.full {
             return Ok(());
         }
-        let kept_back = match reserve {
-            Reserve::Puts if self.is_in_reserve() => segment_bytes,
-            Reserve::Puts => segment_bytes / 8,
-            Reserve::Deletes => segment_bytes / 32,
-            Reserve::Marks => 0,
-        };
-        if segment_room <= kept_back { Err(self.no_segment(kind, reserve)) } else { Ok(()) }
+        let is_kept_back = segment_room <= kept_back || reserve == Reserve::Puts && self.is_in_reserve();
+        if is_kept_back { Err(self.no_segment(kind, reserve)) } else { Ok(()) }
     }
 
     /// Allocates the next segment for a write, unless the last attempt failed a moment ago.
@@ -111,7 +118,9 @@ impl<D: Device> Engine<D> {
 
     pub(crate) fn prepare(&mut self, kind: StreamKind, reserve: Reserve) -> Result<(), EngineError> {
         // On a full device cleaning comes first: it needs a segment before it can free any.
-        let kind = if self.full && self.needs_survivors_next() { StreamKind::Survivors } else { kind };
+        // So does a mark that a dead segment waits for, which needs none then.
+        let is_first = reserve == Reserve::Marks && self.ranges.iter().any(RangeState::waits_for_mark);
+        let kind = if self.full && !is_first && self.needs_survivors_next() { StreamKind::Survivors } else { kind };
         if !self.may_prepare(reserve) {
             return Ok(());
         }
@@ -187,7 +196,7 @@ impl<D: Device> Engine<D> {
     /// Creates a segment's file with all its space; nothing is durable yet.
     ///
     /// Deletes may use the space reserved for cleaning: they free more than they take. They may use its last segment
-    /// only if cleaning can continue without it.
+    /// only if cleaning can continue without it. A mark that a dead segment waits for may always: it frees that one.
     pub(crate) fn create_segment(&mut self, kind: StreamKind, reserve: Reserve) -> Result<Segment, DeviceError> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         self.measure_device();
@@ -197,6 +206,7 @@ impl<D: Device> Engine<D> {
         let segments_max = if is_last_resort { self.segments_max() } else { self.capacity_segments() };
         let kept_back = match (kind, reserve) {
             (StreamKind::Foreground, Reserve::Puts) => self.kept_segments(),
+            (StreamKind::Foreground, Reserve::Marks) if self.ranges.iter().any(RangeState::waits_for_mark) => 0,
             (StreamKind::Foreground, _) if self.can_clean_without_another() => 0,
             (StreamKind::Foreground, _) => self.reserved_segments().min(1),
             (StreamKind::Survivors, _) => 0,

@@ -461,6 +461,67 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
     }
 }
 
+/// Deletes of a full device, of any length, leave space for the mark without which nothing that they made dead is freed.
+#[test]
+fn deletes_leave_space_for_the_mark_that_frees_what_they_deleted() {
+    for (segments, value_len) in (11..=16).flat_map(|segments| [(segments, 900), (segments, 14_000)]) {
+        let disk = SimDisk::new(SimOptions::instant(segments));
+        let durabilities = [Durability::Sync, Durability::EverySecond, Durability::Memory];
+        let durability = durabilities[segments as usize % 3];
+        let mut node = TestNode::open_in_chain(&disk, chained(durability), Now::at(1)).unwrap();
+        disk.set_capacity_bytes(Some(segments * (64 << 10)));
+        let (mut seq, value) = (0, vec![7; value_len]);
+        let mut write = |node: &mut TestNode, key: &[u8], is_put: bool, commits: bool| {
+            let record = match is_put {
+                true => RecordRef::put(version(seq + 1), key, &value),
+                false => RecordRef::bare(RecordKind::Tombstone, version(seq + 1), key),
+            };
+            for _ in 0..300 {
+                match node.engine.append(RANGE, TestNode::hash(key), &record) {
+                    Err(EngineError::Overloaded) => {
+                        node.engine.submit(node.now);
+                        node.engine.wait(node.now, &mut Vec::new());
+                        node.now = node.now.plus_ms(5);
+                        if commits {
+                            node.commit();
+                        }
+                    }
+                    result => {
+                        seq += u64::from(result.is_ok());
+                        return result.is_ok();
+                    }
+                }
+            }
+            panic!("{segments} segments: the engine stays overloaded: {:?}", node.engine);
+        };
+        let mut puts = 0_u64;
+        while write(&mut node, &puts.to_be_bytes(), true, true) {
+            puts += 1;
+            node.turn();
+            node.now = node.now.plus_ms(20);
+        }
+        // Half of each segment, then keys that fill what is left to deletes.
+        let mut deleted = 0;
+        while deleted < puts && write(&mut node, &deleted.to_be_bytes(), false, false) {
+            deleted += 2;
+        }
+        for len in (16..=12_000).rev().step_by(8) {
+            while write(&mut node, &vec![b'k'; len], false, false) {}
+        }
+        let since = node.now;
+        while deleted < puts || !write(&mut node, b"new", true, true) {
+            if deleted < puts && write(&mut node, &deleted.to_be_bytes(), false, true) {
+                deleted += 2;
+            }
+            node.turn();
+            node.now = node.now.plus_ms(20);
+            let context = format!("{segments} segments, values of {value_len}, {deleted} of {puts}");
+            let kept = node.engine.segments_kept();
+            assert!(node.now.mono.ms_since(since.mono) < 60_000, "{context}: {kept:?}");
+        }
+    }
+}
+
 /// The deletes of a segment are of many ranges, each of which needs a commit mark, and a sync comes once a second.
 #[test]
 fn a_full_member_of_many_ranges_marks_them_all_at_once() {
@@ -507,13 +568,16 @@ fn a_full_member_of_many_ranges_marks_them_all_at_once() {
     for key in 0..150 {
         write(&mut node, ranges[key % ranges.len()], false, key as u64).unwrap();
     }
-    let since = node.now;
+    // Until the sync, each commit examines the dead segments again.
+    let (since, bytes) = (node.now, node.engine.stats().record_bytes);
     while let Err(error) = write(&mut node, RANGE, true, 99_999) {
         assert_eq!(error, EngineError::StoreFull);
         commit_all(&mut node);
         node.now = node.now.plus_ms(20);
         assert!(node.now.mono.ms_since(since.mono) < 5_000, "{:?}", node.engine.segments_kept());
     }
+    let bytes = node.engine.stats().record_bytes - bytes;
+    assert!(bytes < 4_000, "{bytes} bytes of marks and a put for {} ranges", ranges.len());
 }
 
 /// Appends and commits a record. A store that is full fails the test.

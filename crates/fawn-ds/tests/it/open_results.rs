@@ -2,7 +2,7 @@
 
 use crate::support::{RANGE, TestNode, small};
 use fawn_ds::internals::{
-    EngineError, KeepReason, OpenResult, Options, RecordKind, RecordRef, Replay, TransferredResults,
+    EngineError, KeepReason, OpenResult, Options, RecordKind, RecordLayout, RecordRef, Replay, TransferredResults,
 };
 use fawn_flash::sim::{Loss, OpKind};
 use fawn_flash::{Device, SimDevice, SimDisk, SimOptions};
@@ -228,6 +228,35 @@ fn an_open_result_among_cold_records_does_not_keep_the_tombstones_of_a_queue() {
         assert!(moved < 2 * entries && segments_max < 50, "{has_result}: {segments_max} segments, {moved} copies");
         assert!(member.copies <= 5, "{} copies", member.copies);
     }
+}
+
+/// The copy lies among cold records, in a store that sorts from now on. Their segment cannot be sorted before the copy is made again, and
+/// would keep all sorted segments.
+#[test]
+fn an_open_result_among_cold_records_does_not_keep_sorted_segments() {
+    const SEGMENTS: u64 = 64;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = of_capacity(SEGMENTS, Durability::Sync);
+    let mut member = Member::open(&disk, options.clone(), Now::at(1));
+    let keys = SEGMENTS * (64 << 10) * 3 / 10 / 150;
+    let overwrite = |member: &mut Member, first: u64, step: usize| {
+        let chosen: Vec<_> = (first..keys).step_by(step).map(|key| (key, true)).collect();
+        chosen.chunks(32).for_each(|writes| member.write_all(writes));
+    };
+    overwrite(&mut member, 0, 1);
+    member.write(keys, &[7; 100], b"a result");
+    (0..4).for_each(|_| overwrite(&mut member, 0, 2));
+    assert_eq!(member.copies, 1);
+    let options = Options { layout: RecordLayout::Sorted, sort_bytes: 64 << 10, ..options };
+    let mut member = member.open_again(&disk, options);
+    overwrite(&mut member, 1, 40);
+    let mut segments_max = 0;
+    for _ in 0..20 {
+        overwrite(&mut member, 0, 2);
+        segments_max = segments_max.max(member.node.engine.log_report().segments);
+    }
+    let kept = member.node.engine.segments_kept();
+    assert!(segments_max < 24 && member.copies > 0, "{segments_max} segments, {} copies, {kept:?}", member.copies);
 }
 
 /// A member that was away commits all that it missed at once, before any copy can be made.

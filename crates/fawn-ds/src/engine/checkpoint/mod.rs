@@ -523,9 +523,11 @@ impl<D: Device> Engine<D> {
     pub(crate) fn unlink_checkpoints(&mut self) {
         let is_durable = |(_, number): &mut (String, CommitNumber)| self.manifest.is_durable(*number);
         let retired: Vec<_> = self.checkpoints.retired.extract_if(.., is_durable).collect();
-        // Their space is not the log's.
+        // Their space is not counted as the log's, but the device may have refused segments without it.
         for (name, _) in retired {
-            self.unlink(name, 0);
+            if self.unlink(name, 0) {
+                self.retry_at = MonoMs(0);
+            }
         }
     }
 }
