@@ -79,6 +79,8 @@ pub struct CheckReport {
     pub other_format: Option<(String, HeaderError)>,
     /// Whether a salvage has nothing to read: no manifest, and no segment with an intact header. Every file could be read.
     pub has_nothing_left: bool,
+    /// Whether the manifest lacks commits at its end, by its own bytes or by what segments have.
+    pub has_lost_end: bool,
 }
 
 impl CheckReport {
@@ -141,8 +143,8 @@ pub(crate) fn check_all<D: Device>(
     }
     check_checkpoints(device, &decoded, &mut report);
     check_runs(device, &decoded, &mut report)?;
-    let has_lost_end = has_lost_end(&names, &decoded, &segments);
-    check_unlisted(device, &names, &decoded, &tail, has_lost_end, &mut report)?;
+    report.has_lost_end = has_lost_end(&decoded, &segments);
+    check_unlisted(device, &names, &decoded, &tail, &mut report)?;
     if report.other_format.is_some() {
         // Without the file that was not read, records and commits seem to be missing.
         report.findings.clear();
@@ -474,19 +476,20 @@ fn check_runs<D: Device>(
     Ok(())
 }
 
-/// Whether the manifest lacks commits at its end, by what the listed files say.
-fn has_lost_end(names: &[String], decoded: &DecodedManifest, segments: &[CheckedSegment<'_>]) -> bool {
+/// Whether the manifest lacks commits at its end, by its own bytes or by what the listed segments have.
+fn has_lost_end(decoded: &DecodedManifest, segments: &[CheckedSegment<'_>]) -> bool {
     let state = &decoded.state;
     let is_newer = |segment: &CheckedSegment<'_>| {
         segment.scan.generation > state.generation || segment.ranges.keys().any(|number| *number > state.last_number)
     };
+    matches!(decoded.verdict, ManifestVerdict::CorruptAt { .. }) || segments.iter().any(is_newer)
+}
+
+fn is_file_missing(names: &[String], state: &ManifestState) -> bool {
     let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     let listed = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid));
     let mut listed = listed.chain(state.runs.iter().map(|entry| run::file_name(entry.uuid)));
-    matches!(decoded.verdict, ManifestVerdict::CorruptAt { .. })
-        || segments.iter().any(is_newer)
-        // The commit that dropped a missing file may be among the lost ones.
-        || listed.any(|name| !names.contains(name.as_str()))
+    listed.any(|name| !names.contains(name.as_str()))
 }
 
 /// Reports unlisted files. They are orphans of a crash, unless the manifest lost the listing of a segment with data or of
@@ -496,7 +499,6 @@ fn check_unlisted<D: Device>(
     names: &[String],
     decoded: &DecodedManifest,
     tail: &TailFrames,
-    mut has_lost_end: bool,
     report: &mut CheckReport,
 ) -> Result<(), DeviceError> {
     let state = &decoded.state;
@@ -513,7 +515,7 @@ fn check_unlisted<D: Device>(
         } else if segment::is_file_name(name) {
             match holds_newer_data(device, name, decoded.header.store, state.last_sequence, tail) {
                 Ok(true) => {
-                    has_lost_end = true;
+                    report.has_lost_end = true;
                     let detail = "holds data but is not listed: the manifest lost its end; restore it";
                     report.add(Severity::Damage, name, 0, detail);
                 }
@@ -523,7 +525,9 @@ fn check_unlisted<D: Device>(
             }
         }
     }
-    // After the segments with data, which may show that the manifest lost its end.
+    // After the segments with data, which may show that the manifest lost its end. The commit that dropped a missing file may be
+    // among the lost ones.
+    let has_lost_end = report.has_lost_end || is_file_missing(names, state);
     for name in orphans {
         match if has_lost_end { has_corrupt_header(device, name) } else { Ok(false) } {
             Ok(true) => {

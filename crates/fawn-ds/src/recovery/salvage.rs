@@ -12,7 +12,7 @@ use crate::check::{self, CheckFinding, Severity};
 use crate::engine::{Engine, LostPart};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{
-    self, Ancestor, DecodedManifest, Identity, ManifestHeader, ManifestState, ManifestVerdict, SegmentEntry, slots_max,
+    self, Ancestor, DecodedManifest, Identity, ManifestHeader, ManifestState, SegmentEntry, slots_max,
 };
 use crate::format::record::{RecordKind, Stored};
 use crate::format::run;
@@ -113,8 +113,8 @@ impl<D: Device> Engine<D> {
         let FoundHeaders { intact: headers, failed } = segment_headers(&mut device, &names)?;
         let has_manifest = listed.is_ok();
         let (header, mut state) = match listed {
-            Ok(DecodedManifest { header, mut state, verdict, .. }) => {
-                findings.extend(take_unfinished(&mut state, &verdict));
+            Ok(DecodedManifest { header, mut state, .. }) => {
+                findings.extend(if report.has_lost_end { take_unfinished(&mut state) } else { Vec::new() });
                 (header, state)
             }
             // Another read may return a whole one.
@@ -319,13 +319,9 @@ fn error_of_absence(findings: &[CheckFinding], missing: &[LostPart]) -> Option<E
     })
 }
 
-/// Takes copies that the manifest lists as incomplete for complete if its end is corrupt: the commit that one is complete may be in the
-/// lost part.
-fn take_unfinished(state: &mut ManifestState, verdict: &ManifestVerdict) -> Vec<CheckFinding> {
+/// Takes copies that the manifest lists as incomplete for complete: the commit that one is complete may be in its lost end.
+fn take_unfinished(state: &mut ManifestState) -> Vec<CheckFinding> {
     let mut findings = Vec::new();
-    if !matches!(verdict, ManifestVerdict::CorruptAt { .. }) {
-        return findings;
-    }
     for (id, range) in &mut state.ranges {
         if let Some(beginning) = range.beginning.as_mut().filter(|beginning| !beginning.is_whole) {
             beginning.is_whole = true;

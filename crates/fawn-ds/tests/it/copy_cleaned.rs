@@ -106,11 +106,11 @@ fn check_for_reading(harness: &mut RangeHarness, own: &[Vec<u8>], copied: &[Vec<
     harness.disk.flip_bits(&segment, 5_000, 1);
 }
 
-/// The end of the manifest is corrupt, from before the commit that says that the copies of two ranges are complete. All records of them
-/// are taken: of numbers that the manifest lists, and of later ones.
+/// The end of the manifest is corrupt, zero or gone, from before the commit that says that the copies of two ranges are complete. All
+/// records of them are taken: of numbers that the manifest lists, and of later ones.
 #[test]
 fn a_salvage_takes_copies_of_which_it_is_lost_whether_they_are_complete() {
-    for is_repeated in [false, true] {
+    for (is_repeated, end) in [(false, "corrupt"), (true, "corrupt"), (false, "zero"), (false, "gone")] {
         let mut harness = RangeHarness::new(SimDisk::new(SimOptions::instant(1)), sorted(Durability::Sync), false);
         harness.add(1, KeyRange { start: ring_at(0), end: Some(ring_at(0x80)) });
         let own: Vec<Vec<u8>> = (0..600u64).map(|i| format!("own {i}").into_bytes()).collect();
@@ -141,7 +141,20 @@ fn a_salvage_takes_copies_of_which_it_is_lost_whether_they_are_complete() {
         // Until a later commit certifies that those of the copies were synced.
         (0..300).for_each(|_| harness.turn());
         harness.disk.kill(1);
-        harness.disk.flip_bits("manifest", listed_bytes + 20, 1);
+        if end == "corrupt" {
+            harness.disk.flip_bits("manifest", listed_bytes + 20, 1);
+        } else {
+            // The log has a later generation than the rest of the manifest.
+            harness.enter(OTHER, KeyRange { start: ring_at(0x80), end: None }, BTreeMap::new());
+            harness.open_again();
+            harness.write(&own[0], Some(b"later"));
+            harness.settle();
+            harness.disk.kill(1);
+            let mut manifest = harness.disk.contents("manifest").unwrap();
+            manifest[listed_bytes as usize..].fill(0);
+            let kept = if end == "gone" { listed_bytes as usize } else { manifest.len() };
+            harness.disk.put("manifest", &manifest[..kept]);
+        }
         let options = Options { read_only: true, ..harness.options.clone() };
         let opened = open_for_salvage(|| Ok(SimDevice::attach(&harness.disk)), &options, harness.now);
         let (mut engine, salvaged) = opened.unwrap();
@@ -153,7 +166,8 @@ fn a_salvage_takes_copies_of_which_it_is_lost_whether_they_are_complete() {
         });
         report.unwrap();
         let missing: Vec<_> = expected.difference(&dumped).map(|key| String::from_utf8_lossy(key)).collect();
-        assert!(missing.is_empty(), "repeated: {is_repeated}: {} of {}: {missing:?}", missing.len(), expected.len());
+        let of = format!("repeated: {is_repeated}, end {end}: {} of {}", missing.len(), expected.len());
+        assert!(missing.is_empty(), "{of}: {missing:?}");
     }
 }
 
