@@ -90,7 +90,8 @@ impl<D: Device> Engine<D> {
         for pointer in pointers {
             let (slot, _) = self.segments.slot_and_offset(pointer);
             if let Some(segment) = self.segments.get_mut(slot) {
-                segment.replace_delete(at, by, end);
+                segment.note_replaced(at, by, end);
+                self.note_share(at, slot);
             }
         }
     }

@@ -418,12 +418,11 @@ impl Segment {
         self.count_death(range, bytes, death)
     }
 
-    /// One of its deletes was replaced by the commit of `by`, appended to the foreground before `log_end`.
-    pub(crate) fn replace_delete(&mut self, range: usize, by: Version, log_end: LogPosition) {
+    /// A record that one of its own hides, or is hidden by, was replaced by the range's commit of `by`, appended to the foreground before
+    /// `log_end`. The record may be counted for another range.
+    pub(crate) fn note_replaced(&mut self, range: usize, by: Version, log_end: LogPosition) {
         self.note_death(StreamKind::Foreground, log_end);
-        if let Some(share) = self.shares.iter_mut().find(|share| share.range == range) {
-            share.died_by = share.died_by.max(by);
-        }
+        self.note_died_by(range, by);
     }
 
     /// One of its records was copied to the survivors' stream before `log_end`, and is hidden by records of this version or higher

@@ -258,6 +258,7 @@ impl<D: Device> Engine<D> {
         let heirs: SmallVec<[usize; 2]> =
             if self.range_ids[at].is_none() { self.heirs(at).collect() } else { SmallVec::new() };
         for place in [at].into_iter().chain(heirs) {
+            self.carry_replaced(place, copied_from, copied_to);
             if let Some(entry) = self.overlay.find_mut(place, name)
                 && entry.base == OverlayBase::At(original)
             {
@@ -272,6 +273,18 @@ impl<D: Device> Engine<D> {
         }
         self.stats.moved_records += 1;
         self.stats.moved_bytes += u64::from(copy.len_bytes);
+    }
+
+    /// A sort of the copy waits for all that a sort of the original would wait for: a put may have replaced what hides both, and a loss
+    /// may undo the put.
+    fn carry_replaced(&mut self, at: usize, from: u32, to: u32) {
+        let from = self.segments.expect(from);
+        let died_by = from.share(at).map_or(Version::ZERO, |share| share.died_by);
+        if died_by > self.ranges[at].durably_committed() {
+            let log_end = from.died_at[StreamKind::Foreground];
+            self.segments.expect_mut(to).note_replaced(at, died_by, log_end);
+            self.note_share(at, to);
+        }
     }
 
     /// End of the survivors' appended records.

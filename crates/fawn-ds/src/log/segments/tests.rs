@@ -56,6 +56,16 @@ fn each_copy_reports_what_may_have_to_be_hidden() {
     assert_eq!(hidden_from(&segment), 35);
 }
 
+/// An heir's put replaces a record of a segment that is not filed yet: all of it is counted for the retired range.
+#[test]
+fn a_replaced_record_may_be_counted_for_another_range() {
+    let mut segment = segment();
+    segment.enter_appended(0, &put(10));
+    segment.note_replaced(1, Version::from_u64(20), LogPosition(5));
+    assert_eq!(segment.share(1).map(|share| share.died_by.as_u64()), Some(20));
+    assert_eq!(segment.died_at[StreamKind::Foreground], LogPosition(5));
+}
+
 const SEGMENT_BYTES: u32 = 1 << 20;
 
 /// Invalidates the records above each version that lie before the position, in offsets from the segment's start.

@@ -157,3 +157,60 @@ fn a_segment_with_an_unconfirmed_record_is_read_for_one_sort() {
     assert!(store.engine.runs() > 0 && store.engine.segments.expect(slot).had_unconfirmed, "{:?}", store.engine);
     assert_eq!(reads_in_minutes(&mut store, 1), 0, "{:?}", store.engine.stats());
 }
+
+/// Cleaning has copied the old put since the new one replaced the delete: the copy's segment is not the one that was noted to wait.
+#[test]
+fn a_sort_of_a_copy_waits_for_what_replaced_a_delete_of_its_key() {
+    const DELETED: u64 = 10;
+    let (disk, mut store) = cold_store(Durability::Memory);
+    store.engine.options.space_amplification_max_percent = 10_000;
+    let version_of =
+        |store: &SmallStore| Version::new(Epoch::new(store.engine.generation()).unwrap(), store.writes).unwrap();
+    let (deleted, hash) = (key(DELETED), KeyHash::of(&SECRET, &key(DELETED)));
+    let slot = |store: &SmallStore| {
+        let pointer = store.engine.ranges[0].index.candidates(hash).next().unwrap();
+        store.engine.segments.slot_and_offset(pointer).0
+    };
+    for number in DELETED + 20..DELETED + 120 {
+        store.put(number);
+        store.turn();
+    }
+    (0..50).for_each(|_| store.turn());
+    let original = slot(&store);
+    store.writes += 1;
+    let version = version_of(&store);
+    disk.fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    store.engine.append(RANGE, hash, &RecordRef::bare(RecordKind::Tombstone, version, &deleted)).unwrap();
+    store.turn();
+    assert_eq!((disk.hung(), store.engine.overlay.unconfirmed_deletes(0)), (1, 1));
+    let segments = store.engine.log_report().segments;
+    while store.engine.log_report().segments < segments + 8 || store.engine.ranges[0].durably_committed() < version {
+        (0..16).for_each(|_| store.put(100_000 + store.writes));
+        store.turn();
+        assert!(store.writes < 5_000, "{:?}", store.engine);
+    }
+    store.put(DELETED);
+    store.turn();
+    let put = version_of(&store);
+    assert_eq!(store.engine.overlay.unconfirmed_deletes(0), 0);
+    store.engine.options.space_amplification_max_percent = 0;
+    store.engine.cleaner.note_change();
+    while slot(&store) == original {
+        store.now = store.now.plus_ms(20);
+        store.turn();
+        assert!(store.now.mono.0 < 1_000_000, "{:?}", store.engine);
+    }
+    let copied_to = slot(&store);
+    while !store.engine.streams[StreamKind::Survivors].flush.is_written() {
+        store.turn();
+    }
+    store.engine.seal_written(StreamKind::Survivors);
+    assert!(store.engine.ranges[0].durably_committed() < put, "a loss may undo the put");
+    store.engine.options.layout = RecordLayout::Sorted;
+    while store.engine.segments.get(copied_to).is_some_and(|segment| !segment.is_sorted) {
+        store.now = store.now.plus_ms(20);
+        store.turn();
+        assert!(store.now.mono.0 < 2_000_000, "{:?}", store.engine);
+    }
+    assert!(store.engine.ranges[0].durably_committed() >= put, "{:?}", store.engine);
+}
