@@ -320,10 +320,10 @@ impl<D: Device> Engine<D> {
 
     /// Notes that only copies of results keep the sealed segment with this sequence number from being cleaned, and its dead puts keep
     /// tombstones. So they are copied again however few bytes are dead: at most once for each segment that survivors fill, and only
-    /// while tombstones take much.
-    pub(super) fn note_due_copies(&mut self, sequence: u64) {
+    /// while tombstones take much: `None` once they do not.
+    pub(super) fn note_due_copies(&mut self, sequence: Option<u64>) {
         for range in &mut self.ranges {
-            range.result_copies.keeps_tombstones = Some(sequence);
+            range.result_copies.keeps_tombstones = sequence;
         }
     }
 

@@ -121,9 +121,11 @@ impl<D: Device> Engine<D> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         // A full store cleans for little: otherwise a little that is dead in every segment would never make room.
         let dead_bytes_min = if self.full { segment_bytes / 1000 + FULL_DEAD_BYTES_MIN } else { segment_bytes / 20 };
-        if !core::mem::take(&mut self.cleaner.pace.was_for_tombstones) && self.tombstones_take_much() {
-            self.cleaner.pace.was_for_tombstones = true;
-            if let Some(slot) = self.victim_for_tombstones(room) {
+        if !core::mem::take(&mut self.cleaner.pace.was_for_tombstones) {
+            self.cleaner.pace.was_for_tombstones = self.tombstones_take_much();
+            if !self.cleaner.pace.was_for_tombstones {
+                self.note_due_copies(None);
+            } else if let Some(slot) = self.victim_for_tombstones(room) {
                 return Some(slot);
             }
         }
@@ -156,7 +158,7 @@ impl<D: Device> Engine<D> {
             return Some(first.slot);
         }
         let (victim, sequence) = (earliest(None).map(|segment| segment.slot), first.sequence);
-        self.note_due_copies(sequence);
+        self.note_due_copies(Some(sequence));
         victim
     }
 
@@ -312,10 +314,12 @@ impl<D: Device> Engine<D> {
     }
 
     /// Whether the segment is sorted soon, with more than a quarter of it live. Copies of it would be sorted later, and their old
-    /// versions in a young segment would keep the sorted segments that hide them.
+    /// versions in a young segment would keep the sorted segments that hide them. One that a copy of a result keeps from being sorted
+    /// would keep these, too.
     fn is_left_to_sort(&self, segment: &Segment) -> bool {
         let is_mostly_dead = segment.live_bytes() * 4 < u64::from(segment.end);
-        self.sorts_soon() && !segment.is_sorted && segment.has_many_for_runs() && !is_mostly_dead
+        let is_for_runs = self.sorts_soon() && !segment.is_sorted && segment.has_many_for_runs() && !is_mostly_dead;
+        is_for_runs && self.is_movable(segment)
     }
 
     /// Whether nothing but live records and tombstones keeps the segment for long.

@@ -176,3 +176,13 @@ fn the_time_of_a_retired_range_is_the_latest_of_its_heirs() {
         assert_eq!(engine.time_of(retired), TimeMs(expected_ms), "range {range} at {at_ms}");
     }
 }
+
+/// Copies of results that were noted while tombstones took much are not due for ever.
+#[test]
+fn copies_of_results_are_due_only_while_tombstones_take_much() {
+    let mut engine = open(&SimDisk::new(SimOptions::instant(1)));
+    engine.note_due_copies(Some(7));
+    let room = engine.survivors_room();
+    assert_eq!(engine.best_victim(room), None);
+    assert_eq!(engine.ranges[0].result_copies.keeps_tombstones, None);
+}
