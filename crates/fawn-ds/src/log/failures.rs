@@ -1,5 +1,6 @@
 //! Failed reads in the background: what could not be read is left alone for a while, and longer each time. So is a file of which
 //! a read does not end.
+use core::ops::Range;
 use fawn_types::MonoMs;
 
 /// First delay, ms; each further failure doubles it.
@@ -89,6 +90,11 @@ impl ReadFailures {
             self.note_unreadable(now);
         }
         is_corrupt
+    }
+
+    /// These bytes were read. The last wrong read counts no more if it was among them, and `is_right` says that they are right there.
+    pub(crate) fn note_read(&mut self, bytes: Range<u64>, is_right: impl FnOnce(u64) -> bool) {
+        self.wrong_at.take_if(|at| bytes.contains(at) && is_right(*at));
     }
 
     /// All of it was read, and none was wrong.

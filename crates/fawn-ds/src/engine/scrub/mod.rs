@@ -503,7 +503,11 @@ impl<D: Device> Engine<D> {
             _ => unreachable!("a pass is of its file"),
         };
         let findings = match judged {
-            Judged::Sound => Vec::new(),
+            Judged::Sound => {
+                // The reads failed before, and not the file.
+                self.failures_of(queued.file).note_whole();
+                Vec::new()
+            }
             // A second pass finds the records that are lost.
             Judged::Corrupt { offset, detail } => {
                 self.scrubber.current = Some(self.last_pass(queued, Some(offset), detail));

@@ -10,10 +10,12 @@ use super::merge_choice::{ChosenMerge, MergeCandidate, choose_at_rest, choose_me
 use super::pace::MergePace;
 use super::space::space_of_pages;
 use super::{ListedRun, SortedTier};
-use crate::format::run::{KeyBounds, Space};
+use crate::format::run::page::RunPage;
+use crate::format::run::{KeyBounds, Space, page_offset};
 use crate::sorted::{MergeSource, RunSource};
 use core::ops::Range;
 use fawn_flash::Device;
+use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{RingKey, TimeMs};
 
 /// Bits per key of the oldest runs' filters.
@@ -75,7 +77,17 @@ impl RunSweep {
 impl ListedRun {
     /// Length of its pages, bytes: what a merge reads of it.
     pub(super) fn pages_bytes(&self) -> u64 {
-        u64::from(self.run.footer().pages) * fawn_flash::buffer::PAGE_BYTES as u64
+        u64::from(self.run.footer().pages) * PAGE_BYTES as u64
+    }
+
+    /// A merge has read these pages: one that was wrong before, and is right now, is not corrupt.
+    pub(super) fn note_read(&mut self, offset: u64, pages: &[u8]) {
+        let uuid = self.run.header().uuid;
+        let is_right = |at: u64| {
+            let page = (at - page_offset(0)) / PAGE_BYTES as u64;
+            RunPage::decode(&pages[(at - offset) as usize..], uuid, page as u32).is_ok()
+        };
+        self.failures.note_read(offset..offset + pages.len() as u64, is_right);
     }
 
     /// Length of the records that have expired at this time, bytes, estimated.

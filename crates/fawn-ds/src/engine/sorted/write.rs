@@ -320,8 +320,12 @@ impl<D: Device> Engine<D> {
         job.read_bytes -= range.len_bytes;
         match (result, buf) {
             (Ok(_), Some(buf)) => {
+                let id = job.inputs.sources.get(source).copied();
                 if let Some(source) = job.merge.as_mut().and_then(|merge| merge.run(source)) {
                     source.feed(range, buf[..range.len_bytes].to_vec());
+                }
+                if let Some(listed) = id.and_then(|id| self.sorted.find_mut(id)) {
+                    listed.note_read(range.offset, &buf[..range.len_bytes]);
                 }
                 self.pool.give(buf);
             }
@@ -499,7 +503,7 @@ impl<D: Device> Engine<D> {
         edits.extend(job.done.iter().map(|done| ManifestEdit::AddRun(done.entry())));
         edits.extend(job.slots.iter().map(|gathered| gathered.edit()));
         if edits.is_empty() {
-            // Nothing of the segments could be sorted, or all runs of the sweep were invalidated and are dropped.
+            // A part of a sweep of which nothing is left. A sort has segments, and any other merge has runs that it replaces.
             if let Some(part) = job.inputs.part.clone() {
                 self.sorted.end_part(part, 0);
             }

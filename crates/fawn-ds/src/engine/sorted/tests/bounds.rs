@@ -104,6 +104,42 @@ fn reads_that_are_wrong_at_several_places_are_repeated() {
     }
 }
 
+/// A device may bring wrong bytes now and then. A good read of the page in between, by a merge or by the scrub, shows that it is not corrupt.
+#[test]
+fn a_good_read_between_two_wrong_ones_keeps_a_run_from_being_barred() {
+    let barred = [false, true].map(|is_scrubbed| {
+        let mut store = SmallStore::open(RecordLayout::Sorted, Durability::Sync, 1);
+        store.make_runs(3);
+        let job = merge_with_wrong_page(&mut store, 2, 0);
+        barred_after(&mut store, job, 0);
+        if is_scrubbed {
+            // No merge begins meanwhile.
+            store.engine.sorted.retry_at = MonoMs(u64::MAX);
+            store.engine.options.scrub_period_ms = 1_000;
+            store.engine.begin_scrub();
+            for _ in 0..1_000 {
+                store.now = store.now.plus_ms(100);
+                store.turn();
+            }
+            assert!(store.engine.stats().scrub_segments > 50, "{:?}", store.engine.stats());
+        } else {
+            let disk = store.engine.device.disk().clone();
+            let (ids, sources) = all_runs(&store);
+            let job = merge_of(&mut store, ids, sources);
+            store.engine.sorted.job = Some(Box::new(job));
+            disk.hang(OpKind::Write);
+            (0..10).for_each(|_| store.turn());
+            disk.release_hung();
+            store.engine.give_up_sort();
+            (0..20).for_each(|_| store.turn());
+            assert!(!store.engine.is_sorting() && store.engine.runs() == 3);
+        }
+        let job = merge_with_wrong_page(&mut store, 2, 0);
+        barred_after(&mut store, job, 1 << 40)
+    });
+    assert_eq!(barred, [[false; 3]; 2], "merged, scrubbed");
+}
+
 /// Nothing was merged with the oldest runs any more. The log and the later runs grew until the store was full.
 #[test]
 fn an_oldest_run_whose_read_was_wrong_once_is_merged_later() {
