@@ -413,8 +413,9 @@ impl<D: Device> Engine<D> {
             SortFailure::Device(error) if !error.is_retryable() => drop(self.poison(error)),
             SortFailure::Device(error) => {
                 tracing::warn!(%error, "segments are not sorted now");
-                // A lack of descriptors is found out without a write.
-                if matches!(error, DeviceError::Full { .. }) {
+                // A lack of descriptors is most often found out without a write.
+                let has_written = self.sorted.job.as_ref().is_some_and(|job| job.file_bytes() > 0);
+                if has_written || matches!(error, DeviceError::Full { .. }) {
                     return self.give_up_refused();
                 }
             }
@@ -426,8 +427,8 @@ impl<D: Device> Engine<D> {
         self.give_up_sort();
     }
 
-    /// Gives the job up for lack of space. The next one waits twice as long as this one did: a job that is refused at its end has
-    /// written all that the device had.
+    /// Gives the job up for lack of space, or of memory once it has written. The next one waits twice as long as this one did: a job that
+    /// is refused at its end has written all that it had.
     pub(super) fn give_up_refused(&mut self) {
         self.give_up_sort();
         self.sorted.retry_at = self.now.mono.plus_ms(RETRY_MS << self.sorted.refusals.min(REFUSALS_MAX));

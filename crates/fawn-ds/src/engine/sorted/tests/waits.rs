@@ -214,3 +214,23 @@ fn a_sort_of_a_copy_waits_for_what_replaced_a_delete_of_its_key() {
     }
     assert!(store.engine.ranges[0].durably_committed() >= put, "{:?}", store.engine);
 }
+
+/// A device that lacks memory for the change of a length refuses a run at its end. The run was written again every ten seconds.
+#[test]
+fn a_job_that_is_refused_after_its_writes_waits_twice_as_long_each_time() {
+    let (disk, mut store) = cold_store(Durability::Sync);
+    disk.fail_every(OpKind::Truncate, DeviceFault::Exhausted);
+    store.engine.options.layout = RecordLayout::Sorted;
+    for _ in 0..36_000 {
+        store.now = store.now.plus_ms(100);
+        store.turn_at_once();
+    }
+    let refused = disk.counted(OpKind::Truncate);
+    assert!((5..20).contains(&refused) && store.engine.runs() == 0, "refused {refused} times in an hour");
+    disk.end_faults(OpKind::Truncate);
+    for _ in 0..7_000 {
+        store.now = store.now.plus_ms(100);
+        store.turn();
+    }
+    assert!(store.engine.runs() > 0, "{:?}", store.engine);
+}
