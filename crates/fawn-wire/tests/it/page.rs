@@ -33,6 +33,8 @@ request. Differences from Redis and memcached:
 - A key and its value, with a short header, take at most a quarter of a segment; all of an `MSET` at most a half.
 - `MSET` is atomic across crashes, not only among clients.
 - A read of an expired key waits while an update is in flight that may keep the key.
+- Keys expire by a time that runs with the monotonic clock and follows a step of the wall clock, or the hours that the machine was off, a minute later. A relative expiry that is given in that
+  minute, and ends behind it, is no shorter than it says; `TTL` and `EXPIRETIME` show it longer by the step until then.
 - `DBSIZE` includes expired keys until a request accesses them or cleaning returns their space; nothing else looks for them. A `SET` with an expiry
   time in the past only removes the key.
 - `TOUCH` counts keys; there are no access times. A full store rejects writes; there is no eviction.
