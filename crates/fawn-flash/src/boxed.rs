@@ -37,6 +37,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).rename(from, to)
     }
 
+    fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError> {
+        (**self).exchange(one, other)
+    }
+
     fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
         (**self).link(from, to)
     }

@@ -252,6 +252,13 @@ impl DataDir {
         Ok(())
     }
 
+    pub(crate) fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError> {
+        self.healthy()?;
+        exchange_names(self.dir.as_fd(), one, other).map_err(|errno| self.metadata_error(errno, "exchange", one))?;
+        self.files.exchange(one, other);
+        Ok(())
+    }
+
     pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
         assert_name(to);
         self.healthy()?;
@@ -408,6 +415,16 @@ pub fn hard_link(from: &Path, to: &Path) -> std::io::Result<()> {
 
 fn assert_name(name: &str) {
     assert!(!name.is_empty() && !name.contains('/') && name != LOCK, "{name}: not a valid file name in a store");
+}
+
+#[cfg(target_os = "linux")]
+fn exchange_names(dir: BorrowedFd<'_>, one: &str, other: &str) -> Result<(), Errno> {
+    fs::renameat_with(dir, one, dir, other, fs::RenameFlags::EXCHANGE)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exchange_names(_: BorrowedFd<'_>, _: &str, _: &str) -> Result<(), Errno> {
+    Err(Errno::OPNOTSUPP)
 }
 
 #[cfg(target_os = "linux")]

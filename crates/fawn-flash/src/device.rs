@@ -79,7 +79,7 @@ impl IoClass {
 /// The kind of operation that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IoOperation {
-    /// List, create, open, rename, link, unlink, truncate, allocate, punch, lock.
+    /// List, create, open, rename, exchange, link, unlink, truncate, allocate, punch, lock.
     Metadata(&'static str),
     /// A positioned read.
     Read,
@@ -238,6 +238,12 @@ pub trait Device {
     /// # Errors
     /// [`DeviceError::NotFound`].
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError>;
+
+    /// Exchanges the files of two names, atomically. Durable after [`Device::sync_dir`].
+    ///
+    /// # Errors
+    /// [`DeviceError::NotFound`]; [`DeviceError::Io`] where the file system cannot exchange names. Nothing changed.
+    fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError>;
 
     /// Adds a second name for the same file. Durable after [`Device::sync_dir`].
     ///

@@ -207,12 +207,21 @@ impl OpenFiles {
     /// Renames the open files of a name.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
         self.unname(to);
-        for file in self.named(from) {
-            self.names.remove(&(Arc::from(from), file));
-            let to = Arc::<str>::from(to);
-            self.get_mut(file).name = Arc::clone(&to);
-            self.names.insert((to, file));
-        }
+        self.named(from).into_iter().for_each(|file| self.set_name(file, to));
+    }
+
+    /// Exchanges the names of the open files of two names.
+    pub(crate) fn exchange(&mut self, one: &str, other: &str) {
+        let (of_one, of_other) = (self.named(one), self.named(other));
+        of_one.into_iter().for_each(|file| self.set_name(file, other));
+        of_other.into_iter().for_each(|file| self.set_name(file, one));
+    }
+
+    fn set_name(&mut self, file: FileId, name: &str) {
+        let name = Arc::<str>::from(name);
+        let before = core::mem::replace(&mut self.get_mut(file).name, Arc::clone(&name));
+        self.names.remove(&(before, file));
+        self.names.insert((name, file));
     }
 
     #[cfg(test)]

@@ -136,6 +136,10 @@ impl<Q: IoQueue> Device for QueuedDevice<Q> {
         self.data_dir.rename(from, to)
     }
 
+    fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError> {
+        self.data_dir.exchange(one, other)
+    }
+
     fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
         self.data_dir.link(from, to)
     }

@@ -216,6 +216,15 @@ impl Device for SimDevice {
         })
     }
 
+    fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError> {
+        self.change(OpKind::Rename, one, |state| {
+            let named = [one, other].map(|name| state.directory.get(name).ok_or_else(|| not_found(name)));
+            let [of_one, of_other] = named;
+            state.directory.exchange((one, of_one?), (other, of_other?));
+            Ok(())
+        })
+    }
+
     fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
         self.change(OpKind::Link, from, |state| {
             let inode = state.directory.get(from).ok_or_else(|| not_found(from))?;

@@ -12,6 +12,8 @@ enum DirectoryEdit {
     Set(String, InodeId),
     Remove(String),
     Rename(String, String, InodeId),
+    /// Both names, each with its new file.
+    Exchange([(String, InodeId); 2]),
 }
 
 /// Directory state. Each edit since the last directory sync survives a crash independently (Pebble's `CrashClone`).
@@ -48,6 +50,13 @@ impl Directory {
         self.edits.push(DirectoryEdit::Rename(from.to_owned(), to.to_owned(), inode));
     }
 
+    /// Gives each name the file of the other.
+    pub(super) fn exchange(&mut self, one: (&str, InodeId), other: (&str, InodeId)) {
+        let edit = DirectoryEdit::Exchange([(one.0.to_owned(), other.1), (other.0.to_owned(), one.1)]);
+        apply(&mut self.live, &edit);
+        self.edits.push(edit);
+    }
+
     pub(super) fn sync(&mut self) {
         self.sync_through(self.edited());
     }
@@ -77,10 +86,12 @@ impl Directory {
     }
 
     fn references(&self) -> impl Iterator<Item = InodeId> {
-        let edited = self.edits.iter().filter_map(|edit| match edit {
-            DirectoryEdit::Set(_, inode) | DirectoryEdit::Rename(_, _, inode) => Some(*inode),
-            DirectoryEdit::Remove(_) => None,
+        let edited = self.edits.iter().flat_map(|edit| match edit {
+            DirectoryEdit::Set(_, inode) | DirectoryEdit::Rename(_, _, inode) => [Some(*inode), None],
+            DirectoryEdit::Exchange([(_, one), (_, other)]) => [Some(*one), Some(*other)],
+            DirectoryEdit::Remove(_) => [None; 2],
         });
+        let edited = edited.flatten();
         self.live.values().chain(self.durable.values()).copied().chain(edited)
     }
 
@@ -118,5 +129,6 @@ fn apply(names: &mut BTreeMap<String, InodeId>, edit: &DirectoryEdit) {
                 names.insert(to.clone(), *inode);
             }
         }
+        DirectoryEdit::Exchange(named) => names.extend(named.iter().cloned()),
     }
 }

@@ -18,7 +18,7 @@ pub enum OpKind {
     Create,
     /// `open`.
     Open,
-    /// `rename`.
+    /// `rename` and `exchange`.
     Rename,
     /// `link`.
     Link,

@@ -5,7 +5,7 @@
 //! semantics:
 //!
 //! - a file's unsynced sectors survive independently, each in the newest or an older version; so does its length;
-//! - an unsynced create, rename, link or unlink survives independently, each atomically;
+//! - an unsynced create, rename, exchange, link or unlink survives independently, each atomically;
 //! - a write in flight may have arrived in any of its sectors; a sync in flight may have taken effect;
 //! - a failed sync marks its pages clean: they read as before and no later sync makes them durable.
 //!

@@ -12,7 +12,7 @@ macro_rules! conformance {
         mod $module {
             use super::*;
             conformance!(@each $place, $attach, names, names_are_refused, data, past_the_end, many_in_flight,
-                big_operations, truncation, allocation, holes, unlinked_but_open, reopened, locked_once, counted,
+                big_operations, truncation, allocation, holes, exchanged, unlinked_but_open, reopened, locked_once, counted,
                 nothing_to_wait_for, queued_syncs_of_names, partial_buffer, shared_memory, mapped_files);
         }
     };
@@ -213,6 +213,30 @@ fn queued_syncs_of_names<D: Device>(attach: &mut dyn FnMut() -> D) {
     names.sort_unstable();
     assert_eq!(names, (0..20).collect::<Vec<_>>());
     assert_eq!(device.stats().of(IoClass::Sort).syncs - before, 20);
+}
+
+fn exchanged<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let files = ["one", "other"].map(|name| device.create(name).unwrap());
+    for (file, seed) in files.into_iter().zip([1, 2]) {
+        write(&mut device, file, 0, pattern(seed, BLOCK)).unwrap();
+    }
+    assert!(matches!(device.exchange("one", "none"), Err(DeviceError::NotFound { .. })));
+    device.exchange("one", "other").unwrap();
+    device.sync_dir().unwrap();
+    for (file, name, seed) in [(files[0], "other", 1), (files[1], "one", 2)] {
+        let again = device.open(name).unwrap();
+        for file in [file, again] {
+            assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(seed, BLOCK).to_vec(), "{name}");
+        }
+    }
+    // The open files know their names: the removed one cannot be opened again, the other one can.
+    device.unlink("one").unwrap();
+    assert_eq!(read(&mut device, files[1], 0, BLOCK).unwrap(), pattern(2, BLOCK).to_vec());
+    drop(device);
+    let mut device = attach();
+    let file = device.open("other").unwrap();
+    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(1, BLOCK).to_vec());
 }
 
 fn unlinked_but_open<D: Device>(attach: &mut dyn FnMut() -> D) {
