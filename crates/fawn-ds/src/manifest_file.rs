@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::format::manifest::{
     self, DecodedManifest, FILE_NAME, HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState,
-    ManifestVerdict, NEW_FILE_NAME,
+    ManifestVerdict, NEW_FILE_NAME, SPARE_FILE_NAME,
 };
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -134,6 +134,23 @@ fn spared_bytes(state: &ManifestState) -> u64 {
     AHEAD_BYTES_MIN / 2 + seals_bytes(state)
 }
 
+/// Opens or creates the spare file, and allocates `wanted` bytes of it or all that it has. `None`: there is no space for it now, or
+/// something else is wrong with it. The manifest then does without.
+fn open_spare<D: Device>(device: &mut D, wanted: u64) -> Option<(FileId, u64)> {
+    let opened = match device.open(SPARE_FILE_NAME) {
+        Err(DeviceError::NotFound { .. }) => device.create(SPARE_FILE_NAME),
+        opened => opened,
+    };
+    let file = opened.ok()?;
+    let len = device.len(file).unwrap_or(0);
+    let longer = wanted.next_multiple_of(AHEAD_STEP_BYTES).max(len);
+    let allocated = [longer, len].into_iter().find(|&bytes| bytes > 0 && device.allocate(file, 0, bytes).is_ok());
+    if allocated.is_none() {
+        device.close(file);
+    }
+    allocated.map(|bytes| (file, bytes))
+}
+
 fn seals_bytes(state: &ManifestState) -> u64 {
     SEALS_AHEAD * manifest::seal_bytes(state.ranges.len() + state.ancestors().count()) as u64
 }
@@ -247,6 +264,9 @@ impl ManifestFile {
     pub(crate) fn settle<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
         device.begin_writes(self.file)?;
         self.allocate_ahead(device)?;
+        if self.replace_by_spare(device)? {
+            return Ok(());
+        }
         // The last writes of a killed process may not be on the disk yet. They are written again, because a sync that
         // failed in that process has marked their pages clean, and another one would not cover them. The file keeps the space
         // of a torn append: a full device might not give it a second time.
@@ -256,6 +276,37 @@ impl ManifestFile {
         Io::new(device).write_durable(self.file, self.tail_at, &bytes, IoClass::Manifest)?;
         self.keep_last_page();
         device.sync_dir()
+    }
+
+    /// Keeps a spare file allocated that can replace this one. If a full device leaves this one less than what is kept ahead, and
+    /// the spare more than that, a snapshot in the spare becomes the manifest: each opening appends commits, and would use up
+    /// what drops and clears need. Returns whether it did; the old file is the spare from then on.
+    fn replace_by_spare<D: Device>(&mut self, device: &mut D) -> Result<bool, DeviceError> {
+        let header = ManifestHeader { rewrite: self.header.rewrite + 1, ..self.header };
+        let bytes = manifest::encode_snapshot(&self.state, header.rewrite);
+        let len = bytes.len() as u64;
+        let Some((file, allocated)) = open_spare(device, len + ahead_bytes(&self.state)) else { return Ok(false) };
+        let left = self.allocated.saturating_sub(self.len());
+        let is_short = left < ahead_bytes(&self.state) && left < allocated.saturating_sub(len);
+        if !is_short || device.begin_writes(file).is_err() {
+            device.close(file);
+            return Ok(false);
+        }
+        // Zeros over the commits of an earlier manifest.
+        let mut content = bytes.clone();
+        content.resize(allocated as usize, 0);
+        Io::new(device).write_durable(file, 0, &content, IoClass::Manifest)?;
+        if let Err(error) = device.exchange(SPARE_FILE_NAME, FILE_NAME) {
+            tracing::warn!(%error, "the manifest keeps its file, with little space left");
+            device.close(file);
+            return Ok(false);
+        }
+        // Before anything is written to the old file, which the name may still denote after a power loss.
+        device.sync_dir()?;
+        device.close(self.file);
+        let state = core::mem::take(&mut self.state);
+        *self = Self { allocated, ..Self::at(file, header, state, bytes) };
+        Ok(true)
     }
 
     /// Forgets the whole pages of the synced part.

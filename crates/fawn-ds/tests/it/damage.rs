@@ -219,7 +219,7 @@ fn a_misdirected_or_failed_read_is_an_error_and_does_not_poison() {
 #[test]
 fn a_newer_format_asks_for_an_upgrade_and_an_older_one_for_a_new_store() {
     let disk = store(true, 11);
-    for name in disk.names() {
+    for name in disk.names().into_iter().filter(|name| name != "manifest.spare") {
         for (format, expected) in [(3, "newer fawn"), (1, "create a new store")] {
             let mut bytes = disk.contents(&name).unwrap();
             let disk = disk.image(Loss::Process, 0);

@@ -3,7 +3,7 @@ use crate::support::{RANGE, TestNode, TestWrite, scanned};
 use fawn_ds::internals::format::manifest::{ManifestVerdict, decode_all};
 use fawn_ds::internals::{EngineError, Options};
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, KeyRange, Now, RangeId, Version};
 
@@ -251,4 +251,63 @@ fn an_idle_store_seldom_asks_a_full_device_for_space() {
     }
     let asked = disk.counted(OpKind::Allocate) - before;
     assert!((1..=40).contains(&asked), "{asked} allocations in a second");
+}
+
+/// Another program has filled the disk, and each start commits a generation and an epoch.
+#[test]
+fn a_thousand_starts_on_a_full_device_leave_space_for_drops() {
+    let (disk, node) = store_of(40);
+    drop(node.engine.close().unwrap());
+    disk.set_full(true);
+    for start in 1..=1_000 {
+        let now = Now::at(10_000 * start);
+        let node = TestNode::open(&disk, options(), now).unwrap_or_else(|error| panic!("start {start}: {error}"));
+        if start % 3 == 0 {
+            drop(node.engine.close().unwrap());
+        } else {
+            drop(node);
+            disk.kill(start);
+        }
+    }
+    let mut node = TestNode::open(&disk, options(), Now::at(100_000_000)).unwrap();
+    assert_eq!(node.engine.drop_range(RANGE), Ok(()));
+    poll_for_a_minute(&mut node);
+    assert!(disk.names().len() < 10, "{:?}", disk.names());
+}
+
+#[test]
+fn every_crash_while_the_spare_replaces_the_manifest_keeps_what_was_durable() {
+    let (disk, node) = store_of(8);
+    drop(node.engine.close().unwrap());
+    disk.set_full(true);
+    let (mut images, mut exchanges) = (0, 0);
+    for start in 1..=200 {
+        let before = disk.counted(OpKind::Rename);
+        let loss = if start % 2 == 0 { Loss::Power } else { Loss::Process };
+        disk.capture(Capture::Every { stride: 1, loss, seed: start });
+        let mut node = TestNode::open(&disk, options(), Now::at(10_000 * start)).unwrap();
+        disk.capture(Capture::Never);
+        let taken = disk.take_images();
+        node.engine.put_blob(5, &start.to_le_bytes()).unwrap();
+        drop(node.engine.close().unwrap());
+        if disk.counted(OpKind::Rename) == before {
+            continue;
+        }
+        exchanges += 1;
+        for image in taken {
+            let context = format!("start {start}, operation {}", image.op);
+            // The second opening exchanges the files again or fills the manifest behind what the first has left.
+            for opening in 0..2 {
+                let now = Now::at(10_000 * (start + 1 + opening));
+                let node = TestNode::open(&image.disk, options(), now);
+                let node = node.unwrap_or_else(|error| panic!("{context}: {error}"));
+                assert_eq!(node.engine.blob(5).unwrap_or_default(), (start - 1).to_le_bytes(), "{context}");
+                drop(node);
+                image.disk.crash(opening);
+            }
+            images += 1;
+        }
+    }
+    println!("{images} images, {exchanges} exchanges");
+    assert!(images > 100 && exchanges >= 2, "{images} images, {exchanges} exchanges");
 }

@@ -558,7 +558,8 @@ fn open_results_survive_crashes_at_any_time() {
 /// three records that are not committed. Space for one segment is left to cleaning.
 fn without_active_segment() -> (SimDisk, Member) {
     let disk = SimDisk::new(SimOptions::instant(9));
-    let capacity = 12 * (64 << 10);
+    // Besides the segments, the manifest and its spare file take 64 KiB.
+    let capacity = 12 * (64 << 10) + (32 << 10);
     disk.set_capacity_bytes(Some(capacity));
     let mut member = Member::open(&disk, small(Durability::Sync), Now::at(1));
     for i in 0..100 {

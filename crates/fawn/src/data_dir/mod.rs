@@ -257,7 +257,8 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
         // Files that an interrupted start leaves, files whose loss is reported elsewhere, and
         // files of a new file system.
         let is_ours = name.to_str().is_some_and(|name| {
-            ["LOCK", manifest::NEW_FILE_NAME, tail::FILE_NAME, file::NEW_NAME, "lost+found"].contains(&name)
+            ["LOCK", manifest::NEW_FILE_NAME, manifest::SPARE_FILE_NAME, tail::FILE_NAME, file::NEW_NAME, "lost+found"]
+                .contains(&name)
                 || segment::is_file_name(name)
         });
         if !is_ours && !is_of_shard(&name) {

@@ -38,6 +38,9 @@ pub const FILE_NAME: &str = "manifest";
 /// Name of a rewritten manifest until it is complete, synced and renamed to [`FILE_NAME`]; recovery removes it as an
 /// orphan.
 pub const NEW_FILE_NAME: &str = "manifest.new";
+/// Name of a file without content that counts, as long as a manifest: an opening on a full device writes a snapshot to it and
+/// exchanges the two.
+pub const SPARE_FILE_NAME: &str = "manifest.spare";
 /// First bytes of every manifest.
 pub const MAGIC: [u8; 8] = *b"FAWN-MAN";
 /// Length of the file's header, bytes: the offset of the first commit.
