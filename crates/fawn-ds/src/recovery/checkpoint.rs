@@ -11,6 +11,7 @@ use super::index_build::IndexBuilder;
 use super::sequential::SequentialRead;
 use super::work_queue::{THREAD_BYTES_MIN, WorkQueue};
 use crate::engine::Engine;
+use crate::error::OpenError;
 use crate::format::checkpoint::content::{
     self, ContentError, InvalidatedImage, RangeImage, RecordImage, SegmentImage, ShareImage,
 };
@@ -23,7 +24,7 @@ use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, RolledBackRecords, Segment, SegmentTable};
 use crate::range::{ResultCopy, Retained};
 use core::cmp::Ordering;
-use fawn_flash::{Device, FileId, IoClass};
+use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use fawn_types::{ClientTag, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -37,6 +38,23 @@ const ESTIMATED_PART: u64 = 1 << 58;
 /// Offset of the first piece.
 const CONTENT_AT: u64 = HEADER_BYTES as u64;
 
+/// Why a checkpoint was not loaded.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+enum LoadError {
+    /// The bytes read are no checkpoint, or none of this log.
+    #[error("{0}")]
+    Refused(#[from] ContentError),
+    /// The system cannot open or read it for now.
+    #[error("{0}")]
+    Unread(DeviceError),
+}
+
+impl From<DeviceError> for LoadError {
+    fn from(error: DeviceError) -> Self {
+        if error.is_retryable() { Self::Unread(error) } else { Self::Refused(ContentError(error.to_string())) }
+    }
+}
+
 fn refuse<T>(why: impl Into<String>) -> Result<T, ContentError> {
     Err(ContentError(why.into()))
 }
@@ -47,22 +65,22 @@ fn open_file<D: Device>(
     &CheckpointEntry { uuid, len_bytes }: &CheckpointEntry,
     store: StoreUuid,
     class: IoClass,
-) -> Result<(FileId, CheckpointHeader, SequentialRead), ContentError> {
-    let file = device.open(&checkpoint::file_name(uuid)).map_err(|error| ContentError(error.to_string()))?;
+) -> Result<(FileId, CheckpointHeader, SequentialRead), LoadError> {
+    let file = device.open(&checkpoint::file_name(uuid))?;
     let mut header = SequentialRead::new(file, (0, CONTENT_AT), 1, class);
     let refused = match header.next(device).map(|bytes| bytes.map(checkpoint::decode_header)) {
         Ok(Some(Ok(header))) if header.uuid == uuid && header.store == store => {
             let reads = SequentialRead::new(file, (CONTENT_AT, len_bytes.max(CONTENT_AT)), READS_IN_FLIGHT, class);
             return Ok((file, header, reads));
         }
-        Ok(Some(Ok(_))) => "the file is another checkpoint than the manifest lists".to_owned(),
-        Ok(Some(Err(error))) => error.to_string(),
-        Ok(None) => "it has no header".to_owned(),
-        Err(error) => error.to_string(),
+        Ok(Some(Ok(_))) => ContentError("the file is another checkpoint than the manifest lists".to_owned()).into(),
+        Ok(Some(Err(error))) => ContentError(error.to_string()).into(),
+        Ok(None) => ContentError("it has no header".to_owned()).into(),
+        Err(error) => error.into(),
     };
     header.settle(device);
     device.close(file);
-    refuse(refused)
+    Err(refused)
 }
 
 /// A range's index with the entries that still count, and how many of them point to each slot.
@@ -111,7 +129,7 @@ pub(crate) fn verify_pieces<D: Device>(
 }
 
 /// Reads a checkpoint.
-fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<CheckpointImage, ContentError> {
+fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<CheckpointImage, LoadError> {
     let Engine { device, segments, options, manifest, store, .. } = engine;
     let (file, header, mut reads) = open_file(device, &entry, *store, IoClass::Recovery)?;
     if let Some(progress) = &options.progress {
@@ -121,7 +139,7 @@ fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<Che
     let seal_of = |slot| manifest.state().segments.get(&slot).and_then(|entry| entry.seal.as_ref());
     let mut before = segments.iter().filter(|segment| segment.sequence < header.from[segment.stream].sequence);
     let image = if before.any(|segment| seal_of(segment.slot).is_none()) {
-        refuse("a segment that lies before it is not sealed")
+        Err(ContentError("a segment that lies before it is not sealed".to_owned()).into())
     } else {
         let mut parts = parts_in_image(segments, &header.from);
         // Their records are in runs.
@@ -130,7 +148,7 @@ fn load<D: Device>(engine: &mut Engine<D>, entry: CheckpointEntry) -> Result<Che
         let mut decoder = WorkQueue::new(entry.len_bytes >= THREAD_BYTES_MIN, decoder);
         let mut loader = ImageLoader::new(options.index, &parts, entry.len_bytes);
         let loaded = load_parts(device, &mut reads, &mut decoder, &mut loader);
-        loaded.and_then(|()| loader.finish(header.from))
+        loaded.and_then(|()| Ok(loader.finish(header.from)?))
     };
     reads.settle(device);
     device.close(file);
@@ -145,11 +163,11 @@ fn load_parts<D: Device>(
     reads: &mut SequentialRead,
     decoder: &mut WorkQueue<ImageDecoder>,
     loader: &mut ImageLoader<'_>,
-) -> Result<(), ContentError> {
+) -> Result<(), LoadError> {
     let (mut offset, mut spare) = (CONTENT_AT, Vec::new());
     loop {
         while decoder.has_room()
-            && let Some(buf) = reads.take(device).map_err(|error| ContentError(error.to_string()))?
+            && let Some(buf) = reads.take(device)?
         {
             let len = buf.len() as u64;
             decoder.push(ImageJob { offset, buf, part: spare.pop().unwrap_or_default() });
@@ -314,26 +332,35 @@ impl CheckpointImage {
 
 impl<D: Device> IndexBuilder<'_, D> {
     /// Fills the engine from the newest checkpoint that is whole. Returns where its log continues.
-    pub(super) fn load_checkpoint(&mut self, report: &mut OpenReport) -> PerStream<Watermark> {
+    ///
+    /// # Errors
+    /// If the system cannot open or read one for now: the scan of the whole log may take a hundred times as long.
+    pub(super) fn load_checkpoint(&mut self, report: &mut OpenReport) -> Result<PerStream<Watermark>, OpenError> {
         // A check and a salvage read everything.
         let is_wanted = !self.engine.options.read_only;
         let listed = self.engine.manifest.state().checkpoints.clone();
         for entry in listed.into_iter().rev().filter(|_| is_wanted) {
-            match load(self.engine, entry) {
+            let loaded = match load(self.engine, entry) {
+                // A single read may have been misdirected or have failed. A refused checkpoint is used by no later opening either.
+                Err(LoadError::Refused(_)) => load(self.engine, entry),
+                loaded => loaded,
+            };
+            match loaded {
                 Ok(image) => {
                     report.checkpoint_entries = Some(image.entries());
                     let from = self.take_image(image);
                     self.bound_deferred();
-                    return from;
+                    return Ok(from);
                 }
-                Err(error) => {
+                Err(LoadError::Unread(error)) => return Err(error.into()),
+                Err(LoadError::Refused(error)) => {
                     let file = checkpoint::file_name(entry.uuid);
                     tracing::warn!(%file, %error, "a checkpoint cannot be used: more of the log is scanned");
                     report.checkpoints_refused.push((file, error.to_string()));
                 }
             }
         }
-        PerStream::default()
+        Ok(PerStream::default())
     }
 
     /// Leaves memory for the indexes as they are now.
@@ -550,7 +577,7 @@ mod tests {
     /// The result of loading the file "image".
     #[derive(PartialEq, Debug)]
     struct LoadedImage {
-        result: Result<(), ContentError>,
+        result: Result<(), LoadError>,
         /// By range and slot.
         entries: Vec<Vec<u32>>,
         state: Vec<u8>,
@@ -591,7 +618,8 @@ mod tests {
         for end in (1..).map(|part| CONTENT_AT + (part << 20)).take_while(|&end| end < len) {
             disk.flip_bits("image", end - 100, 1);
             let refused = load_image(&disk, len, true);
-            assert_eq!(refused.result, Err(ContentError(corrupt_piece(end - PIECE_BYTES as u64))));
+            let expected = ContentError(corrupt_piece(end - PIECE_BYTES as u64));
+            assert_eq!(refused.result, Err(expected.into()));
             assert!(load_image(&disk, len, false) == refused);
             disk.flip_bits("image", end - 100, 1);
         }

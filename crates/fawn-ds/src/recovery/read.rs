@@ -35,7 +35,7 @@ impl<D: Device> Engine<D> {
         self.measure_device();
         self.note_over_capacity();
         let mut builder = IndexBuilder::new(self);
-        let from = builder.load_checkpoint(report);
+        let from = builder.load_checkpoint(report)?;
         let scanned = listed.iter().filter(|(_, entry)| entry.sequence >= from[entry.stream].sequence).count() as u64;
         if scanned * 4 >= builder.engine.capacity_segments() && builder.engine.is_nearly_full() {
             // Segments with deferred records are not cleaned. Openings of short duration would never confirm all, and fill the

@@ -3,8 +3,8 @@ use crate::support::{RANGE, TestNode, TestWrite, scanned, small};
 use fawn_ds::internals::format::checkpoint::{self, content};
 use fawn_ds::internals::format::{RangeNumber, manifest};
 use fawn_ds::internals::index::{Index, IndexOptions, Pointer, PointerWidth};
-use fawn_ds::internals::{Options, View, check};
-use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_ds::internals::{OpenError, Options, View, check};
+use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::checksum::checksum64;
 use fawn_types::random::SplitMix64 as Rng;
@@ -104,6 +104,42 @@ fn an_opening_takes_the_index_from_the_newest_checkpoint() {
         assert_content(&mut node, &content);
         assert_eq!(files(&disk).len(), listed(&disk).len(), "unfinished ones are removed");
     }
+}
+
+/// A checkpoint that an opening refuses is used by none.
+#[test]
+fn a_lack_of_descriptors_and_a_wrong_read_of_an_opening_cost_no_checkpoint() {
+    let faults = [
+        (OpKind::Open, DeviceFault::Exhausted),
+        (OpKind::Read, DeviceFault::Exhausted),
+        (OpKind::Read, DeviceFault::Fail),
+        (OpKind::Read, DeviceFault::Misdirect { name: None, offset: 0 }),
+        (OpKind::Read, DeviceFault::Misdirect { name: None, offset: 8192 }),
+    ];
+    let (store, content) = closed_store(1);
+    let (names, mut opened, mut refused) = (listed(&store), 0, 0);
+    for (kind, fault) in faults {
+        for nth in 1..60 {
+            let context = format!("{fault:?} of {kind:?} {nth}");
+            let disk = store.image(Loss::Process, 1);
+            disk.fail_nth(kind, nth, fault.clone());
+            match TestNode::open(&disk, scanned(Durability::Sync), Now::at(1_000_000)) {
+                Ok(node) => {
+                    opened += 1;
+                    assert_eq!(node.report.checkpoints_refused, [], "{context}");
+                }
+                Err(error) => {
+                    refused += 1;
+                    let is_retryable = matches!(&error, OpenError::Device(error) if error.is_retryable());
+                    assert!(fault != DeviceFault::Exhausted || is_retryable, "{context}: {error}");
+                }
+            }
+            assert_eq!(listed(&disk), names, "{context}");
+        }
+    }
+    assert_content(&mut open(&store), &content);
+    println!("{opened} opened, {refused} refused");
+    assert!(opened > 100 && refused > 20, "{opened} opened, {refused} refused");
 }
 
 #[test]
