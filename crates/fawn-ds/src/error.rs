@@ -189,6 +189,17 @@ pub enum OpenError {
         /// Description of the fault.
         detail: String,
     },
+    /// Two reads of a segment differ. It may be intact.
+    #[error(
+        "{file}: two reads of the bytes from {from_bytes} on differ; nothing was changed: open again, and check the disk \
+         if that persists"
+    )]
+    ReadsDiffer {
+        /// Name of the segment's file.
+        file: String,
+        /// Start of the part in which they differ.
+        from_bytes: u32,
+    },
     /// A record could not be read back for the index rebuild.
     #[error("while rebuilding the index: {0}")]
     Engine(#[from] EngineError),

@@ -1,11 +1,12 @@
-//! Second reads of the places where scans found the end of the log: a single misdirected read must not end it.
-use super::Scanned;
+//! Second reads where scans found damage or the end of the log: a single misdirected read must be taken for neither.
 use super::io::Io;
 use super::left_tail::SegmentTail;
+use super::{Scanned, synced_logs};
+use crate::check;
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::frame::{self, FrameHeader};
-use crate::format::scan::{ScanInput, ScanReport};
+use crate::format::scan::{ScanInput, ScanReport, SegmentVerdict};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
 
@@ -43,14 +44,36 @@ pub(crate) fn frame_at_end<D: Device>(
 }
 
 impl<D: Device> Engine<D> {
+    /// Scans segments again that are damaged by the first scan, and refuses an opening in which the two differ: one misdirected read
+    /// must not be taken for damage, for which a backup is restored.
+    pub(super) fn confirm_damage(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
+        let known = synced_logs(self.manifest.state(), scanned);
+        for Scanned { entry, slot, report, tail, .. } in scanned {
+            let facts = entry.seal.as_ref().map(|seal| &seal.facts);
+            let verdict = report.validate(&known[entry.stream], facts);
+            if matches!(verdict, SegmentVerdict::Clean | SegmentVerdict::TornAt { .. }) {
+                continue;
+            }
+            let segment = self.segments.expect(*slot);
+            let again = match check::scan_confirmed(&mut self.device, segment.file, report.input, tail.clone()) {
+                Ok((again, ..)) => again,
+                Err(error) if error.is_retryable() => return Err(error.into()),
+                Err(_) => continue,
+            };
+            if (again.valid_len, &again.facts) != (report.valid_len, &report.facts) {
+                let from_bytes = again.valid_len.min(report.valid_len);
+                return Err(OpenError::ReadsDiffer { file: segment.name.clone(), from_bytes });
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses an opening whose scan ended before a frame that a second read finds.
     pub(super) fn confirm_ends(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
         for Scanned { slot, report, tail, .. } in scanned {
             let segment = self.segments.expect(*slot);
             if let Some(header) = frame_at_end(&mut self.device, segment.file, report, tail.as_deref())? {
-                let (file, from_bytes, to_bytes) = (segment.name.clone(), header.offset, header.end());
-                let detail = "a second read found a frame where the first found none: open again".to_owned();
-                return Err(OpenError::Corrupt { file, from_bytes, to_bytes, detail });
+                return Err(OpenError::ReadsDiffer { file: segment.name.clone(), from_bytes: header.offset });
             }
         }
         Ok(())

@@ -107,6 +107,7 @@ impl<D: Device> Engine<D> {
         let (scanned, strays) = engine.scan_all(&mut report)?;
         engine.check_generation(&scanned, &mut report)?;
         engine.check_strays(&strays, &mut report)?;
+        engine.confirm_damage(&scanned)?;
         let torn = engine.validate_ends(&scanned, &mut report)?;
         engine.confirm_ends(&scanned)?;
         if !engine.options.read_only {

@@ -121,11 +121,24 @@ fn open_segment<D: Device>(
         Err(DeviceError::NotFound { .. }) => return Err(OpenError::FileMissing { file: name }),
         Err(error) => return Err(error.into()),
     };
+    // One read may have been misdirected or have failed.
+    verify_header(device, file, &name, store, entry).or_else(|_| verify_header(device, file, &name, store, entry))?;
+    Ok(Segment::new((slot, entry.sequence), entry.uuid, entry.stream, file, name))
+}
+
+/// Verifies that a file's header is that of the listed segment.
+fn verify_header<D: Device>(
+    device: &mut D,
+    file: FileId,
+    name: &str,
+    store: StoreUuid,
+    entry: &SegmentEntry,
+) -> Result<(), OpenError> {
     let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Recovery)?;
     let corrupt =
-        |detail: String| OpenError::Corrupt { file: name.clone(), from_bytes: 0, to_bytes: FRAMES_OFFSET, detail };
+        |detail: String| OpenError::Corrupt { file: name.to_owned(), from_bytes: 0, to_bytes: FRAMES_OFFSET, detail };
     let header = segment::decode(&header).map_err(|error| match error.is_of_other_format() {
-        true => OpenError::Format { file: name.clone(), error },
+        true => OpenError::Format { file: name.to_owned(), error },
         false => corrupt(error.to_string()),
     })?;
     if header.uuid != entry.uuid
@@ -135,7 +148,7 @@ fn open_segment<D: Device>(
     {
         return Err(corrupt("the file is another segment than the manifest lists".to_owned()));
     }
-    Ok(Segment::new((slot, entry.sequence), entry.uuid, entry.stream, file, name))
+    Ok(())
 }
 
 /// Streams one segment through the decoder: its reads and the decoding of what was read run while earlier records are applied.

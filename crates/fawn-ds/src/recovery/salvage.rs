@@ -88,6 +88,7 @@ fn is_damage(error: &OpenError) -> bool {
         | OpenError::ManifestTailLost { .. }
         | OpenError::FileMissing { .. }
         | OpenError::Corrupt { .. }
+        | OpenError::ReadsDiffer { .. }
         | OpenError::Engine(_) => true,
         OpenError::Device(error) => matches!(error, DeviceError::Io { .. }),
         // The manifest can be read, and so can the other files. A newer format asks for another fawn, which reads all of them.

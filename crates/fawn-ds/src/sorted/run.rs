@@ -119,7 +119,9 @@ impl Run {
         expected_bytes: u64,
     ) -> Result<(Self, FileId), RunError> {
         let file = device.open(&run::file_name(expected.uuid))?;
-        let run = Self::read(device, file, expected, secret, expected_bytes);
+        let mut read = || Self::read(device, file, expected, secret, expected_bytes);
+        // One read may have been misdirected or have failed.
+        let run = read().or_else(|_| read());
         if run.is_err() {
             device.close(file);
         }

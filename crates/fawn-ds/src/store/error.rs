@@ -164,7 +164,9 @@ impl From<OpenError> for Error {
             | OpenError::ManifestTailLost { ref file, .. }
             | OpenError::FileMissing { ref file } => Self::corrupt(file.clone(), 0, error),
             OpenError::NothingLeft => Self::corrupt(manifest::FILE_NAME.to_owned(), 0, error),
-            OpenError::Corrupt { ref file, from_bytes, .. } => Self::corrupt(file.clone(), from_bytes, error),
+            OpenError::Corrupt { ref file, from_bytes, .. } | OpenError::ReadsDiffer { ref file, from_bytes } => {
+                Self::corrupt(file.clone(), from_bytes, error)
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 use crate::backup::copy_of;
 use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::check::check;
-use fawn_ds::internals::{Engine, Options, RecordRef, View, open_for_salvage};
+use fawn_ds::internals::{Engine, OpenError, Options, RecordRef, View, open_for_salvage};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
@@ -62,6 +62,42 @@ fn a_misdirected_read_of_an_opening_is_not_written() {
         assert!(missing.is_empty(), "{context}: keys {missing:?} are missing");
     }
     assert!(openings > 200, "only {openings} openings");
+}
+
+/// A store of several sealed segments. An opening says what to do: neither a backup nor a repair is needed.
+#[test]
+fn one_wrong_read_of_an_opening_is_not_taken_for_damage() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options(Durability::Sync), Now::at(1)).unwrap();
+    for i in 0..20 {
+        let write = TestWrite { key: vec![i], value: Some(vec![i; 15_000]), expires_at_ms: 0 };
+        node.append(&[write]).unwrap();
+        node.settle();
+    }
+    drop(node.engine.close().unwrap());
+    let (mut opened, mut again) = (0, 0);
+    for (read_only, page, nth) in [false, true]
+        .into_iter()
+        .flat_map(|read_only| [0, 1, 3, 11].map(|page| (read_only, page)))
+        .flat_map(|(read_only, page)| (1..40).map(move |nth| (read_only, page, nth)))
+    {
+        let context = format!("read only: {read_only}, read {nth} from page {page}");
+        let disk = disk.image(Loss::Process, 1);
+        disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset: page * 4096 });
+        let options = Options { read_only, ..options(Durability::Sync) };
+        match TestNode::open_in_chain(&disk, options, Now::at(2)) {
+            Ok(node) => {
+                assert_eq!(node.report.damage, [], "{context}");
+                opened += 1;
+            }
+            Err(OpenError::ReadsDiffer { .. }) => again += 1,
+            // Its own second read reports that.
+            Err(error @ OpenError::Manifest { .. }) => assert!(nth <= 2, "{context}: {error}"),
+            Err(error) => panic!("{context}: {error}"),
+        }
+    }
+    println!("{opened} opened, {again} to be opened again");
+    assert!(opened > 100 && again > 20, "{opened} opened, {again} to be opened again");
 }
 
 #[test]
