@@ -16,6 +16,7 @@ use crate::log::window::Chunk;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, IoClass};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The tail's frames of one segment, by offset.
@@ -45,6 +46,20 @@ impl SegmentTail {
             }
         }
         changed
+    }
+
+    /// The parts of the segment that the frames cover, from the one with the byte at `offset` on.
+    fn parts_from(&self, offset: u32) -> Vec<Range<u32>> {
+        let first = self.frames.range(..=offset).next_back().map_or(offset, |(&at, _)| at);
+        let mut parts: Vec<Range<u32>> = Vec::new();
+        for (&at, frame) in self.frames.range(first..) {
+            let end = at + frame.len() as u32;
+            match parts.last_mut() {
+                Some(part) if part.end >= at => part.end = part.end.max(end),
+                _ => parts.push(at..end),
+            }
+        }
+        parts
     }
 
     /// Offset of the first frame and end of the last.
@@ -127,14 +142,16 @@ impl<D: Device> Engine<D> {
     /// Records in the window are decoded without their checksums, so the pages are as the scan has verified them.
     pub(super) fn hold_left_tail(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
         for scanned in scanned {
-            let (slot, sequence, end) = (scanned.slot, scanned.entry.sequence, scanned.report.valid_len);
-            let extent = scanned.tail.as_ref().and_then(|tail| tail.extent());
-            let Some((first, _)) = extent.filter(|(first, _)| *first < end) else { continue };
-            let base = first - first % PAGE_BYTES as u32;
-            let (segment, len) = (self.segments.expect(slot), (end - base) as usize);
-            let place = (segment.file, u64::from(base), len);
-            let buf = read_verified(&mut Io::new(&mut self.device), &segment.name, scanned, place)?;
-            self.streams[StreamKind::Foreground].window.push(Chunk { slot, sequence, base, len, buf: buf.into() });
+            let (slot, sequence, valid_len) = (scanned.slot, scanned.entry.sequence, scanned.report.valid_len);
+            // The segment has what is before, of which the tail file may have single old frames.
+            let parts = scanned.tail.as_ref().map_or(Vec::new(), |tail| tail.parts_from(scanned.tail_from));
+            for part in parts.into_iter().filter(|part| part.start < valid_len) {
+                let base = part.start - part.start % PAGE_BYTES as u32;
+                let (segment, len) = (self.segments.expect(slot), (part.end.min(valid_len) - base) as usize);
+                let place = (segment.file, u64::from(base), len);
+                let buf = read_verified(&mut Io::new(&mut self.device), &segment.name, scanned, place)?;
+                self.streams[StreamKind::Foreground].window.push(Chunk { slot, sequence, base, len, buf: buf.into() });
+            }
         }
         Ok(())
     }

@@ -461,3 +461,23 @@ fn a_tail_file_of_full_length_is_written_whole() {
         assert!(whole > 20 && unfinished > 20, "{loss:?}: {whole} whole, {unfinished} unfinished");
     }
 }
+
+/// The tail file still has the first frame of the segment, and the last ones.
+#[test]
+fn a_read_only_opening_holds_only_what_the_segment_lacks() {
+    let disk = disk();
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    put(&mut node, 0..1);
+    for key in 1..40 {
+        node.append(&[TestWrite { value: Some(vec![key as u8; 20_000]), ..put_of(key, 0) }]).unwrap();
+        node.settle();
+    }
+    put(&mut node, 40..43);
+    drop(node);
+    disk.kill(1);
+    let read_only = Options { read_only: true, ..options() };
+    let mut node = TestNode::open_in_chain(&disk, read_only, Now::at(2)).unwrap();
+    let buffer_bytes = node.engine.memory().buffer_bytes;
+    assert!((1..=64 << 10).contains(&buffer_bytes), "{buffer_bytes} bytes of buffers");
+    assert_eq!((missing(&mut node, 0..1), missing(&mut node, 40..43)), (vec![], vec![]));
+}
