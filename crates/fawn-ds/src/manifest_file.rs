@@ -263,14 +263,18 @@ impl ManifestFile {
     /// segments were examined: they may prove that the torn append was acknowledged, and then it is evidence.
     pub(crate) fn settle<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
         device.begin_writes(self.file)?;
-        self.allocate_ahead(device)?;
+        self.allocate_again(device)?;
         if self.replace_by_spare(device)? {
             return Ok(());
         }
         // The last writes of a killed process may not be on the disk yet. They are written again, because a sync that
         // failed in that process has marked their pages clean, and another one would not cover them. The file keeps the space
         // of a torn append: a full device might not give it a second time.
-        let torn_end = core::mem::take(&mut self.torn_end).max(self.len());
+        let torn_end = self.torn_end.max(self.len());
+        if torn_end > self.allocated {
+            return Err(DeviceError::Full { dir: FILE_NAME.to_owned() });
+        }
+        self.torn_end = 0;
         let mut bytes = self.tail.clone();
         bytes.resize((torn_end - self.tail_at) as usize, 0);
         Io::new(device).write_durable(self.file, self.tail_at, &bytes, IoClass::Manifest)?;
@@ -347,6 +351,22 @@ impl ManifestFile {
             Err(error) if !error.is_retryable() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Allocates the whole file again, and the space that is kept ahead: a copied file may have holes. A full device may leave it
+    /// with holes, and then without space that it counts on.
+    fn allocate_again<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        let file_bytes = core::mem::take(&mut self.allocated);
+        self.allocate_ahead(device)?;
+        if self.allocated >= file_bytes {
+            return Ok(());
+        }
+        match device.allocate(self.file, 0, file_bytes) {
+            Ok(()) => self.allocated = file_bytes,
+            Err(error) if error.is_retryable() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     pub(crate) fn state(&self) -> &ManifestState {

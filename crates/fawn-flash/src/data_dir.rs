@@ -322,6 +322,8 @@ impl DataDir {
                 Err(Errno::NOSPC)
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(fd, before.max(end)),
+            // XFS asks for as much free space as the range is long, although the file has these blocks.
+            Err(Errno::NOSPC | Errno::DQUOT) if end <= before && is_whole_on_xfs(fd.as_fd()) => Ok(()),
             // Release a partial reservation, so that a failed call changes nothing.
             Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::NOMEM | Errno::INTR)) => {
                 fs::ftruncate(fd, before).and(Err(errno))
@@ -456,6 +458,21 @@ fn punch_hole(fd: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> Result<(), Err
 #[cfg(not(target_os = "linux"))]
 fn punch_hole(_: BorrowedFd<'_>, _: u64, _: u64) -> Result<(), Errno> {
     Err(Errno::OPNOTSUPP)
+}
+
+/// Whether a file of XFS has a block for each of its bytes.
+#[cfg(target_os = "linux")]
+fn is_whole_on_xfs(fd: BorrowedFd<'_>) -> bool {
+    let is_xfs = fs::fstatfs(fd).is_ok_and(|found| found.f_type as u32 == 0x5846_5342);
+    let has_all = |stat: fs::Stat| {
+        u64::try_from(stat.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES >= u64::try_from(stat.st_size).unwrap_or(u64::MAX)
+    };
+    is_xfs && fs::fstat(fd).is_ok_and(has_all)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_whole_on_xfs(_: BorrowedFd<'_>) -> bool {
+    false
 }
 
 /// Whether a store into a mapped page may need space, or another computer: if that fails, the system ends the process.

@@ -67,8 +67,12 @@ impl<D: Device> Engine<D> {
         self.device.begin_writes(file)?;
         let page = PAGE_BYTES as u64;
         let synced = u64::from(known.synced_in(scanned.entry.sequence).max(FRAMES_OFFSET).min(scanned.tail_from));
-        let mut io = Io::new(&mut self.device);
         let mut from = synced - synced % page;
+        if synced < end {
+            // A copied file may have holes, and a failed write would end the store. Without space, a later opening succeeds.
+            self.device.allocate(file, from, end.next_multiple_of(page) - from)?;
+        }
+        let mut io = Io::new(&mut self.device);
         while from < end && synced < end {
             let len = (end - from).min(REWRITE_BYTES_MAX) as usize;
             let buf = read_verified(&mut io, &segment.name, scanned, (file, from, len))?;

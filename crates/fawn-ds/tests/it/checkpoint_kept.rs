@@ -128,7 +128,10 @@ fn a_checkpoint_does_not_wait_for_the_first_record_of_a_segment() {
     }
     node.settle();
     drop(node.engine.close().unwrap());
-    disk.fail_every(OpKind::Allocate, DeviceFault::Full);
+    // The manifest has its space, the rest of the segment has none.
+    for nth in 3..9 {
+        disk.fail_nth(OpKind::Allocate, nth, DeviceFault::Full);
+    }
     let node = TestNode::open(&disk, scanned(Durability::Sync), Now::at(2_000_000)).unwrap();
     assert!(node.engine.is_full());
     drop(node);

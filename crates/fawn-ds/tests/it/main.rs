@@ -110,6 +110,7 @@ mod sorted_splits;
 mod sorted_tier;
 mod sorted_traces;
 mod sorted_waits;
+mod sparse_copies;
 mod split_results;
 mod splits;
 mod store_faults;

@@ -1,4 +1,5 @@
 //! The tail file of `everysec`: writes that survive a kill without a write of the device, and openings that find them.
+use crate::manifest_full::used_bytes;
 use crate::support::{RANGE, TestNode, TestWrite, frames, small};
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::{Engine, EngineError, OpenError, Options, View, open_for_salvage};
@@ -327,10 +328,14 @@ fn without_a_tail_file_every_flush_is_a_write() {
         let disk = disk();
         let node = TestNode::open(&disk, Options { durability: Durability::Sync, ..options() }, Now::at(1)).unwrap();
         drop(node.engine.close().unwrap());
-        let fault = if kind == OpKind::Map { DeviceFault::Fail } else { DeviceFault::Full };
-        disk.fail_every(kind, fault);
+        match kind {
+            OpKind::Map => disk.fail_every(kind, DeviceFault::Fail),
+            OpKind::Create => disk.fail_every(kind, DeviceFault::Full),
+            _ => disk.set_capacity_bytes(Some(used_bytes(&disk))),
+        }
         let mut node = TestNode::open(&disk, options(), Now::at(2)).unwrap();
         disk.clear_faults();
+        disk.set_capacity_bytes(None);
         assert!(node.report.tail_refused.is_some(), "{kind:?}");
         let writes = node.engine.stats().writes;
         put(&mut node, 0..10);

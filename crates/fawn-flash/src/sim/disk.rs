@@ -68,6 +68,13 @@ impl SimDisk {
         self.state().faults.counted(kind)
     }
 
+    /// Number of writes that failed because their blocks were not allocated and the disk had no space. A crash or an image begins
+    /// at zero.
+    #[must_use]
+    pub fn writes_without_space(&self) -> u64 {
+        self.state().writes_without_space
+    }
+
     /// Schedules `fault` for the `nth` operation of `kind` from now; 1 is the next.
     pub fn fail_nth(&self, kind: OpKind, nth: u64, fault: DeviceFault) {
         self.state().faults.order(kind, nth, fault);
@@ -135,6 +142,15 @@ impl SimDisk {
     /// unlink, as if another program took all free space. Blocks that are already allocated still accept writes.
     pub fn set_full(&self, full: bool) {
         self.state().full = full;
+    }
+
+    /// Deallocates the blocks of zeros in all files, as copies have them that a tool for sparse copies has made.
+    pub fn make_sparse(&self) {
+        let mut state = self.state();
+        for name in state.directory.names() {
+            let Some(id) = state.directory.get(&name) else { continue };
+            state.change(id).0.deallocate_zeros();
+        }
     }
 
     /// Flips `bits` of the byte at `offset` of a file, in all its possible states.

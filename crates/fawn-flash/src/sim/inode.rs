@@ -150,6 +150,15 @@ impl Inode {
         }
     }
 
+    /// Deallocates the blocks of zeros.
+    pub(super) fn deallocate_zeros(&mut self) {
+        for index in 0..self.len.div_ceil(PAGE_BYTES as u64) {
+            if self.blocks.get(&index).is_none_or(|block| block.iter().all(|&byte| byte == 0)) {
+                self.extents.remove(index, index + 1);
+            }
+        }
+    }
+
     fn zero(&mut self, seq: u64, start: u64, end: u64) {
         let page_bytes = PAGE_BYTES as u64;
         let indices: Vec<u64> = self.blocks.range(start / page_bytes..end.div_ceil(page_bytes)).map(|b| *b.0).collect();

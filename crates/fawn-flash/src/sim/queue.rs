@@ -133,7 +133,9 @@ impl DiskState {
     }
 
     fn write(&mut self, operation: &SimOperation, offset: u64, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
-        if operation.fault == Some(DeviceFault::Full) || self.overflows(operation.inode, offset, bytes.len() as u64) {
+        let lacks_space = self.overflows(operation.inode, offset, bytes.len() as u64);
+        self.writes_without_space += u64::from(lacks_space);
+        if operation.fault == Some(DeviceFault::Full) || lacks_space {
             return Err(full());
         }
         match &operation.fault {

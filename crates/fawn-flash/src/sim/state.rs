@@ -38,6 +38,8 @@ pub(super) struct DiskState {
     /// Number of crashes, by which devices attached earlier detect that they no longer work.
     pub(super) power_cycles: u64,
     pub(super) lock_holder: Option<u64>,
+    /// Writes that failed because their blocks were not allocated.
+    pub(super) writes_without_space: u64,
     pub(super) devices: u64,
     pub(super) ops: u64,
     pub(super) capture: Capture,
@@ -62,6 +64,7 @@ impl DiskState {
             tick: 0,
             power_cycles: 0,
             lock_holder: None,
+            writes_without_space: 0,
             devices: 0,
             ops: 0,
             capture: Capture::Never,
