@@ -246,7 +246,7 @@ impl<D: Device> Engine<D> {
         let result_bytes = self.result_bytes_but_for(segment, but_for);
         let dead_bytes = segment.dead_bytes(tombstone_bytes).saturating_sub(result_bytes);
         let is_worthwhile = dead_bytes + self.expired_bytes(segment) >= dead_bytes_min;
-        is_worthwhile && !self.is_left_to_sort(segment) && self.is_copyable(segment, room, expired, but_for)
+        is_worthwhile && !self.is_left_to_sort(segment, but_for) && self.is_copyable(segment, room, expired, but_for)
     }
 
     /// Whether the segment may be cleaned now, and what cleaning copies of it fits.
@@ -316,10 +316,11 @@ impl<D: Device> Engine<D> {
     /// Whether the segment is sorted soon, with more than a quarter of it live. Copies of it would be sorted later, and their old
     /// versions in a young segment would keep the sorted segments that hide them. One that a copy of a result keeps from being sorted
     /// would keep these, too.
-    fn is_left_to_sort(&self, segment: &Segment) -> bool {
+    fn is_left_to_sort(&self, segment: &Segment, but_for: Option<KeepReason>) -> bool {
         let is_mostly_dead = segment.live_bytes() * 4 < u64::from(segment.end);
         let is_for_runs = self.sorts_soon() && !segment.is_sorted && segment.has_many_for_runs() && !is_mostly_dead;
-        is_for_runs && self.is_movable(segment)
+        // Without a reason to disregard, one that cannot be sorted is no candidate anyway.
+        is_for_runs && (but_for.is_none() || self.is_movable(segment))
     }
 
     /// Whether nothing but live records and tombstones keeps the segment for long.

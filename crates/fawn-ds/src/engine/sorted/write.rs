@@ -31,6 +31,8 @@ const WRITE_BYTES: usize = 256 << 10;
 pub(super) const RETRY_MS: u64 = 10_000;
 /// Doublings of this time at most: more than ten minutes.
 const REFUSALS_MAX: u32 = 6;
+/// Doublings at most after a lack of memory, which no freed segment shows to be over: more than a minute.
+const MEMORY_REFUSALS_MAX: u32 = 3;
 
 /// The reason why a step of a job ended.
 enum SortPause {
@@ -415,8 +417,13 @@ impl<D: Device> Engine<D> {
                 tracing::warn!(%error, "segments are not sorted now");
                 // A lack of descriptors is most often found out without a write.
                 let has_written = self.sorted.job.as_ref().is_some_and(|job| job.file_bytes() > 0);
-                if has_written || matches!(error, DeviceError::Full { .. }) {
-                    return self.give_up_refused();
+                let is_full = matches!(error, DeviceError::Full { .. });
+                if has_written || is_full {
+                    self.give_up_refused();
+                    let latest = self.now.mono.plus_ms(RETRY_MS << MEMORY_REFUSALS_MAX);
+                    self.sorted.retry_at =
+                        if is_full { self.sorted.retry_at } else { self.sorted.retry_at.min(latest) };
+                    return;
                 }
             }
             SortFailure::Merge(error) => {
