@@ -296,14 +296,21 @@ impl ManifestFile {
             device.close(file);
             return Ok(false);
         }
+        // After a power loss the manifest's name may still denote the spare, if an earlier opening was killed behind its exchange.
+        device.sync_dir()?;
         // Zeros over the commits of an earlier manifest.
         let mut content = bytes.clone();
         content.resize(allocated as usize, 0);
         Io::new(device).write_durable(file, 0, &content, IoClass::Manifest)?;
-        if let Err(error) = device.exchange(SPARE_FILE_NAME, FILE_NAME) {
-            tracing::warn!(%error, "the manifest keeps its file, with little space left");
-            device.close(file);
-            return Ok(false);
+        match device.exchange(SPARE_FILE_NAME, FILE_NAME) {
+            Ok(true) => {}
+            // The names may be exchanged.
+            Err(error) if !error.is_retryable() => return Err(error),
+            Ok(false) | Err(_) => {
+                tracing::warn!("the manifest keeps its file, with little space left: no other gets its name");
+                device.close(file);
+                return Ok(false);
+            }
         }
         // Before anything is written to the old file, which the name may still denote after a power loss.
         device.sync_dir()?;

@@ -37,7 +37,7 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).rename(from, to)
     }
 
-    fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError> {
+    fn exchange(&mut self, one: &str, other: &str) -> Result<bool, DeviceError> {
         (**self).exchange(one, other)
     }
 

@@ -1,4 +1,5 @@
 //! `DataDir`: the state that all real devices share: a directory, open files, lock, space, counters, poison.
+use crate::buffer::PAGE_BYTES;
 use crate::lock::{DirLock, LOCK};
 use crate::mapping::FileMapping;
 use crate::open_files::{OpenFile, OpenFiles, replaced};
@@ -64,7 +65,7 @@ impl DataDir {
         let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR | OFlags::CREATE };
         let flags = access | direct_flag()?;
         let probe = self.open_at(LOCK, flags).map_err(|errno| format!("O_DIRECT is not supported: {errno}"))?;
-        let mut block = AlignedBuf::zeroed(crate::buffer::PAGE_BYTES);
+        let mut block = AlignedBuf::zeroed(PAGE_BYTES);
         rustix::io::pread(&probe, &mut block[..], 0).map_err(|errno| format!("direct reads fail: {errno}"))?;
         self.direct = true;
         Ok(probe)
@@ -252,11 +253,14 @@ impl DataDir {
         Ok(())
     }
 
-    pub(crate) fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError> {
+    pub(crate) fn exchange(&mut self, one: &str, other: &str) -> Result<bool, DeviceError> {
         self.healthy()?;
-        exchange_names(self.dir.as_fd(), one, other).map_err(|errno| self.metadata_error(errno, "exchange", one))?;
-        self.files.exchange(one, other);
-        Ok(())
+        match exchange_names(self.dir.as_fd(), one, other) {
+            Ok(()) => self.files.exchange(one, other),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(false),
+            Err(errno) => return Err(self.metadata_error(errno, "exchange", one)),
+        }
+        Ok(true)
     }
 
     pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
@@ -323,7 +327,11 @@ impl DataDir {
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(fd, before.max(end)),
             // XFS asks for as much free space as the range is long, although the file has these blocks.
-            Err(Errno::NOSPC | Errno::DQUOT) if end <= before && is_whole_on_xfs(fd.as_fd()) => Ok(()),
+            Err(Errno::NOSPC | Errno::DQUOT)
+                if end <= before.next_multiple_of(PAGE_BYTES as u64) && has_all_blocks(fd.as_fd()) =>
+            {
+                fs::ftruncate(fd, before.max(end))
+            }
             // Release a partial reservation, so that a failed call changes nothing.
             Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::NOMEM | Errno::INTR)) => {
                 fs::ftruncate(fd, before).and(Err(errno))
@@ -460,19 +468,12 @@ fn punch_hole(_: BorrowedFd<'_>, _: u64, _: u64) -> Result<(), Errno> {
     Err(Errno::OPNOTSUPP)
 }
 
-/// Whether a file of XFS has a block for each of its bytes.
-#[cfg(target_os = "linux")]
-fn is_whole_on_xfs(fd: BorrowedFd<'_>) -> bool {
-    let is_xfs = fs::fstatfs(fd).is_ok_and(|found| found.f_type as u32 == 0x5846_5342);
+/// Whether the file has a block for each of its bytes.
+fn has_all_blocks(fd: BorrowedFd<'_>) -> bool {
     let has_all = |stat: fs::Stat| {
         u64::try_from(stat.st_blocks).unwrap_or(0) * STAT_BLOCK_BYTES >= u64::try_from(stat.st_size).unwrap_or(u64::MAX)
     };
-    is_xfs && fs::fstat(fd).is_ok_and(has_all)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn is_whole_on_xfs(_: BorrowedFd<'_>) -> bool {
-    false
+    fs::fstat(fd).is_ok_and(has_all)
 }
 
 /// Whether a store into a mapped page may need space, or another computer: if that fails, the system ends the process.

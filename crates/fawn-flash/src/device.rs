@@ -239,11 +239,11 @@ pub trait Device {
     /// [`DeviceError::NotFound`].
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError>;
 
-    /// Exchanges the files of two names, atomically. Durable after [`Device::sync_dir`].
+    /// Exchanges the files of two names, atomically. Durable after [`Device::sync_dir`]. Returns false where the file system cannot.
     ///
     /// # Errors
-    /// [`DeviceError::NotFound`]; [`DeviceError::Io`] where the file system cannot exchange names. Nothing changed.
-    fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError>;
+    /// [`DeviceError::NotFound`]; after any other that is not retryable, the names may be exchanged.
+    fn exchange(&mut self, one: &str, other: &str) -> Result<bool, DeviceError>;
 
     /// Adds a second name for the same file. Durable after [`Device::sync_dir`].
     ///

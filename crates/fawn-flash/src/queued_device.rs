@@ -136,7 +136,7 @@ impl<Q: IoQueue> Device for QueuedDevice<Q> {
         self.data_dir.rename(from, to)
     }
 
-    fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError> {
+    fn exchange(&mut self, one: &str, other: &str) -> Result<bool, DeviceError> {
         self.data_dir.exchange(one, other)
     }
 

@@ -144,10 +144,13 @@ impl<D: Device> Engine<D> {
         for scanned in scanned {
             let (slot, sequence, valid_len) = (scanned.slot, scanned.entry.sequence, scanned.report.valid_len);
             // The segment has what is before, of which the tail file may have single old frames.
-            let parts = scanned.tail.as_ref().map_or(Vec::new(), |tail| tail.parts_from(scanned.tail_from));
+            let lacking = scanned.tail.as_ref().filter(|_| scanned.tail_from < valid_len);
+            let parts = lacking.map_or(Vec::new(), |tail| tail.parts_from(scanned.tail_from));
             for part in parts.into_iter().filter(|part| part.start < valid_len) {
-                let base = part.start - part.start % PAGE_BYTES as u32;
-                let (segment, len) = (self.segments.expect(slot), (part.end.min(valid_len) - base) as usize);
+                let page = PAGE_BYTES as u32;
+                // The page in which the part ends may be whole, by frames of the segment behind it.
+                let (base, end) = (part.start - part.start % page, part.end.next_multiple_of(page).min(valid_len));
+                let (segment, len) = (self.segments.expect(slot), (end - base) as usize);
                 let place = (segment.file, u64::from(base), len);
                 let buf = read_verified(&mut Io::new(&mut self.device), &segment.name, scanned, place)?;
                 self.streams[StreamKind::Foreground].window.push(Chunk { slot, sequence, base, len, buf: buf.into() });

@@ -1,7 +1,7 @@
 //! Errors of the embedded store.
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest;
-use fawn_flash::DeviceError;
+use fawn_flash::{DeviceError, IoOperation};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,8 +164,10 @@ impl From<OpenError> for Error {
             | OpenError::ManifestTailLost { ref file, .. }
             | OpenError::FileMissing { ref file } => Self::corrupt(file.clone(), 0, error),
             OpenError::NothingLeft => Self::corrupt(manifest::FILE_NAME.to_owned(), 0, error),
-            OpenError::Corrupt { ref file, from_bytes, .. } | OpenError::ReadsDiffer { ref file, from_bytes } => {
-                Self::corrupt(file.clone(), from_bytes, error)
+            OpenError::Corrupt { ref file, from_bytes, .. } => Self::corrupt(file.clone(), from_bytes, error),
+            OpenError::ReadsDiffer { ref file, from_bytes } => {
+                let (name, offset) = (file.clone(), u64::from(from_bytes));
+                DeviceError::Io { operation: IoOperation::Read, name, offset, detail: error.to_string() }.into()
             }
         }
     }

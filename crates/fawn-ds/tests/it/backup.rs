@@ -190,7 +190,7 @@ impl Device for BusySource<'_> {
     fn rename(&mut self, from: &str, _: &str) -> Result<(), DeviceError> {
         panic!("a copy renames {from} in its source")
     }
-    fn exchange(&mut self, one: &str, _: &str) -> Result<(), DeviceError> {
+    fn exchange(&mut self, one: &str, _: &str) -> Result<bool, DeviceError> {
         panic!("a copy exchanges {one} in its source")
     }
     fn link(&mut self, from: &str, _: &str) -> Result<(), DeviceError> {

@@ -35,7 +35,7 @@ impl Device for PanickingDevice {
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
         self.inner.rename(from, to)
     }
-    fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError> {
+    fn exchange(&mut self, one: &str, other: &str) -> Result<bool, DeviceError> {
         self.inner.exchange(one, other)
     }
     fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {

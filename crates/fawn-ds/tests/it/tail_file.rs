@@ -467,6 +467,33 @@ fn a_tail_file_of_full_length_is_written_whole() {
     }
 }
 
+/// A frame that is not in the tail file is behind one that is, in the same page.
+#[test]
+fn a_read_only_opening_holds_parts_that_end_in_a_page() {
+    let disk = disk();
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    disk.capture(Capture::Every { stride: 1, loss: Loss::Process, seed: 1 });
+    let long_key = |key: u32| (key + 1_000).to_be_bytes().to_vec();
+    for key in 0..3 {
+        put(&mut node, key..key + 1);
+        node.append(&[TestWrite { key: long_key(key), value: Some(vec![7; 70_000]), expires_at_ms: 0 }]).unwrap();
+        node.settle();
+    }
+    disk.capture(Capture::Never);
+    drop(node);
+    disk.kill(1);
+    let read_only = Options { read_only: true, ..options() };
+    let mut node = TestNode::open_in_chain(&disk, read_only.clone(), Now::at(2)).unwrap();
+    assert_eq!(missing(&mut node, 0..3), Vec::<u32>::new());
+    for key in 0..3 {
+        assert!(node.get(&long_key(key), View::Committed).unwrap().is_some());
+    }
+    for image in disk.take_images() {
+        let opened = TestNode::open_in_chain(&image.disk, read_only.clone(), Now::at(2));
+        opened.unwrap_or_else(|error| panic!("operation {}: {error}", image.op));
+    }
+}
+
 /// The tail file still has the first frame of the segment, and the last ones.
 #[test]
 fn a_read_only_opening_holds_only_what_the_segment_lacks() {

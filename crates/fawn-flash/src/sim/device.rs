@@ -216,12 +216,12 @@ impl Device for SimDevice {
         })
     }
 
-    fn exchange(&mut self, one: &str, other: &str) -> Result<(), DeviceError> {
+    fn exchange(&mut self, one: &str, other: &str) -> Result<bool, DeviceError> {
         self.change(OpKind::Rename, one, |state| {
             let named = [one, other].map(|name| state.directory.get(name).ok_or_else(|| not_found(name)));
             let [of_one, of_other] = named;
             state.directory.exchange((one, of_one?), (other, of_other?));
-            Ok(())
+            Ok(true)
         })
     }
 

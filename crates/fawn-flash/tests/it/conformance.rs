@@ -222,7 +222,7 @@ fn exchanged<D: Device>(attach: &mut dyn FnMut() -> D) {
         write(&mut device, file, 0, pattern(seed, BLOCK)).unwrap();
     }
     assert!(matches!(device.exchange("one", "none"), Err(DeviceError::NotFound { .. })));
-    device.exchange("one", "other").unwrap();
+    assert!(device.exchange("one", "other").unwrap());
     device.sync_dir().unwrap();
     for (file, name, seed) in [(files[0], "other", 1), (files[1], "one", 2)] {
         let again = device.open(name).unwrap();
