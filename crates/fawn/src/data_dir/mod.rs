@@ -426,4 +426,27 @@ mod tests {
             assert!(!partial.exists());
         }
     }
+
+    #[test]
+    fn a_directory_next_to_an_unfinished_copy_for_it_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let [data, new, link] = ["data", "new", "link"].map(|name| dir.path().join(name));
+        let target = NewDir::choose(&data, new.clone()).unwrap();
+        target.begin().unwrap();
+        // A server creates it at its start.
+        create_dir(&new).unwrap();
+        std::os::unix::fs::symlink(&new, &link).unwrap();
+        for path in [&new, &link] {
+            let refused = settle(path).map(drop).unwrap_err();
+            assert!(refused.contains("new.partial"), "{refused}");
+        }
+        let refused = NewDir::choose(&data, new.clone()).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("new.partial"), "{refused}");
+        target.finish().unwrap();
+        settle(&new).unwrap();
+        // A store that is there already stays in use.
+        create_dir(dir.path().join("new.partial")).unwrap();
+        write(dir.path().join("new.partial/copy.partial"), "").unwrap();
+        settle(&new).unwrap();
+    }
 }

@@ -1,5 +1,5 @@
 //! A directory for a copy of a data directory: new or empty, and with its name only once it is complete.
-use super::{file, refuse};
+use super::{file, is_new, refuse};
 use crate::failure::{Exit, Failure};
 use fawn_ds::internals::backup::{BeginError, PARTIAL_NAME, PartialCopy, TargetState, is_unfinished, look_at_target};
 use fawn_ds::internals::format::manifest;
@@ -88,8 +88,9 @@ fn refuse_filled<T>(path: &Path, state: TargetState) -> Result<T, Failure> {
     refuse(path, "exists and is not empty; empty it, remove it, or choose another directory")
 }
 
-/// Refuses the directory of a copy that is not complete, whatever is there already.
+/// Refuses the directory of a copy that is not complete, whatever is there already, and a new one that a copy is to become.
 pub(crate) fn refuse_unfinished_copy(dir: &Path) -> Result<(), Failure> {
+    refuse_next_to_copy(dir)?;
     if !is_unfinished(dir, &NAMES_OF_DATA_DIRS) {
         return Ok(());
     }
@@ -98,6 +99,22 @@ pub(crate) fn refuse_unfinished_copy(dir: &Path) -> Result<(), Failure> {
          alone if it is an empty directory, otherwise everything in the directory, and copy again"
     );
     refuse(dir, words)
+}
+
+/// Refuses a new directory next to which a copy for it is being made: the copy could not get its name any more. A store
+/// that is there already is not refused, as no copy can replace it.
+fn refuse_next_to_copy(dir: &Path) -> Result<(), Failure> {
+    let partial = partial_alongside(&resolve(dir).unwrap_or_else(|_| dir.to_owned()));
+    if is_new(dir) && is_marked(&partial) { refuse_unfinished(&partial) } else { Ok(()) }
+}
+
+/// The name of a new directory's copy until it is complete.
+fn partial_alongside(dir: &Path) -> PathBuf {
+    with_suffix(dir, ".partial")
+}
+
+fn is_marked(partial: &Path) -> bool {
+    partial.join(PARTIAL_NAME).symlink_metadata().is_ok_and(|mark| mark.is_file())
 }
 
 /// Marks the directory of a copy as unfinished, durably: some copies have a manifest from the first record on.
@@ -127,6 +144,7 @@ impl NewDir {
         if is_within(source, &path)? {
             return refuse(&path, format_args!("is in {}, which stays as it is; choose another one", source.display()));
         }
+        refuse_next_to_copy(&path)?;
         // A directory that is there already may be a mount point, which cannot be renamed over.
         if find_empty(&path)? {
             return Ok(Self { partial: path.join(PARTIAL_NAME), path, begun: Cell::default() });
@@ -138,11 +156,11 @@ impl NewDir {
         if path.is_symlink() {
             return refuse(&path, "is a link to nothing; remove it, or choose another directory");
         }
-        let partial = with_suffix(&path, ".partial");
+        let partial = partial_alongside(&path);
         Ok(Self { path, partial, begun: Cell::default() })
     }
 
-    /// Removes what was written of it, after a failure; nothing once a verified copy is being moved up.
+    /// Removes what was written of it, after a failure; nothing once a verified copy is being moved or renamed.
     pub(crate) fn discard(&self) {
         match self.begun.take() {
             Begun::Nothing => {}
@@ -195,15 +213,16 @@ impl NewDir {
     /// Gives it its name, durably.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         unmark(&self.partial).map_err(Failure::about(Exit::Failed, self.partial.display()))?;
-        match self.begun.take() {
-            // Taken, so that a part that was moved already is not left without the rest.
-            Begun::Within(copy) => {
-                return copy.finish(&NAMES_OF_DATA_DIRS).map_err(|error| Failure::new(Exit::Failed, error));
-            }
-            begun => self.begun.set(begun),
+        // Taken, so that nothing is discarded from here on: the copy is verified, and may be moved in part.
+        if let Begun::Within(copy) = self.begun.take() {
+            return copy.finish(&NAMES_OF_DATA_DIRS).map_err(|error| Failure::new(Exit::Failed, error));
         }
         let fail = Failure::about(Exit::Failed, self.path.display());
-        std::fs::rename(&self.partial, &self.path).map_err(&fail)?;
+        std::fs::rename(&self.partial, &self.path).map_err(|error| {
+            let (path, partial) = (self.path.display(), self.partial.display());
+            let kept = format!("the copy is complete and was kept in {partial}: use it there, or rename it");
+            Failure::new(Exit::Failed, format!("{path}: {error}; {kept}"))
+        })?;
         let whole = std::path::absolute(&self.path).map_err(&fail)?;
         let synced = whole.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all());
         synced.map_err(&fail)
@@ -324,5 +343,22 @@ mod tests {
         target.discard();
         assert!(NAMES_OF_DATA_DIRS.iter().all(|name| partial.join(name).exists()), "the copy is kept");
         assert!(error.contains(&format!("was kept, in part in {}", partial.display())), "{error}");
+    }
+
+    #[test]
+    fn a_verified_copy_that_cannot_get_its_name_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = dir.path().join("new");
+        let target = choose(&dir.path().join("data"), &new).unwrap();
+        let partial = target.begin().unwrap().to_owned();
+        std::fs::write(partial.join("file"), "content").unwrap();
+        // As by a server that was started meanwhile.
+        std::fs::create_dir(&new).unwrap();
+        std::fs::write(new.join(manifest::FILE_NAME), "of another store").unwrap();
+        let error = target.finish().unwrap_err().to_string();
+        target.discard();
+        assert_eq!(std::fs::read(partial.join("file")).unwrap(), b"content");
+        assert!(!partial.join(PARTIAL_NAME).exists(), "it can be used where it is");
+        assert!(error.contains(&format!("the copy is complete and was kept in {}", partial.display())), "{error}");
     }
 }
