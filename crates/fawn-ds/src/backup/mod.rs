@@ -58,8 +58,8 @@ pub struct CopyOptions<'o> {
     pub progress: &'o mut dyn FnMut(u64, u64),
     /// Length of one read, bytes; a multiple of a page.
     pub piece_bytes: u64,
-    /// Added to the number of opens: the copy's versions and the names of its segments are others than those that the
-    /// source gives out later.
+    /// Added to the number of opens, or to the newest epoch if that is higher: the copy's versions and the names of its
+    /// segments are others than those that the source gives out later.
     pub skip_generations: u32,
 }
 
@@ -171,7 +171,10 @@ pub fn copy_store<S: Device, T: Device>(
     let mut copier =
         Copier { source, target, options, held, tail, report, planned_bytes: 0, lost_checkpoints, files_left };
     let mut state = copier.settle()?;
-    let generation = state.generation.checked_add(copier.options.skip_generations).ok_or(CopyError::UsedUp)?;
+    // The epochs of a repaired store are ahead of its opens.
+    let epochs = state.ranges.values().filter_map(|range| Some(range.sole?.epoch.get()));
+    let newest = epochs.fold(state.generation, u32::max);
+    let generation = newest.checked_add(copier.options.skip_generations).ok_or(CopyError::UsedUp)?;
     if generation > state.generation {
         Epoch::new(generation).ok_or(CopyError::UsedUp)?;
         apply(&mut state, &ManifestEdit::Generation(generation));

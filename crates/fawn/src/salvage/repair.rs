@@ -187,6 +187,7 @@ impl StoreCopy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fawn_ds::internals::backup::{Sharing, copy_dir};
     use fawn_ds::internals::format::segment::is_file_name;
     use fawn_types::KeyRange;
     use std::convert::Infallible;
@@ -344,5 +345,24 @@ mod tests {
         let sound = Layout::flat(&dir.path().join("sound"));
         fill(&sound);
         assert_eq!(repair(&sound, "third", &losses), (100, false), "less may be lost");
+    }
+
+    /// A `cas` token of one would otherwise fit the other.
+    #[test]
+    fn a_copy_of_a_repaired_store_shares_no_versions_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let [repaired, copy] = ["repaired", "copy"].map(|name| dir.path().join(name));
+        create_private(&repaired).unwrap();
+        let placement = Layout::flat(&repaired).shard_dirs().next().unwrap().0;
+        // More opens than a copy skips.
+        let newest = Epoch::new(1 << 20).unwrap();
+        StoreCopy::create(&repaired, (placement, None), SECRET, newest, None).unwrap().close().unwrap();
+        copy_dir(&repaired, &copy, Sharing::Links, 0, &mut |_, _| {}).unwrap();
+        let [source, copied] = [&repaired, &copy].map(|dir| {
+            let device = open_device(dir).unwrap();
+            let (engine, _) = Engine::open(device, Options::default(), fawn_flash::clock::now()).unwrap();
+            engine.next_sole_epoch(placement.range().0).unwrap().get()
+        });
+        assert!(source > newest.get() && copied >= source + (1 << 16), "{source} and {copied}");
     }
 }
