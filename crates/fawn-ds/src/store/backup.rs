@@ -1,5 +1,5 @@
 //! Backups of embedded stores: a verified copy of the directory, taken while the store is in use.
-use super::builder::random_secret;
+use super::builder::{random_secret, refuse_unfinished_copy};
 use super::partial_copy::{BeginError, PARTIAL_NAME, PartialCopy, TargetState, look_at_target};
 use super::{Error, Result};
 use crate::backup::{CopyError, Sharing, copy_dir};
@@ -21,13 +21,15 @@ use std::path::Path;
 /// [`Error::Corrupt`] if a file is damaged or missing, [`Error::Full`], [`Error::Device`]. The target has no files then, except
 /// its lock file; but if the verified copy cannot be moved out of `copy.partial`, everything is kept and [`Error::Device`] reports
 /// what to do.
-/// [`Error::InvalidOption`] if the target has files, or the source holds no store. A copy that was interrupted has left a
-/// directory `copy.partial` in the target: remove it. [`Error::InUse`] if a store is being created in the target.
+/// [`Error::InvalidOption`] if the target has files, or the source holds no store or an unfinished copy. A copy that was
+/// interrupted has left a directory `copy.partial` in the target: remove it. [`Error::InUse`] if a store is being created in the
+/// target.
 pub fn backup(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
     let (from, to) = (from.as_ref(), to.as_ref());
     if !from.is_dir() {
         return Err(CopyError::NoStore { dir: from.display().to_string() }.into());
     }
+    refuse_unfinished_copy("from", from)?;
     let failed = |what| move |error| io_error(&to.display().to_string(), what, &error);
     if look_at_target(to).map_err(failed("read the directory"))? == TargetState::Missing {
         create_dirs(to, 0o777).map_err(failed("create the directory"))?;
@@ -80,5 +82,26 @@ impl From<CopyError> for Error {
             CopyError::Unsettled { .. } => Self::Overloaded,
             CopyError::UsedUp => invalid("from", error.to_string(), "a store with generations left"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+
+    #[test]
+    fn an_unfinished_copy_is_not_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        Store::open(&from).unwrap().close().unwrap();
+        // As of a repair that was killed: it has a manifest from the first record on.
+        std::fs::write(from.join(PARTIAL_NAME), "").unwrap();
+        let refused = backup(&from, &to).unwrap_err();
+        assert!(matches!(refused, Error::InvalidOption { name: "from", .. }), "{refused:?}");
+        assert!(refused.to_string().contains(PARTIAL_NAME), "{refused}");
+        assert!(!to.exists());
+        std::fs::remove_file(from.join(PARTIAL_NAME)).unwrap();
+        backup(&from, &to).unwrap();
     }
 }

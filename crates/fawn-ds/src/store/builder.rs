@@ -122,7 +122,7 @@ impl Builder {
             let (name, found, expected) = ("path", "none".to_owned(), "Store::builder(path), or open_on(device)");
             return Err(Error::InvalidOption { name, found, expected });
         };
-        refuse_unfinished_copy(path)?;
+        refuse_unfinished_copy("path", path)?;
         if self.options.read_only {
             refuse_missing(path)?;
         }
@@ -167,14 +167,14 @@ fn refuse_missing(path: &Path) -> Result<()> {
     Err(Error::InvalidOption { name: "path", found: path.display().to_string(), expected })
 }
 
-/// Refuses to create a store where a copy is being made or was interrupted.
-fn refuse_unfinished_copy(path: &Path) -> Result<()> {
+/// Refuses to create or copy a store where a copy is being made or was interrupted.
+pub(super) fn refuse_unfinished_copy(name: &'static str, path: &Path) -> Result<()> {
     if !is_unfinished(path, &[manifest::FILE_NAME]) {
         return Ok(());
     }
     let partial = path.join(PARTIAL_NAME);
     let expected = "no unfinished copy: if none is being made, it was interrupted, and can be removed";
-    Err(Error::InvalidOption { name: "path", found: partial.display().to_string(), expected })
+    Err(Error::InvalidOption { name, found: partial.display().to_string(), expected })
 }
 
 /// The engine of an embedded store, with its one range; in an epoch of this opening unless it is read-only.
