@@ -1,5 +1,5 @@
 //! Copies between directories, with links where the file system has them.
-use super::{CopyError, CopyOptions, CopyReport, Linked, copy_store};
+use super::{CopyError, CopyOptions, CopyReport, Linked, PARTIAL_NAME, copy_store};
 use fawn_flash::{Device, DeviceError, DeviceKind, DeviceOptions, FileDevice, descriptors_limit, hard_link};
 use fawn_types::random::SplitMix64;
 use std::io::ErrorKind;
@@ -78,10 +78,11 @@ impl Dirs<'_> {
         copy_store(&mut source, &mut target, &mut options)
     }
 
-    /// Removes what a copy that failed has left.
+    /// Removes what a copy that failed has left. The mark is the caller's.
     fn empty_target(&self) -> Result<(), DeviceError> {
         let mut target = FileDevice::open(self.to, &portable())?;
-        target.list()?.iter().try_for_each(|name| target.unlink(name))
+        let names = target.list()?;
+        names.iter().filter(|name| *name != PARTIAL_NAME).try_for_each(|name| target.unlink(name))
     }
 }
 
@@ -116,5 +117,18 @@ mod tests {
         drop(FileDevice::open(&to, &portable()).unwrap());
         assert_eq!(link(&from, &to, "dropped"), Linked::Gone);
         assert_eq!(link(&from, &to, "file"), Linked::Done);
+    }
+
+    #[test]
+    fn another_attempt_keeps_the_mark_of_an_unfinished_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        let mut target = FileDevice::open(&to, &portable()).unwrap();
+        for name in ["a-segment", PARTIAL_NAME, "manifest"] {
+            target.create(name).unwrap();
+        }
+        let (sharing, descriptors_max, skip_generations) = (Sharing::Links, 1, 0);
+        Dirs { from: &from, to: &to, sharing, descriptors_max, skip_generations }.empty_target().unwrap();
+        assert_eq!(target.list().unwrap(), [PARTIAL_NAME]);
     }
 }

@@ -33,6 +33,8 @@ use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass};
 use fawn_types::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Directory of an unfinished copy in the directory that it is for; or a file, which marks the directory itself as one.
+pub const PARTIAL_NAME: &str = "copy.partial";
 /// Attempts in a row that leave no fewer files to copy than any before. All but the first read only what was written since the
 /// one before.
 const STALLED_ATTEMPTS_MAX: u32 = 64;

@@ -1,8 +1,8 @@
 //! Backups of embedded stores: a verified copy of the directory, taken while the store is in use.
 use super::builder::{random_secret, refuse_unfinished_copy};
-use super::partial_copy::{BeginError, PARTIAL_NAME, PartialCopy, TargetState, look_at_target};
+use super::partial_copy::{BeginError, PartialCopy, TargetState, look_at_target};
 use super::{Error, Result};
-use crate::backup::{CopyError, Sharing, copy_dir};
+use crate::backup::{CopyError, PARTIAL_NAME, Sharing, copy_dir};
 use crate::check::{CheckFinding, Severity, check};
 use crate::format::manifest;
 use fawn_flash::{DeviceKind, DeviceOptions, FileDevice, create_dirs, io_error};

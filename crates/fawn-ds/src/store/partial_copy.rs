@@ -1,4 +1,5 @@
 //! Copies into a directory that is there already: within it under another name until they are complete and verified.
+use crate::backup::PARTIAL_NAME;
 use fawn_flash::{DeviceError, DirLock, IoOperation, io_error};
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -6,8 +7,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Directory of an unfinished copy in the directory that it is for; or a file, which marks the directory itself as one.
-pub const PARTIAL_NAME: &str = "copy.partial";
 /// Directory that a new file system has.
 const LOST_AND_FOUND: &str = "lost+found";
 /// File that stays after its holder: another process may wait for it.

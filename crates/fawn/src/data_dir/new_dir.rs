@@ -125,11 +125,8 @@ fn mark(partial: &Path) -> std::io::Result<()> {
 
 /// Removes the mark, durably.
 fn unmark(partial: &Path) -> std::io::Result<()> {
-    match std::fs::remove_file(partial.join(PARTIAL_NAME)) {
-        // An attempt that needed too many descriptors has removed all files, this one too.
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => File::open(partial)?.sync_all(),
-    }
+    std::fs::remove_file(partial.join(PARTIAL_NAME))?;
+    File::open(partial)?.sync_all()
 }
 
 fn refuse_unfinished<T>(partial: &Path) -> Result<T, Failure> {
