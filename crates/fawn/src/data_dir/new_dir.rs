@@ -133,6 +133,17 @@ fn refuse_unfinished<T>(partial: &Path) -> Result<T, Failure> {
     refuse(partial, "is of a copy that is being made, or was interrupted: then remove it")
 }
 
+/// Refuses a copy whose name until it is complete is another directory's.
+fn refuse_taken_name<T>(partial: &Path) -> Result<T, Failure> {
+    // A kill before the mark leaves an empty directory.
+    if is_marked(partial) || look_at_target(partial).is_ok_and(|state| state == TargetState::Empty) {
+        return refuse_unfinished(partial);
+    }
+    let words =
+        "is in the way: a copy has that name until it is complete; rename it, or choose another directory for the copy";
+    refuse(partial, words)
+}
+
 impl NewDir {
     /// The directory `path` for a copy of `source`. It must not exist, or be empty, and not be within the source.
     pub(crate) fn choose(source: &Path, path: PathBuf) -> Result<Self, Failure> {
@@ -154,6 +165,13 @@ impl NewDir {
             return refuse(&path, "is a link to nothing; remove it, or choose another directory");
         }
         let partial = partial_alongside(&path);
+        if is_within(source, &partial)? {
+            let (partial, source) = (partial.display(), source.display());
+            let words = format_args!(
+                "the copy would be {partial} until it is complete, and {source} stays as it is; choose another directory"
+            );
+            return refuse(&path, words);
+        }
         Ok(Self { path, partial, begun: Cell::default() })
     }
 
@@ -190,7 +208,7 @@ impl NewDir {
         match DirBuilder::new().mode(0o700).create(&self.partial) {
             Ok(()) => self.begun.set(Begun::Alongside),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                return refuse_unfinished(&self.partial);
+                return refuse_taken_name(&self.partial);
             }
             Err(error) => return Err(Failure::about(Exit::Failed, self.partial.display())(error)),
         }
@@ -357,5 +375,25 @@ mod tests {
         assert_eq!(std::fs::read(partial.join("file")).unwrap(), b"content");
         assert!(!partial.join(PARTIAL_NAME).exists(), "it can be used where it is");
         assert!(error.contains(&format!("the copy is complete and was kept in {}", partial.display())), "{error}");
+    }
+
+    #[test]
+    fn only_a_copy_is_called_one_that_can_be_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let [data, new, partial] = ["data", "new", "new.partial"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&partial).unwrap();
+        let refused = |source: &Path| {
+            let begun = choose(source, &new).and_then(|target| target.begin().map(drop).map_err(|e| e.to_string()));
+            begun.unwrap_err()
+        };
+        assert!(refused(&data).contains("was interrupted: then remove it"), "killed before it was marked");
+        std::fs::write(partial.join(manifest::FILE_NAME), "content").unwrap();
+        for source in [&data, &partial] {
+            let refused = refused(source);
+            assert!(refused.contains("new.partial") && refused.contains("choose another"), "{refused}");
+            assert!(!refused.contains("remove"), "{refused}");
+        }
+        mark(&partial).unwrap();
+        assert!(refused(&data).contains("was interrupted: then remove it"));
     }
 }
