@@ -22,7 +22,7 @@ pub(super) struct Dump {
     #[arg(long, value_enum, value_name = "FORM", default_value = "jsonl")]
     format: DumpFormat,
     /// The file to write; it gets its name when it is complete. `-` or nothing: standard output. The rest of a damaged
-    /// store does not replace a file: it is written to FILE.damaged if FILE exists.
+    /// store does not replace FILE: if FILE exists, it is written to FILE.damaged, in place of an earlier one.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
