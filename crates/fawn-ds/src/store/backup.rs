@@ -1,8 +1,8 @@
 //! Backups of embedded stores: a verified copy of the directory, taken while the store is in use.
 use super::builder::{random_secret, refuse_unfinished_copy};
-use super::partial_copy::{BeginError, PartialCopy, TargetState, look_at_target};
+use super::partial_copy::{BeginError, PartialCopy, TargetState, look_at_target, unfinished_dir};
 use super::{Error, Result};
-use crate::backup::{CopyError, PARTIAL_NAME, Sharing, copy_dir};
+use crate::backup::{CopyError, Sharing, copy_dir};
 use crate::check::{CheckFinding, Severity, check};
 use crate::format::manifest;
 use fawn_flash::{DeviceKind, DeviceOptions, FileDevice, create_dirs, io_error};
@@ -37,8 +37,8 @@ pub fn backup(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
     let target = PartialCopy::begin(to).map_err(|error| match error {
         BeginError::Device(error) => error.into(),
         BeginError::NotEmpty(TargetState::Unfinished) => {
-            let partial = to.join(PARTIAL_NAME).display().to_string();
-            invalid("to", partial, "no unfinished copy: if none is being made, remove `copy.partial`")
+            let found = unfinished_dir(to).display().to_string();
+            invalid("to", found, "no unfinished copy: if none is being made, it was interrupted, and can be removed")
         }
         BeginError::NotEmpty(_) => invalid("to", to.display().to_string(), "a new or empty directory"),
     })?;
@@ -89,19 +89,23 @@ impl From<CopyError> for Error {
 mod tests {
     use super::*;
     use crate::Store;
+    use crate::backup::PARTIAL_NAME;
 
     #[test]
     fn an_unfinished_copy_is_not_copied() {
         let dir = tempfile::tempdir().unwrap();
-        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        let [from, whole, to] = ["from", "whole", "to"].map(|name| dir.path().join(name));
         Store::open(&from).unwrap().close().unwrap();
+        backup(&from, &whole).unwrap();
         // As of a repair that was killed: it has a manifest from the first record on.
         std::fs::write(from.join(PARTIAL_NAME), "").unwrap();
         let refused = backup(&from, &to).unwrap_err();
         assert!(matches!(refused, Error::InvalidOption { name: "from", .. }), "{refused:?}");
-        assert!(refused.to_string().contains(PARTIAL_NAME), "{refused}");
         assert!(!to.exists());
-        std::fs::remove_file(from.join(PARTIAL_NAME)).unwrap();
-        backup(&from, &to).unwrap();
+        // Without the mark alone, the rest would pass for a store.
+        for refused in [refused, Store::open(&from).unwrap_err(), backup(&whole, &from).unwrap_err()] {
+            let Error::InvalidOption { found, expected, .. } = refused else { panic!("{refused:?}") };
+            assert!(Path::new(&found) == from && !expected.contains(PARTIAL_NAME), "{found}: {expected}");
+        }
     }
 }

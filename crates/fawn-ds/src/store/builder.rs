@@ -3,9 +3,8 @@ use super::clock::{self, Clock, SystemClock};
 use super::driver::Driver;
 use super::executor::versions_used_up;
 use super::leader::EngineQueue;
-use super::partial_copy::is_unfinished;
+use super::partial_copy::{is_unfinished, unfinished_dir};
 use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
-use crate::backup::PARTIAL_NAME;
 use crate::engine::Engine;
 use crate::format::manifest;
 use crate::options::{Options, RecordLayout};
@@ -173,9 +172,8 @@ pub(super) fn refuse_unfinished_copy(name: &'static str, path: &Path) -> Result<
     if !is_unfinished(path, &[manifest::FILE_NAME]) {
         return Ok(());
     }
-    let partial = path.join(PARTIAL_NAME);
     let expected = "no unfinished copy: if none is being made, it was interrupted, and can be removed";
-    Err(Error::InvalidOption { name, found: partial.display().to_string(), expected })
+    Err(Error::InvalidOption { name, found: unfinished_dir(path).display().to_string(), expected })
 }
 
 /// The engine of an embedded store, with its one range; in an epoch of this opening unless it is read-only.

@@ -82,6 +82,14 @@ pub fn is_unfinished(dir: &Path, last: &[&str]) -> bool {
     !found.is_dir() || !last.iter().any(|name| dir.join(name).exists())
 }
 
+/// The directory of an unfinished copy to `dir`, to be removed if it was interrupted. Never the mark alone: without it the rest
+/// would pass for a store.
+#[must_use]
+pub fn unfinished_dir(dir: &Path) -> PathBuf {
+    let partial = dir.join(PARTIAL_NAME);
+    if partial.is_dir() { partial } else { dir.to_owned() }
+}
+
 impl PartialCopy {
     /// Locks the directory `dir` and creates [`PARTIAL_NAME`] in it.
     ///

@@ -1,7 +1,9 @@
 //! A directory for a copy of a data directory: new or empty, and with its name only once it is complete.
 use super::{file, is_new, refuse};
 use crate::failure::{Exit, Failure};
-use fawn_ds::internals::backup::{BeginError, PARTIAL_NAME, PartialCopy, TargetState, is_unfinished, look_at_target};
+use fawn_ds::internals::backup::{
+    BeginError, PARTIAL_NAME, PartialCopy, TargetState, is_unfinished, look_at_target, unfinished_dir,
+};
 use fawn_ds::internals::format::manifest;
 use fawn_flash::DeviceError;
 use std::cell::Cell;
@@ -83,7 +85,7 @@ fn find_empty(path: &Path) -> Result<bool, Failure> {
 
 fn refuse_filled<T>(path: &Path, state: TargetState) -> Result<T, Failure> {
     if state == TargetState::Unfinished {
-        return refuse_unfinished(&path.join(PARTIAL_NAME));
+        return refuse_unfinished(&unfinished_dir(path));
     }
     refuse(path, "exists and is not empty; empty it, remove it, or choose another directory")
 }
@@ -395,5 +397,8 @@ mod tests {
         }
         mark(&partial).unwrap();
         assert!(refused(&data).contains("was interrupted: then remove it"));
+        // Without the mark alone, the rest would pass for a store.
+        let refused = choose(&data, &partial).map(drop).unwrap_err();
+        assert!(refused.starts_with(&format!("{}: is of a copy", partial.display())), "{refused}");
     }
 }
