@@ -27,7 +27,9 @@ impl<D: Device> Engine<D> {
             let Some(id) = range.id.filter(|_| listing.is_none() && !range.is_beginning()) else { continue };
             if range.durably_committed() < committed {
                 // A crash may still undo the clear.
-                self.ranges[at].marks.is_wanted = range.needs_marks();
+                // A mark on its way suffices.
+                let lacks_mark = range.needs_marks() && range.marks.appended < committed;
+                self.ranges[at].marks.is_wanted |= lacks_mark;
                 let is_waited_for = self.full || self.runs() > 0 || self.is_sorting();
                 if self.options.durability == Durability::Memory && is_waited_for {
                     // In this mode only full segments are synced, and a full store fills none. The drop of runs, jobs and cleaning wait.

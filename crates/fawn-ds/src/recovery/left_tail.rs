@@ -148,10 +148,11 @@ impl<D: Device> Engine<D> {
             let parts = lacking.map_or(Vec::new(), |tail| tail.parts_from(scanned.tail_from));
             for part in parts.into_iter().filter(|part| part.start < valid_len) {
                 let page = PAGE_BYTES as u32;
-                // The page in which the part ends may be whole, by frames of the segment behind it.
-                let (base, end) = (part.start - part.start % page, part.end.next_multiple_of(page).min(valid_len));
+                // The page in which the part ends may be whole, by frames of the segment behind it. These are found in the file.
+                let (base, end) = (part.start - part.start % page, part.end.min(valid_len));
+                let read_end = end.next_multiple_of(page).min(valid_len);
                 let (segment, len) = (self.segments.expect(slot), (end - base) as usize);
-                let place = (segment.file, u64::from(base), len);
+                let place = (segment.file, u64::from(base), (read_end - base) as usize);
                 let buf = read_verified(&mut Io::new(&mut self.device), &segment.name, scanned, place)?;
                 self.streams[StreamKind::Foreground].window.push(Chunk { slot, sequence, base, len, buf: buf.into() });
             }

@@ -6,7 +6,7 @@ use super::{MonoMs, Now, TimeMs};
 /// A wrong time source is often corrected within seconds, and boards without a clock chip start in 1970 and then jump.
 /// Neither may expire stored keys early.
 pub const PATIENCE_MS: u64 = 60_000;
-/// Lead of the wall clock, at most, that a time to live takes for granted before.
+/// Lead by a step of the wall clock, at most, that a time to live takes for granted before.
 const TRUSTED_LEAD_MS: u64 = 24 * 3_600_000;
 /// Speed while the time is ahead of the wall clock, in percent. The lead therefore shrinks by 1 % of the elapsed time.
 const LEADING_PERCENT: u64 = 99;
@@ -64,6 +64,8 @@ struct ClockLead {
     since: MonoMs,
     /// Minimum lead since then: only this part of the lead has lasted the whole time, even if the clock jumps.
     least_ms: u64,
+    /// It was there when the store was opened: no step of the wall clock was seen, and it is most often right.
+    is_from_start: bool,
 }
 
 /// A jump of an expiry time to the wall clock, unless that steps back before. A time to live that ends behind the jump counts from
@@ -107,7 +109,9 @@ impl ExpiryClock {
         // Without a reboot, the monotonic clock gives the exact elapsed time; after one, it gives less. The wall clock
         // is an upper bound, because a store may have been moved to a machine with a longer uptime.
         let passed = time.plus_ms(now.mono.ms_since(at)).min(now.wall).max(time);
-        Self { steady: SteadyTime::new(passed, now.mono), lead: None }
+        let least_ms = now.wall.ms_since(passed);
+        let lead = (least_ms > 0).then_some(ClockLead { since: now.mono, least_ms, is_from_start: true });
+        Self { steady: SteadyTime::new(passed, now.mono), lead }
     }
 
     /// The time as of the last reading.
@@ -122,7 +126,9 @@ impl ExpiryClock {
         let Some(lead) = self.lead else { return TimeJump::default() };
         let waited_ms = now.mono.ms_since(lead.since);
         // With a wall clock that is wrong by years for a moment, an entry must not live for years.
-        TimeJump { in_ms: PATIENCE_MS.saturating_sub(waited_ms), to: now.wall.min(self.get().plus_ms(TRUSTED_LEAD_MS)) }
+        let trusted_ms = if lead.is_from_start { u64::MAX } else { TRUSTED_LEAD_MS };
+        let to = now.wall.min(self.get().plus_ms(trusted_ms));
+        TimeJump { in_ms: PATIENCE_MS.saturating_sub(waited_ms), to }
     }
 
     /// Advances to `now`.
@@ -133,7 +139,7 @@ impl ExpiryClock {
             self.lead = None;
             return time;
         }
-        let lead = self.lead.get_or_insert(ClockLead { since: now.mono, least_ms: lead_ms });
+        let lead = self.lead.get_or_insert(ClockLead { since: now.mono, least_ms: lead_ms, is_from_start: false });
         lead.least_ms = lead.least_ms.min(lead_ms);
         if now.mono.ms_since(lead.since) >= PATIENCE_MS {
             // The rest of the lead has not lasted long enough: another wait begins.
