@@ -275,47 +275,6 @@ fn a_thousand_starts_on_a_full_device_leave_space_for_drops() {
     assert!(disk.names().len() < 10, "{:?}", disk.names());
 }
 
-/// An opening that is killed behind its exchange leaves that without a sync, and the next one may need an exchange at once.
-#[test]
-fn a_power_loss_after_two_exchanges_leaves_a_manifest() {
-    let (disk, mut node) = store_of(8);
-    // The spare was made for a shorter manifest: in it, too, the space behind a snapshot is short.
-    node.engine.put_blob(6, &[1; 20_000]).unwrap();
-    node.settle();
-    disk.set_full(true);
-    while node.engine.put_blob(5, &[2; 1_000]).is_ok() {
-        node.settle();
-    }
-    drop(node.engine.close().unwrap());
-    let opened = |disk: &SimDisk, now: u64| TestNode::open(disk, options(), Now::at(now));
-    let mut images = 0;
-    for start in 1..=200 {
-        let before = disk.counted(OpKind::Rename);
-        disk.capture(Capture::Every { stride: 1, loss: Loss::Process, seed: start });
-        drop(opened(&disk, 10_000 * start).unwrap());
-        disk.capture(Capture::Never);
-        let taken = disk.take_images();
-        disk.kill(start);
-        if disk.counted(OpKind::Rename) == before {
-            continue;
-        }
-        for image in taken {
-            image.disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed: start });
-            drop(opened(&image.disk, 10_000 * (start + 1)).unwrap());
-            image.disk.capture(Capture::Never);
-            for second in image.disk.take_images() {
-                let context = format!("start {start}, operations {} and {}", image.op, second.op);
-                let node = opened(&second.disk, 10_000 * (start + 2));
-                let node = node.unwrap_or_else(|error| panic!("{context}: {error}"));
-                assert_eq!(node.engine.blob(6).unwrap_or_default(), [1; 20_000], "{context}");
-                images += 1;
-            }
-        }
-        break;
-    }
-    assert!(images > 100, "{images} images");
-}
-
 #[test]
 fn every_crash_while_the_spare_replaces_the_manifest_keeps_what_was_durable() {
     let (disk, node) = store_of(8);

@@ -52,9 +52,8 @@ fn a_segment_that_cannot_be_created_is_tried_again() {
     }
 }
 
-/// A disk with a quota refuses what it reports as free: each attempt creates a file and unlinks it again.
-#[test]
-fn a_disk_that_refuses_its_free_space_is_asked_less_and_less_often() {
+/// A full store on a disk that refuses what it reports as free, and its number of keys.
+fn store_without_its_free_space() -> (SimDisk, TestNode, u32) {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     disk.fail_every(OpKind::Allocate, DeviceFault::Full);
@@ -64,6 +63,13 @@ fn a_disk_that_refuses_its_free_space_is_asked_less_and_less_often() {
         node.turn();
         assert!(keys < 1000, "writes must be rejected without a new segment");
     }
+    (disk, node, keys)
+}
+
+/// A disk with a quota refuses what it reports as free: each attempt creates a file and unlinks it again.
+#[test]
+fn a_disk_that_refuses_its_free_space_is_asked_less_and_less_often() {
+    let (disk, mut node, keys) = store_without_its_free_space();
     let created = disk.counted(OpKind::Create);
     for _ in 0..3000 {
         node.now = node.now.plus_ms(10);
@@ -83,15 +89,7 @@ fn a_disk_that_refuses_its_free_space_is_asked_less_and_less_often() {
 /// Deletes do not wait for the next attempt of puts, but each attempt creates a file here.
 #[test]
 fn deletes_on_a_disk_that_refuses_its_free_space_share_an_attempt() {
-    let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
-    disk.fail_every(OpKind::Allocate, DeviceFault::Full);
-    let mut keys = 0;
-    while node.append(&[put(keys)]).is_ok() {
-        keys += 1;
-        node.turn();
-        assert!(keys < 1000, "writes must be rejected without a new segment");
-    }
+    let (disk, mut node, keys) = store_without_its_free_space();
     let created = disk.counted(OpKind::Create);
     let mut deletes = 0;
     for round in 0..10 {

@@ -494,40 +494,6 @@ fn a_read_only_opening_holds_parts_that_end_in_a_page() {
     }
 }
 
-/// A long frame behind others of the tail arrives, and the write of these does not: it begins in the page in which they end.
-#[test]
-fn a_read_only_opening_finds_records_that_begin_behind_a_held_part() {
-    let read_only = Options { read_only: true, ..options() };
-    let (mut images, mut held) = (0, 0);
-    for seed in 0..12 {
-        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
-        for key in 0..460 {
-            node.append(&[put_of(key, 100)]).unwrap();
-            node.turn();
-        }
-        disk.capture(Capture::Every { stride: 1, loss: Loss::Process, seed });
-        for key in 460..520 + seed as u32 {
-            node.append(&[put_of(key, 100)]).unwrap();
-            node.turn();
-        }
-        node.append(&[put_of(600, 70_000)]).unwrap();
-        (0..40).for_each(|_| _ = node.turn());
-        disk.capture(Capture::Never);
-        for image in disk.take_images() {
-            let opened = TestNode::open_in_chain(&image.disk, read_only.clone(), Now::at(2));
-            let mut node = opened.unwrap_or_else(|error| panic!("seed {seed}, operation {}: {error}", image.op));
-            held += usize::from(node.engine.memory().buffer_bytes > 0);
-            for key in (440..520 + seed as u32).chain([600]) {
-                let found = node.get(&key.to_be_bytes(), View::Latest);
-                assert!(found.is_ok(), "seed {seed}, operation {}, key {key}: {found:?}", image.op);
-            }
-            images += 1;
-        }
-    }
-    assert!(images > 200 && held > 100, "{held} of {images} images hold parts of the tail");
-}
-
 /// The tail file still has the first frame of the segment, and the last ones.
 #[test]
 fn a_read_only_opening_holds_only_what_the_segment_lacks() {
