@@ -25,7 +25,8 @@ impl PutOptions {
     }
 
     /// The value ceases to exist after this time, rounded up to a millisecond. If the wall clock stepped forward less than a minute
-    /// ago, the value may live longer: by up to two minutes, and by that step, up to a day, if it proves wrong.
+    /// ago, the value may live longer: by up to two minutes, and by that step, up to a day, if it proves wrong. So it may within a
+    /// minute of an opening, by the error of the wall clock.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.expiry = PutExpiry::After(ttl);
         self

@@ -217,7 +217,7 @@ fn a_sort_of_a_copy_waits_for_what_replaced_a_delete_of_its_key() {
 
 /// A device that lacks memory for the change of a length refuses a run at its end. The run was written again every ten seconds.
 #[test]
-fn a_job_that_is_refused_after_its_writes_waits_twice_as_long_each_time() {
+fn a_job_that_is_refused_after_its_writes_waits_longer_each_time() {
     let (disk, mut store) = cold_store(Durability::Sync);
     disk.fail_every(OpKind::Truncate, DeviceFault::Exhausted);
     store.engine.options.layout = RecordLayout::Sorted;
