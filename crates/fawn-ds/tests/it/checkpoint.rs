@@ -456,6 +456,30 @@ fn nothing_is_written_for_a_store_that_changes_little() {
 }
 
 #[test]
+fn a_clear_brings_the_next_checkpoint_forward() {
+    let disk = SimDisk::new(SimOptions { seed: 41, ..SimOptions::default() });
+    let mut node = open(&disk);
+    let put = |node: &mut TestNode, i: u32| {
+        node.append(&[TestWrite { key: format!("k{i:05}").into_bytes(), value: Some(vec![7; 8]), expires_at_ms: 0 }])
+            .unwrap();
+        if i.is_multiple_of(16) {
+            node.turn();
+        }
+    };
+    (0..60_000).for_each(|i| put(&mut node, i % 10_000));
+    node.settle();
+    let before = node.engine.stats().checkpoints;
+    assert!(before >= 1);
+    let version = node.next_version();
+    node.engine.clear(RANGE, version).unwrap();
+    // About five times as much log as the image had bytes.
+    (0..15_000).for_each(|i| put(&mut node, i % 100));
+    node.settle();
+    let since = node.engine.stats().checkpoints - before;
+    assert!(since >= 2, "{since} checkpoints");
+}
+
+#[test]
 fn content_of_any_bytes_is_decoded_or_refused() {
     let mut rng = Rng::new(9);
     for _ in 0..2000 {

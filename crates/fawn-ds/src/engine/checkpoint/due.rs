@@ -77,10 +77,15 @@ impl DueLimits {
 
 impl<D: Device> Engine<D> {
     pub(super) fn is_checkpoint_due(&mut self) -> bool {
-        if self.now.mono < self.checkpoints.retry_at || !self.has_log_for_image(self.checkpoints.image_bytes) {
+        if self.now.mono < self.checkpoints.retry_at {
             return false;
         }
-        self.checkpoints.image_bytes = self.image_bytes();
+        let (log_bytes, least) = (self.checkpoints.last.log_bytes, self.least_log_bytes());
+        let seen_at = self.checkpoints.image_seen_at;
+        if (seen_at..seen_at + least).contains(&log_bytes) && !self.has_log_for_image(self.checkpoints.image_bytes) {
+            return false;
+        }
+        (self.checkpoints.image_bytes, self.checkpoints.image_seen_at) = (self.image_bytes(), log_bytes);
         self.has_log_for_image(self.checkpoints.image_bytes)
     }
 

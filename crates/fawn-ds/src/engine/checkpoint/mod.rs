@@ -88,8 +88,10 @@ struct CheckpointWriter {
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     pub(crate) last: LastCheckpoint,
-    /// Length of an image when one was last nearly due: until one is due by it, the indexes need not be looked at.
+    /// Length of an image when the log behind the last checkpoint had the length below. The indexes need not be looked at again
+    /// until an image is due by it, or the log is longer: clears, drops and sorts make an image shorter.
     image_bytes: u64,
+    image_seen_at: u64,
     writer: Option<Box<CheckpointWriter>>,
     retry_at: MonoMs,
     /// The device had no space for the last one: that was logged.
