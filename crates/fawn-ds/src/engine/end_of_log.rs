@@ -9,6 +9,7 @@ use crate::format::segment::StreamKind;
 use crate::format::{FRAMES_OFFSET, Watermark};
 use crate::log::stream::Stream;
 use fawn_flash::Device;
+use fawn_types::MonoMs;
 
 /// Idle time after the last write of the log before its end is recorded.
 const IDLE_MS: u64 = 1000;
@@ -25,6 +26,13 @@ impl<D: Device> Engine<D> {
                 self.record_end_of_log(kind);
             }
         }
+    }
+
+    /// Time by which the end of a stream is due to be recorded, although nothing completes any more.
+    pub(super) fn record_end_at(&self) -> Option<MonoMs> {
+        let is_due = |stream: &&Stream| stream.flush.synced != stream.recorded_end && stream.is_at_rest();
+        let due = StreamKind::ALL.into_iter().map(|kind| &self.streams[kind]).filter(is_due);
+        due.map(|stream| stream.flush.last_flush.plus_ms(IDLE_MS).max(self.edits_retry_at)).min()
     }
 
     /// Records the end of a stream in the manifest, if all of it is synced and its end is not recorded yet.

@@ -1,5 +1,6 @@
 //! Timers of work that no client asks for: delayed flushes and syncs, scrub, cleaning, the sorted tier, copies of open results, a
-//! manifest that found no space, and refused unlinks. Without them a store that nothing is written to would leave it undone, since no
+//! manifest that found no space, refused unlinks, the recorded end of an idle log, the certified end of the manifest, and checkpoints
+//! that had to wait. Without them a store that nothing is written to would leave it undone, since no
 //! completion leads to its next step.
 use super::Engine;
 use crate::format::segment::StreamKind;
@@ -11,13 +12,17 @@ use fawn_types::{Durability, MonoMs};
 impl<D: Device> Engine<D> {
     /// Time by which a poll is due for such work, although no I/O completes; a time that has passed: at once.
     pub fn upkeep_at(&self) -> Option<MonoMs> {
-        let manifest_at = self.manifest.retry_at().filter(|_| self.poisoned.is_none());
+        let scrub_at = self.scrub_at();
+        if self.poisoned.is_some() || self.options.read_only {
+            return scrub_at;
+        }
+        let manifest_at = self.manifest.retry_at();
+        let certify_at = self.manifest.needs_certifying().then_some(self.certify_at);
         // A clear that found no space: cleaning of its range waits for it.
         let clears_at = (self.has_unlisted_clear && self.now.mono < self.edits_retry_at).then_some(self.edits_retry_at);
-        let unlink_at = self.drops.unlink_at().filter(|_| self.poisoned.is_none());
-        let of_space = [manifest_at, clears_at, unlink_at];
-        let of_jobs = [self.scrub_at(), self.clean_at(), self.sort_at(), self.copy_results_at()];
-        of_jobs.into_iter().chain(of_space).flatten().min()
+        let of_files = [manifest_at, certify_at, clears_at, self.drops.unlink_at(), self.record_end_at()];
+        let of_jobs = [scrub_at, self.clean_at(), self.sort_at(), self.copy_results_at(), self.checkpoint_retry_at()];
+        of_jobs.into_iter().chain(of_files).flatten().min()
     }
 
     /// Time by which the durability mode wants the foreground written (`memory`) or synced (`everysec`), although nobody

@@ -24,15 +24,6 @@ fn promise(node: &mut TestNode, key: u32, bytes: &[u8]) {
     panic!("the blob did not become durable");
 }
 
-/// Advances the time without any operation.
-fn idle(node: &mut TestNode) {
-    for _ in 0..10 {
-        node.now = node.now.plus_ms(20);
-        node.engine.submit(node.now);
-        node.engine.wait(node.now, &mut Vec::new());
-    }
-}
-
 fn commit_of(manifest: &[u8], content: &[u8]) -> (usize, usize) {
     let at = manifest.windows(content.len()).rposition(|window| window == content).unwrap();
     *manifest_commits(manifest).iter().find(|&&(start, end)| start < at && at < end).unwrap()
@@ -54,9 +45,9 @@ fn is_refused(disk: &SimDisk, manifest: &[u8]) -> bool {
 fn every_flipped_bit_of_a_promise_is_refused() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
-    idle(&mut node);
+    node.rest(200);
     promise(&mut node, 3, b"never to vote twice");
-    idle(&mut node);
+    node.rest(200);
     disk.crash(1);
     let manifest = disk.contents("manifest").unwrap();
     let (start, end) = commit_of(&manifest, b"never to vote twice");
@@ -103,17 +94,17 @@ fn closing_certifies_at_once() {
 fn certifying_costs_one_write_for_a_burst_and_none_where_other_commits_follow() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
-    idle(&mut node);
+    node.rest(200);
     let count = |from: u64| disk.counted(OpKind::Write) - from;
     let before = count(0);
-    idle(&mut node);
+    node.rest(200);
     assert_eq!(count(before), 0, "nothing to certify, so nothing is written");
     for i in 0..10_u8 {
         promise(&mut node, u32::from(i), &[i; 40]);
     }
-    idle(&mut node);
+    node.rest(200);
     assert_eq!(count(before), 11, "ten promises, and one write that certifies them");
-    idle(&mut node);
+    node.rest(200);
     assert_eq!(count(before), 11, "the certifying write is not certified in turn");
 }
 
@@ -138,7 +129,7 @@ fn every_image_keeps_every_promise() {
                     promise(&mut node, 1, &bytes);
                     acked.push((disk.ops(), number));
                 }
-                4..=6 => idle(&mut node),
+                4..=6 => node.rest(200),
                 _ => {
                     let write = TestWrite { key: vec![7], value: Some(vec![1; 3000]), expires_at_ms: 0 };
                     let version = node.append(&[write]).unwrap();
@@ -166,7 +157,7 @@ fn a_commit_behind_a_torn_one_never_comes_back() {
     const PAGE: usize = 4096;
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
-    idle(&mut node);
+    node.rest(200);
     promise(&mut node, 1, &[1; 160]);
     let (start, end) = commit_of(&disk.contents("manifest").unwrap(), &[1; 160]);
     let around = end - start - 160;

@@ -456,6 +456,22 @@ fn nothing_is_written_for_a_store_that_changes_little() {
 }
 
 #[test]
+fn a_checkpoint_that_waits_for_deferred_records_is_written_without_a_request() {
+    let disk = SimDisk::new(SimOptions { seed: 42, ..SimOptions::default() });
+    let mut node = TestNode::open(&disk, scanned(Durability::Sync), Now::at(1_000_000)).unwrap();
+    write_some(&mut node, &mut Content::new(), &mut Rng::new(42), 900);
+    drop(node);
+    disk.crash(1);
+    let mut node = open(&disk);
+    node.turn();
+    let stats = node.engine.stats();
+    assert!(node.engine.verifications_deferred() > 0 && stats.checkpoints == 0, "{stats:?}");
+    node.rest(60_000);
+    let stats = node.engine.stats();
+    assert!(node.engine.verifications_deferred() == 0 && stats.checkpoints == 1, "{stats:?}");
+}
+
+#[test]
 fn a_clear_brings_the_next_checkpoint_forward() {
     let disk = SimDisk::new(SimOptions { seed: 41, ..SimOptions::default() });
     let mut node = open(&disk);

@@ -169,6 +169,25 @@ impl TestNode {
         self.commit()
     }
 
+    /// Lets time pass without a request: the engine is polled only when it asks for that, or operations are in flight.
+    pub(crate) fn rest(&mut self, ms: u64) {
+        let end = self.now.plus_ms(ms);
+        for _ in 0..100_000 {
+            let confirm_at = self.engine.is_confirming().then(|| self.now.mono.plus_ms(1));
+            let due_at = [self.engine.upkeep_at(), self.engine.log_due_at(), confirm_at].into_iter().flatten().min();
+            let due_at = if self.engine.in_flight() > 0 { Some(self.now.mono) } else { due_at };
+            match due_at.filter(|at| *at <= end.mono) {
+                Some(at) => self.now = self.now.plus_ms(at.ms_since(self.now.mono)),
+                None => {
+                    self.now = end;
+                    return;
+                }
+            }
+            self.turn();
+        }
+        panic!("does not rest: {:?}", self.engine);
+    }
+
     pub(crate) fn commit(&mut self) -> Version {
         let progress = self.engine.progress(RANGE);
         let through = progress.watermark_for(self.engine.options().durability);

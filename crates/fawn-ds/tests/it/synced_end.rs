@@ -95,14 +95,6 @@ fn log_at_rest(durability: Durability) -> (SimDisk, TestNode) {
     (disk, node)
 }
 
-/// Advances the time without any operation.
-fn idle(node: &mut TestNode, ms: u64) {
-    for _ in 0..ms / 100 {
-        node.now = node.now.plus_ms(100);
-        node.turn();
-    }
-}
-
 /// Whether the last frame is protected: an opening fails with zeros in its place, or a flipped bit at any tested
 /// offset.
 fn last_frame_is_protected(disk: &SimDisk, durability: Durability) -> bool {
@@ -172,17 +164,17 @@ fn an_idle_log_has_its_last_frame_protected_by_one_write() {
             // Otherwise it is in the tail file alone.
             assert!(!last_frame_is_protected(&disk, durability), "the frame is not certified yet");
         }
-        idle(&mut node, 3000);
+        node.rest(3000);
         disk.crash(1);
         assert!(last_frame_is_protected(&disk, durability), "{durability:?}");
         let (disk, mut node) = log_at_rest(durability);
-        idle(&mut node, 3000);
+        node.rest(3000);
         let before = disk.counted(OpKind::Write);
-        idle(&mut node, 60_000);
+        node.rest(60_000);
         // The one further write persists the expiry time, due after a minute without another commit.
         assert!(disk.counted(OpKind::Write) <= before + 1, "{durability:?}: written once, not repeatedly");
         node.append(&[put(5, 10)]).unwrap();
-        idle(&mut node, 3000);
+        node.rest(3000);
         disk.crash(2);
         assert!(last_frame_is_protected(&disk, durability), "{durability:?}: again after the next write");
     }
@@ -198,7 +190,7 @@ fn an_opening_says_whether_the_end_of_the_log_was_recorded() {
         node.append(&[put(1, 100)]).unwrap();
         node.settle();
         assert!(!is_recorded(&disk), "{durability:?}: killed after a write");
-        idle(&mut node, 3000);
+        node.rest(3000);
         assert!(is_recorded(&disk), "{durability:?}: killed after a rest");
         drop(node.engine.close().unwrap());
         assert!(is_recorded(&disk), "{durability:?}: closed");
@@ -207,7 +199,7 @@ fn an_opening_says_whether_the_end_of_the_log_was_recorded() {
         let mut node = open(&disk);
         node.append(&[put(2, 100)]).unwrap();
         // So that `memory` has flushed it.
-        idle(&mut node, 200);
+        node.rest(200);
         assert!(!is_recorded(&disk), "{durability:?}: killed after another write");
     }
 }

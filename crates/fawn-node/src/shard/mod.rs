@@ -36,7 +36,7 @@ use crate::status::{ShardCounters, ShardStatus};
 use fawn_chain::Completions;
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{MemberId, MonoMs, Now, TimeMs};
+use fawn_types::{Durability, MemberId, MonoMs, Now, TimeMs};
 use fawn_wire::Protocol;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -342,9 +342,12 @@ impl<D: Device> Shard<D> {
     fn deadline(&self, now: Now) -> Option<MonoMs> {
         let ShardState { host: MemberHost { engine, members, exec, .. }, flush_at, .. } = &self.state;
         let retry = (!exec.wait_queue.retries.is_empty()).then(|| now.mono.plus_ms(RETRY_MS));
-        // Modes without immediate syncs sync at intervals: the engine checks the clock in `submit`.
-        let is_unsynced = engine.poisoned().is_none()
-            && members.iter().map(|member| engine.progress(member.id)).any(|log| log.synced < log.appended);
+        // Modes without immediate syncs sync at intervals, or flush: the engine checks the clock in `submit`.
+        let is_due = || match engine.options().durability {
+            Durability::Memory => engine.log_due_at().is_some(),
+            _ => members.iter().map(|member| engine.progress(member.id)).any(|log| log.synced < log.appended),
+        };
+        let is_unsynced = engine.poisoned().is_none() && is_due();
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
         let is_confirming = engine.is_confirming() && engine.in_flight() == 0;
         let confirm = is_confirming.then(|| now.mono.plus_ms(CONFIRM_MS));

@@ -8,6 +8,7 @@ mod counted;
 mod expiry;
 mod front;
 mod harness;
+mod idle;
 mod model;
 mod order;
 mod room;

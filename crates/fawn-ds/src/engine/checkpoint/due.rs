@@ -4,6 +4,7 @@ use crate::format::Watermark;
 use crate::format::segment::PerStream;
 use crate::options::Options;
 use fawn_flash::Device;
+use fawn_types::MonoMs;
 
 /// The log behind the last checkpoint may be this many times as long as the next image.
 const LOG_PER_IMAGE: u64 = 10;
@@ -87,6 +88,13 @@ impl<D: Device> Engine<D> {
         }
         (self.checkpoints.image_bytes, self.checkpoints.image_seen_at) = (self.image_bytes(), log_bytes);
         self.has_log_for_image(self.checkpoints.image_bytes)
+    }
+
+    /// Time by which a checkpoint that had to wait is due again, although nothing completes any more.
+    pub(in crate::engine) fn checkpoint_retry_at(&self) -> Option<MonoMs> {
+        let checkpoints = &self.checkpoints;
+        let waits = checkpoints.writer.is_none() && self.now.mono < checkpoints.retry_at;
+        (waits && self.has_log_for_image(checkpoints.image_bytes)).then_some(checkpoints.retry_at)
     }
 
     fn has_log_for_image(&self, image_bytes: u64) -> bool {
