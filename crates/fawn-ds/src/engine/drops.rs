@@ -327,6 +327,11 @@ impl<D: Device> Engine<D> {
         keep_reason(&facts, ranges.iter().copied())
     }
 
+    /// Whether nothing but reads in flight keeps the segment, as far as is known.
+    pub(super) fn waits_for_reads(&self, segment: &Segment) -> bool {
+        segment.pins > 0 && matches!(self.kept_because(segment), Some((KeepReason::Pinned, _)))
+    }
+
     pub(super) fn range_facts(&self, segment: &Segment, share: &RangeShare) -> RangeFacts {
         RangeFacts {
             live_records: share.live_records,

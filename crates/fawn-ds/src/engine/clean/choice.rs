@@ -130,8 +130,12 @@ impl<D: Device> Engine<D> {
             }
         }
         let end = self.appended_end();
+        // A read may hang. While the space of one cleaned segment waits for reads, copies of more would use up the reserve.
+        let waits = self.full && self.segments.iter().any(|segment| self.waits_for_reads(segment));
         let best = |expired| {
-            let is_candidate = |segment: &&Segment| self.is_candidate(segment, dead_bytes_min, room, expired, None);
+            let is_candidate = |segment: &&Segment| {
+                !(waits && segment.pins > 0) && self.is_candidate(segment, dead_bytes_min, room, expired, None)
+            };
             let candidates = self.segments.iter().filter(is_candidate);
             candidates
                 .max_by_key(|segment| merit(segment, self.victim_lengths(segment), end, self.options.segment_bytes))

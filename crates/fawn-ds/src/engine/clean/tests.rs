@@ -125,6 +125,28 @@ fn a_wait_does_not_block_while_cleaning_has_a_step() {
     }
 }
 
+/// The copies of further ones would take the reserve, while other segments could be cleaned and dropped.
+#[test]
+fn a_full_store_cleans_one_segment_that_reads_keep() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut engine = store_in_debt(&disk);
+    let sealed: Vec<u32> =
+        engine.segments.iter().filter(|segment| segment.sealed).map(|segment| segment.slot).collect();
+    let read: Vec<u32> = sealed.iter().copied().step_by(2).collect();
+    read.iter().for_each(|&slot| engine.segments.expect_mut(slot).pins += 1);
+    let cleaned = |engine: &Engine<SimDevice>, slots: &[u32]| {
+        let is_cleaned = |&&slot: &&u32| engine.segments.get(slot).is_none_or(|segment| segment.is_cleaned);
+        slots.iter().filter(is_cleaned).count()
+    };
+    for at_ms in 2..20_000 {
+        engine.full = true;
+        engine.poll(Now::at(at_ms), &mut Vec::new());
+        commit(&mut engine);
+    }
+    assert!(cleaned(&engine, &read) <= 1, "{} of {}", cleaned(&engine, &read), read.len());
+    assert!(cleaned(&engine, &sealed) >= 4, "slots are used again: {} of {}", cleaned(&engine, &sealed), sealed.len());
+}
+
 /// Copies of deletes have no index entries by which filing would miss them: the heirs would get nothing for them, and nothing would
 /// keep their segment.
 #[test]
