@@ -18,6 +18,8 @@ use fawn_types::{KeyRange, RangeId, Version};
 
 /// Time between two attempts to allocate space on a full device.
 pub(super) const RETRY_MS: u64 = 100;
+/// Time until work of an idle store that found no space in the manifest is tried again, ms.
+pub(super) const IDLE_RETRY_MS: u64 = 10_000;
 
 /// Doublings of that time at most, on a device that refuses space which it reports as free.
 const RETRY_DOUBLINGS_MAX: u32 = 5;
@@ -207,8 +209,7 @@ impl<D: Device> Engine<D> {
         let kept_back = match (kind, reserve) {
             (StreamKind::Foreground, Reserve::Puts) => self.kept_segments(),
             (StreamKind::Foreground, Reserve::Marks) if self.ranges.iter().any(RangeState::waits_for_mark) => 0,
-            (StreamKind::Foreground, _) if self.can_clean_without_another() => 0,
-            (StreamKind::Foreground, _) => self.reserved_segments().min(1),
+            (StreamKind::Foreground, _) => self.kept_from_deletes(),
             (StreamKind::Survivors, _) => 0,
         };
         if self.taken_segments() + kept_back >= segments_max {
@@ -303,7 +304,7 @@ impl<D: Device> Engine<D> {
                 self.start_manifest();
             }
             // Edits that free space come first; until then the last commit stays uncertified.
-            Err(error) if error.is_retryable() => self.certify_at = self.now.mono.plus_ms(RETRY_MS),
+            Err(error) if error.is_retryable() => self.certify_at = self.now.mono.plus_ms(IDLE_RETRY_MS),
             Err(error) => drop(self.poison(&error)),
         }
     }

@@ -223,37 +223,75 @@ fn merges_of_later_runs_do_not_hold_up_those_that_make_space() {
     assert!(node.engine.stats().sweep_parts > 20, "{:?}", node.engine.stats());
 }
 
+/// Writes within 20 s.
+fn writes_in_time(node: &mut TestNode, key: Vec<u8>, value: Option<Vec<u8>>) -> bool {
+    let write = TestWrite { key, value, expires_at_ms: 0 };
+    let since = node.now.mono;
+    while node.now.mono.ms_since(since) < 20_000 {
+        let version = node.next_version();
+        if node.put_once(&write, version).is_ok() {
+            return true;
+        }
+        node.turn();
+        node.now = node.now.plus_ms(1);
+    }
+    false
+}
+
+/// Fills a store with short values under such keys. Returns their number.
+fn fill_with_short_records(node: &mut TestNode, key_of: impl Fn(u64) -> Vec<u8>) -> u64 {
+    let mut keys = 0;
+    while writes_in_time(node, key_of(keys), Some(vec![1; 15])) {
+        keys += 1;
+        if keys % 64 == 0 {
+            node.turn();
+        }
+    }
+    keys
+}
+
+/// Deletes the first half of the keys, and then puts one more.
+fn delete_half(node: &mut TestNode, keys: u64, key_of: impl Fn(u64) -> Vec<u8>) {
+    for number in 0..keys / 2 {
+        let is_deleted = writes_in_time(node, key_of(number), None);
+        assert!(is_deleted, "delete {number} of {keys} keys: {:?} {:?}", node.engine.log_report(), node.engine.stats());
+        if number % 64 == 0 {
+            node.turn();
+        }
+    }
+    assert!(writes_in_time(node, key_of(keys), Some(vec![1; 15])), "{:?}", node.engine.log_report());
+}
+
 /// All that is left of the capacity are two segments with deletes: they once had no room for a run of them, and without one
 /// nothing was merged with what they hide.
 #[test]
 fn a_full_store_of_short_records_takes_deletes() {
     let options = Options { capacity_bytes: Some(96 << 16), sort_bytes: 0, ..sorted(Durability::Sync) };
     let mut node = TestNode::open(&SimDisk::new(SimOptions::instant(3)), options, Now::at(1_000)).unwrap();
-    let write = |node: &mut TestNode, number: u64, value: Option<Vec<u8>>| {
-        let write = TestWrite { key: format!("key-{number:08}").into_bytes(), value, expires_at_ms: 0 };
-        let since = node.now.mono;
-        while node.now.mono.ms_since(since) < 20_000 {
-            let version = node.next_version();
-            if node.put_once(&write, version).is_ok() {
-                return true;
-            }
-            node.turn();
-            node.now = node.now.plus_ms(1);
-        }
-        false
-    };
-    let mut keys = 0;
-    while write(&mut node, keys, Some(vec![1; 15])) {
-        keys += 1;
-        if keys % 8 == 0 {
-            node.turn();
-        }
+    let key_of = |number| format!("key-{number:08}").into_bytes();
+    let keys = fill_with_short_records(&mut node, key_of);
+    delete_half(&mut node, keys, key_of);
+}
+
+/// As long as those of a server with its usual sizes, of which the space for one sort is a small part.
+fn long_segments() -> Options {
+    Options {
+        segment_bytes: 4 << 20,
+        capacity_bytes: Some(64 << 20),
+        run_bytes_max: 4 << 20,
+        memory_bytes: 16 << 20,
+        sort_bytes: 0,
+        ..sorted(Durability::EverySecond)
     }
-    for number in 0..keys / 2 {
-        assert!(write(&mut node, number, None), "delete {number} of {keys} keys: {:?}", node.engine);
-        if number % 8 == 0 {
-            node.turn();
-        }
-    }
-    assert!(write(&mut node, keys, Some(vec![1; 15])), "{:?}", node.engine);
+}
+
+fn long_key(number: u64) -> Vec<u8> {
+    format!("key-{number:0120}").into_bytes()
+}
+
+#[test]
+fn a_full_store_of_long_segments_takes_deletes() {
+    let mut node = TestNode::open(&SimDisk::new(SimOptions::instant(4)), long_segments(), Now::at(1_000)).unwrap();
+    let keys = fill_with_short_records(&mut node, long_key);
+    delete_half(&mut node, keys, long_key);
 }

@@ -202,13 +202,19 @@ impl<D: Device> Engine<D> {
         (self.segments.len() + prepared) as u64
     }
 
-    /// Segments that only survivors and runs may use: cleaning fills one, and frees more than one with it. A sort takes one or
-    /// two, and leaves those of a merge.
+    /// Segments that only survivors, runs and deletes may use: cleaning fills one, and frees more than one with it. A sort takes one or
+    /// two, and leaves those of a merge. Before the first sort that frees space, another segment may fill with deletes, and one may
+    /// be prepared.
     pub(crate) fn reserved_segments(&self) -> u64 {
-        let (capacity, of_merge) = (self.capacity_segments(), self.merge_segments());
-        let of_runs = if of_merge > 0 { of_merge + 2 } else { 0 };
+        let (capacity, of_merge, of_sort) = (self.capacity_segments(), self.merge_segments(), self.segments_of_sort());
+        let of_runs =
+            [of_merge, of_sort].into_iter().filter(|&segments| segments > 0).max().map_or(0, |segments| segments + 2);
         // The smallest stores have none to spare.
-        let share = if capacity < SEGMENTS_MIN { 0 } else { (capacity + 2) / 4 };
+        let share = match capacity {
+            ..SEGMENTS_MIN => 0,
+            _ if of_sort > 0 => (capacity + 2) / 3,
+            _ => (capacity + 2) / 4,
+        };
         3.max(of_runs).min(share)
     }
 
@@ -224,6 +230,18 @@ impl<D: Device> Engine<D> {
         };
         let reserved = self.reserved_segments();
         if is_small && (has_next || has_half()) { reserved.saturating_sub(1).max(reserved.min(1)) } else { reserved }
+    }
+
+    /// Segments that deletes leave free. Deletes of records in runs make no space before they are in a run, too.
+    pub(crate) fn kept_from_deletes(&self) -> u64 {
+        let (reserved, of_sort) = (self.reserved_segments(), self.segments_of_sort());
+        if of_sort > 0 && reserved > 1 {
+            of_sort.min(reserved - 1)
+        } else if self.can_clean_without_another() {
+            0
+        } else {
+            reserved.min(1)
+        }
     }
 
     /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.

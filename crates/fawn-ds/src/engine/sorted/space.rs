@@ -155,21 +155,38 @@ impl<D: Device> Engine<D> {
         left.saturating_mul(u64::from(self.options.segment_bytes))
     }
 
-    /// Space that a sort may take, bytes: survivors keep a segment, since cleaning frees space in any case. In a full store whose
-    /// log is short, a short segment may exceed the capacity, as a short part of a sweep may: if all runs are of one age,
-    /// nothing gives space back before the deletes of the log are in a run, which a sweep merges with what they hide.
+    /// Space that a sort may take, bytes: survivors keep a segment, since cleaning frees space in any case, and merges theirs. But if
+    /// all runs of a full store are of one age, nothing gives space back before the deletes of the log are in a run, which a sweep
+    /// merges with what they hide: the sort may take the space of merges, and if the log is short, a short segment may exceed the
+    /// capacity, as a short part of a sweep may.
     pub(super) fn room_for_sort(&self) -> u64 {
-        let room = self.room_for_runs(self.merge_segments() + u64::from(self.needs_survivors_next()));
+        let of_survivors = u64::from(self.needs_survivors_next());
         let runs = &self.sorted.runs;
         let is_swept = runs.first().is_some_and(|newest| runs.last().is_some_and(|oldest| oldest.age == newest.age));
+        if !(self.full && is_swept) {
+            return self.room_for_runs(self.merge_segments() + of_survivors);
+        }
+        let room = self.room_for_runs(of_survivors);
         let is_short = self.segments.len() <= SHORT_LOG_SEGMENTS;
-        if !(self.full && is_swept && is_short) || self.taken_segments() > self.capacity_segments() {
+        if !is_short || self.taken_segments() > self.capacity_segments() {
             return room;
         }
+        room.max(self.space_of_segment().min(SHORT_PART_BYTES))
+    }
+
+    /// Segments that deletes leave to the sort of one segment, without which they would give nothing back, unless it is so short that
+    /// it may exceed the capacity.
+    pub(in crate::engine) fn segments_of_sort(&self) -> u64 {
+        let bytes = self.space_of_segment();
+        let is_kept = self.sorted.is_active && bytes > SHORT_PART_BYTES;
+        if is_kept { bytes.div_ceil(u64::from(self.options.segment_bytes)) } else { 0 }
+    }
+
+    /// Space that the sort of a whole segment takes at most, bytes.
+    fn space_of_segment(&self) -> u64 {
         let bytes = u64::from(self.options.segment_bytes);
         // The shortest records have the most batches.
-        let records = SortSize { bytes, count: bytes / RECORD_HEADER_BYTES as u64 };
-        room.max(self.space_of_sort(records).min(SHORT_PART_BYTES))
+        self.space_of_sort(SortSize { bytes, count: bytes / RECORD_HEADER_BYTES as u64 })
     }
 
     /// Space that runs of so many pages take at most, bytes.
