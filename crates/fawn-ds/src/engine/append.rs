@@ -100,8 +100,8 @@ impl<D: Device> Engine<D> {
         if key_len > limits::KEY_BYTES_MAX {
             return Err(EngineError::KeyTooLong { found_bytes: key_len, limit_bytes: limits::KEY_BYTES_MAX });
         }
-        if value_len > self.options.value_bytes_max as usize {
-            let limit_bytes = self.options.value_bytes_max as usize;
+        let limit_bytes = (self.options.value_bytes_max as usize).min(record::VALUE_BYTES_LIMIT);
+        if value_len > limit_bytes {
             return Err(EngineError::TooLarge { found_bytes: value_len, limit_bytes });
         }
         // A result may be as long as a value. It does not count against the limit of the record that carries it.

@@ -193,6 +193,12 @@ fn limits_name_what_is_taken() {
     let small = builder(Durability::Sync).value_size_max(10).open_on(SimDevice::attach(&disk)).unwrap();
     assert!(matches!(small.put("k", [0; 11]), Err(Error::TooLarge { found_bytes: 11, limit_bytes: 10 })));
     small.put("k", [0; 10]).unwrap();
+    // The format's limit, whatever the options say: such a value once ended the store with a panic.
+    let large = builder(Durability::Memory).segment_size(128 << 20).memory(256 << 20).value_size_max(32 << 20);
+    let large = large.open_on(SimDevice::attach(&SimDisk::new(SimOptions::default()))).unwrap();
+    let refused = large.put("k", vec![0; 1 << 24]).unwrap_err();
+    assert!(matches!(refused, Error::TooLarge { limit_bytes: 16_777_215, .. }), "{refused}");
+    large.put("k", [0; 10]).unwrap();
 }
 
 #[test]

@@ -344,7 +344,7 @@ impl<D: Device> Shard<D> {
         let retry = (!exec.wait_queue.retries.is_empty()).then(|| now.mono.plus_ms(RETRY_MS));
         // Modes without immediate syncs sync at intervals, or flush: the engine checks the clock in `submit`.
         let is_due = || match engine.options().durability {
-            Durability::Memory => engine.log_due_at().is_some(),
+            Durability::Memory => engine.log_due_at().is_some() || engine.oldest_write().is_some(),
             _ => members.iter().map(|member| engine.progress(member.id)).any(|log| log.synced < log.appended),
         };
         let is_unsynced = engine.poisoned().is_none() && is_due();

@@ -90,10 +90,14 @@ impl<D: Device> Engine<D> {
         self.has_log_for_image(self.checkpoints.image_bytes)
     }
 
-    /// Time by which a checkpoint that had to wait is due again, although nothing completes any more.
-    pub(in crate::engine) fn checkpoint_retry_at(&self) -> Option<MonoMs> {
+    /// Time by which a checkpoint that had to wait is due again, or the file of one that was given up is removed, although nothing
+    /// completes any more.
+    pub(in crate::engine) fn checkpoint_at(&self) -> Option<MonoMs> {
         let checkpoints = &self.checkpoints;
-        let waits = checkpoints.writer.is_none() && self.now.mono < checkpoints.retry_at;
+        if let Some(writer) = &checkpoints.writer {
+            return writer.is_given_up_and_idle().then_some(self.now.mono);
+        }
+        let waits = self.now.mono < checkpoints.retry_at;
         (waits && self.has_log_for_image(checkpoints.image_bytes)).then_some(checkpoints.retry_at)
     }
 

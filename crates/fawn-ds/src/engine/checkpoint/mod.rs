@@ -84,6 +84,12 @@ struct CheckpointWriter {
     is_given_up: bool,
 }
 
+impl CheckpointWriter {
+    const fn is_given_up_and_idle(&self) -> bool {
+        self.is_given_up && self.in_flight == 0
+    }
+}
+
 /// State of checkpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {

@@ -130,18 +130,19 @@ impl<D: Device> Engine<D> {
             }
         }
         let end = self.appended_end();
-        // A read may hang. While the space of one cleaned segment waits for reads, copies of more would use up the reserve.
-        let waits = self.full && self.segments.iter().any(|segment| self.waits_for_reads(segment));
-        let best = |expired| {
+        let best = |expired, is_unread: bool| {
             let is_candidate = |segment: &&Segment| {
-                !(waits && segment.pins > 0) && self.is_candidate(segment, dead_bytes_min, room, expired, None)
+                !(is_unread && segment.pins > 0) && self.is_candidate(segment, dead_bytes_min, room, expired, None)
             };
             let candidates = self.segments.iter().filter(is_candidate);
             candidates
                 .max_by_key(|segment| merit(segment, self.victim_lengths(segment), end, self.options.segment_bytes))
         };
+        // A read may hang. While the space of one cleaned segment waits for reads, copies of more would use up the reserve.
+        let waits = self.full && self.segments.iter().any(|segment| self.waits_for_reads(segment));
+        let unread = waits.then(|| best(ExpiredPuts::Copied, true)).flatten();
         // Only a read of a segment tells which puts were replaced before they expired. If none fits surely, one is tried all the same.
-        let best = best(ExpiredPuts::Copied).or_else(|| best(ExpiredPuts::Replaced));
+        let best = unread.or_else(|| best(ExpiredPuts::Copied, false)).or_else(|| best(ExpiredPuts::Replaced, false));
         best.map(|segment| segment.slot)
     }
 
