@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 /// Space kept allocated after the end if possible, bytes, besides that for seals: a full device can then still seal and
 /// drop segments.
 const AHEAD_BYTES_MIN: u64 = 16 << 10;
-/// Seals for which there is space besides: of the active segment, and of the one that was prepared.
+/// Seals for which there is space besides, with all present ranges: of the active segment, and of the one that was prepared.
 const SEALS_AHEAD: u64 = 2;
 /// Allocation step, bytes.
 const AHEAD_STEP_BYTES: u64 = 32 << 10;
@@ -60,6 +60,8 @@ pub(crate) struct ManifestFile {
     synced: u64,
     /// Allocated length of the file, bytes.
     allocated: u64,
+    /// Numbers in the facts of the segments whose seals are not queued yet.
+    open_numbers: usize,
     queued: CommitNumber,
     durable: CommitNumber,
     /// Commits after the durable ones, of which `tail` has the bytes.
@@ -124,14 +126,9 @@ pub(crate) fn read_manifest<D: Device>(
     Ok((bytes, decoded))
 }
 
-/// Space to keep allocated after the end: a seal names every range with records in its segment.
-fn ahead_bytes(state: &ManifestState) -> u64 {
-    AHEAD_BYTES_MIN + seals_bytes(state)
-}
-
-/// Space that edits leave which free none: the others need it to free space on a full device.
-fn spared_bytes(state: &ManifestState) -> u64 {
-    AHEAD_BYTES_MIN / 2 + seals_bytes(state)
+/// Space to keep allocated after the end. A seal names every range with records in its segment: dropped ones, too.
+fn ahead_bytes(state: &ManifestState, open_numbers: usize) -> u64 {
+    AHEAD_BYTES_MIN + seals_bytes(state, open_numbers)
 }
 
 /// Opens or creates the spare file, and allocates `wanted` bytes of it or all that it has. `None`: there is no space for it now, or
@@ -151,8 +148,9 @@ fn open_spare<D: Device>(device: &mut D, wanted: u64) -> Option<(FileId, u64)> {
     allocated.map(|bytes| (file, bytes))
 }
 
-fn seals_bytes(state: &ManifestState) -> u64 {
-    SEALS_AHEAD * manifest::seal_bytes(state.ranges.len() + state.ancestors().count()) as u64
+fn seals_bytes(state: &ManifestState, open_numbers: usize) -> u64 {
+    let of_present = manifest::seal_bytes(state.ranges.len() + state.ancestors().count()) as u64;
+    SEALS_AHEAD * of_present + manifest::seal_bytes(open_numbers) as u64
 }
 
 impl Rewrite {
@@ -174,7 +172,7 @@ impl ManifestFile {
     pub(crate) fn create<D: Device>(device: &mut D, state: ManifestState) -> Result<Self, OpenError> {
         let bytes = manifest::encode_snapshot(&state, 1);
         let store = state.identity.map(|identity| identity.store).unwrap_or_default();
-        let (file, allocated) = Self::create_new(device, bytes.len() as u64, &state)?;
+        let (file, allocated) = Self::create_new(device, bytes.len() as u64 + ahead_bytes(&state, 0))?;
         Io::new(device).write_durable(file, 0, &bytes, IoClass::Manifest)?;
         device.rename(NEW_FILE_NAME, FILE_NAME)?;
         device.sync_dir()?;
@@ -182,17 +180,13 @@ impl ManifestFile {
     }
 
     /// Creates and allocates an empty file under the temporary name.
-    fn create_new<D: Device>(
-        device: &mut D,
-        len_bytes: u64,
-        state: &ManifestState,
-    ) -> Result<(FileId, u64), DeviceError> {
+    fn create_new<D: Device>(device: &mut D, bytes: u64) -> Result<(FileId, u64), DeviceError> {
         match device.unlink(NEW_FILE_NAME) {
             Ok(()) | Err(DeviceError::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
         let file = device.create(NEW_FILE_NAME)?;
-        let allocated = (len_bytes + ahead_bytes(state)).next_multiple_of(AHEAD_STEP_BYTES);
+        let allocated = bytes.next_multiple_of(AHEAD_STEP_BYTES);
         if let Err(error) = device.allocate(file, 0, allocated) {
             device.close(file);
             // If the unlink fails too, the next attempt unlinks the file first.
@@ -214,6 +208,7 @@ impl ManifestFile {
             tail_at,
             synced,
             allocated: synced,
+            open_numbers: 0,
             queued: 0,
             durable: 0,
             ends: VecDeque::new(),
@@ -289,9 +284,9 @@ impl ManifestFile {
         let header = ManifestHeader { rewrite: self.header.rewrite + 1, ..self.header };
         let bytes = manifest::encode_snapshot(&self.state, header.rewrite);
         let len = bytes.len() as u64;
-        let Some((file, allocated)) = open_spare(device, len + ahead_bytes(&self.state)) else { return Ok(false) };
+        let Some((file, allocated)) = open_spare(device, len + self.ahead_bytes()) else { return Ok(false) };
         let left = self.allocated.saturating_sub(self.len());
-        let is_short = left < ahead_bytes(&self.state) && left < allocated.saturating_sub(len);
+        let is_short = left < self.ahead_bytes() && left < allocated.saturating_sub(len);
         if !is_short || device.begin_writes(file).is_err() {
             device.close(file);
             return Ok(false);
@@ -316,7 +311,7 @@ impl ManifestFile {
         device.sync_dir()?;
         device.close(self.file);
         let state = core::mem::take(&mut self.state);
-        *self = Self { allocated, ..Self::at(file, header, state, bytes) };
+        *self = Self { allocated, open_numbers: self.open_numbers, ..Self::at(file, header, state, bytes) };
         Ok(true)
     }
 
@@ -327,12 +322,36 @@ impl ManifestFile {
         self.tail_at = keep_from;
     }
 
+    fn ahead_bytes(&self) -> u64 {
+        ahead_bytes(&self.state, self.open_numbers)
+    }
+
+    /// Space that edits leave which free none: the others need it to free space on a full device.
+    fn spared_bytes(&self) -> u64 {
+        AHEAD_BYTES_MIN / 2 + seals_bytes(&self.state, self.open_numbers)
+    }
+
+    /// Sets the count of numbers that the seals to come have for sure.
+    pub(crate) const fn note_open_numbers(&mut self, numbers: usize) {
+        self.open_numbers = numbers;
+    }
+
+    /// Numbers that the seals to come may have.
+    pub(crate) fn numbers_to_seal(&self) -> usize {
+        self.open_numbers + self.numbers_in_use()
+    }
+
+    /// Present ranges and their ancestors.
+    pub(crate) fn numbers_in_use(&self) -> usize {
+        self.state.ranges.len() + self.state.ancestors().count()
+    }
+
     /// Allocates space for `bytes` more of edits that free none, and leaves on a full device what those need that do.
     ///
     /// # Errors
     /// The device's; if it is full, nothing has changed.
     pub(crate) fn reserve<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
-        self.reserve_to_free(device, bytes + spared_bytes(&self.state))
+        self.reserve_to_free(device, bytes + self.spared_bytes())
     }
 
     /// As [`ManifestFile::reserve`], for edits that free space: they may use all that is left.
@@ -354,7 +373,7 @@ impl ManifestFile {
 
     /// Allocates the space that is kept ahead. A full device is not an error: the space left may suffice.
     fn allocate_ahead<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
-        match self.reserve_to_free(device, ahead_bytes(&self.state)) {
+        match self.reserve_to_free(device, self.ahead_bytes()) {
             Err(error) if !error.is_retryable() => Err(error),
             _ => Ok(()),
         }
@@ -408,7 +427,7 @@ impl ManifestFile {
     /// Queues a commit; [`ManifestFile::is_durable`] with the returned number reports its durability. The commit
     /// carries the expiry time if that has advanced enough.
     pub(crate) fn commit(&mut self, edits: &[ManifestEdit]) -> CommitNumber {
-        let has_space = self.len() + spared_bytes(&self.state) <= self.allocated;
+        let has_space = self.len() + self.spared_bytes() <= self.allocated;
         if self.clock_age_ms() < CLOCK_STEP_MS || !has_space {
             return self.queue(edits);
         }
@@ -478,7 +497,7 @@ impl ManifestFile {
     /// Space that the file takes besides before it is rewritten, with the file that then replaces it, bytes. The log must
     /// leave it: on a full device each delete and each cleaned segment adds edits.
     pub(crate) fn growth_bytes(&self) -> u64 {
-        let (longest, ahead) = (self.rewrite_from.max(manifest::REWRITE_BYTES_MIN), ahead_bytes(&self.state));
+        let (longest, ahead) = (self.rewrite_from.max(manifest::REWRITE_BYTES_MIN), self.ahead_bytes());
         let allocated = (longest + ahead).next_multiple_of(AHEAD_STEP_BYTES);
         let replacing = (longest / manifest::REWRITE_RATIO_MIN + ahead).next_multiple_of(AHEAD_STEP_BYTES);
         allocated.saturating_sub(self.allocated) + replacing
@@ -534,7 +553,7 @@ impl ManifestFile {
         if !manifest::is_worth_rewriting(self.len(), bytes.len() as u64) {
             return Ok(false);
         }
-        let (file, allocated) = match Self::create_new(device, bytes.len() as u64, &self.state) {
+        let (file, allocated) = match Self::create_new(device, bytes.len() as u64 + self.ahead_bytes()) {
             Ok(created) => created,
             Err(error) if error.is_retryable() => return Ok(false),
             Err(error) => return Err(error),
@@ -596,9 +615,9 @@ impl ManifestFile {
         let state = core::mem::take(&mut self.state);
         let total = self.queued;
         assert_eq!(through + ends.len() as u64, total, "every commit is in the fresh file or follows it");
-        let (important, assigned, clock) = (self.important, self.assigned, self.clock);
-        let fresh = Self::at(file, header, state, bytes);
-        *self = Self { allocated, important, assigned, clock, queued: total, durable: through, ends, ..fresh };
+        let Self { open_numbers, important, assigned, clock, .. } = *self;
+        let fresh = Self { open_numbers, important, assigned, clock, ..Self::at(file, header, state, bytes) };
+        *self = Self { allocated, queued: total, durable: through, ends, ..fresh };
         self.tail.extend_from_slice(&queued);
         self.certified_if_durable = through;
     }

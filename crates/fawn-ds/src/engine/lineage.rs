@@ -119,6 +119,7 @@ impl<D: Device> Engine<D> {
         if !parents.iter().all(|&at| is_synced(&self.ranges[at])) {
             self.sync_all()?;
         }
+        self.check_numbers()?;
         let listed = self.manifest.state().ancestors().count() + 2;
         self.reserve_manifest(2 * listed * size_of::<Ancestor>())
     }

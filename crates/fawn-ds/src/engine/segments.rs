@@ -29,6 +29,12 @@ const CERTIFY_MS: u64 = 100;
 /// Maximum size of such a commit, bytes.
 const CERTIFY_BYTES: u64 = 1 << 10;
 
+/// Numbers in a segment's facts at least, besides four times those in use, before it is sealed early.
+const NUMBERS_MIN: usize = 256;
+/// Numbers in the seals to come at most.
+const NUMBERS_MAX: usize = 1 << 15;
+const _: () = assert!(manifest::seal_bytes(NUMBERS_MAX) < manifest::COMMIT_EDIT_BYTES_MAX);
+
 /// Maximum size of a manifest edit without its content, bytes.
 const EDIT_BYTES: u64 = 256;
 
@@ -254,6 +260,7 @@ impl<D: Device> Engine<D> {
 
     /// Reserves manifest space for an edit with `bytes` of content that frees no space.
     pub(crate) fn reserve_manifest(&mut self, bytes: usize) -> Result<(), EngineError> {
+        self.note_open_numbers();
         let reserved = self.manifest.reserve(&mut self.device, bytes as u64 + EDIT_BYTES);
         self.refuse_if_full(reserved)
     }
@@ -417,24 +424,75 @@ impl<D: Device> Engine<D> {
         self.streams[kind].window.push(Chunk { slot, sequence, base: FRAMES_OFFSET, len: 0, buf: buf.into() });
     }
 
+    /// Notes for the space of the manifest how many numbers the seals to come have: those of dropped ranges stay in them.
+    pub(crate) fn note_open_numbers(&mut self) {
+        let numbers = |segment: &Segment| segment.facts.numbers.len();
+        let sealed = self.has_unlisted.then(|| self.segments.iter().filter(|segment| segment.is_to_be_listed()));
+        let active = StreamKind::ALL.into_iter().filter_map(|kind| self.active_segment(kind));
+        let open = active.chain(sealed.into_iter().flatten()).map(numbers).sum();
+        self.manifest.note_open_numbers(open);
+    }
+
+    fn active_segment(&self, kind: StreamKind) -> Option<&Segment> {
+        self.streams[kind].window.active().map(|chunk| self.segments.expect(chunk.slot))
+    }
+
+    /// Whether the stream's active segment has many more numbers than there are ranges.
+    pub(super) fn has_many_numbers(&self, kind: StreamKind) -> bool {
+        let numbers = self.active_segment(kind).map_or(0, |segment| segment.facts.numbers.len());
+        numbers > NUMBERS_MIN && numbers > NUMBERS_MIN + 4 * self.manifest.numbers_in_use()
+    }
+
+    /// Seals active segments before ranges that come and go make their seals long: one that finds no space in the manifest holds up
+    /// all drops.
+    fn bound_seals(&mut self) {
+        for kind in StreamKind::ALL {
+            // While the store closes, nothing begins.
+            if !self.cleaner.is_stopped && self.has_many_numbers(kind) {
+                self.seal_early(kind);
+            }
+        }
+    }
+
+    /// Seals the active segment before it is full if it has a successor. Otherwise prepares one.
+    pub(super) fn seal_early(&mut self, kind: StreamKind) {
+        let is_nearly_full = self.taken_segments() + self.kept_segments() + 1 >= self.capacity_segments();
+        // Later calls try again: a refusal passes, and any other error has poisoned the engine.
+        let _ = match self.streams[kind].next {
+            // A refusal would hold writes up that the segment still has room for.
+            NextSegment::None if is_nearly_full => Ok(()),
+            NextSegment::None => self.prepare(kind, Reserve::Puts),
+            NextSegment::Ready(_) => self.switch_segment(kind, Reserve::Puts),
+            NextSegment::Header(_) | NextSegment::Listing(..) => Ok(()),
+        };
+    }
+
+    /// Refuses another number while the seals to come have as many as fit one commit: a full store had no segment to continue in.
+    pub(crate) fn check_numbers(&mut self) -> Result<(), EngineError> {
+        self.note_open_numbers();
+        if self.manifest.numbers_to_seal() < NUMBERS_MAX { Ok(()) } else { Err(EngineError::StoreFull) }
+    }
+
     /// Lists sealed segments as such once they are synced whole, and drops dead segments.
     pub(crate) fn maintain_segments(&mut self) {
         if self.poisoned.is_some() || self.options.read_only {
             return;
         }
+        self.bound_seals();
+        self.note_open_numbers();
         let segment_bytes = self.options.segment_bytes;
         let (mut edits, mut listed) = (Vec::new(), Vec::new());
         // Every poll calls this. The scan of all segments runs only in the few polls after one was sealed.
         if core::mem::take(&mut self.has_unlisted) {
             for segment in self.segments.iter_mut() {
                 let end = LogPosition::new(segment.sequence, segment.end, segment_bytes);
-                if segment.sealed && !segment.listed_sealed && self.streams[segment.stream].flush.synced >= end {
+                if segment.is_to_be_listed() && self.streams[segment.stream].flush.synced >= end {
                     segment.listed_sealed = true;
                     edits.push(segment.seal_edit());
                     listed.push(segment.slot);
                     self.device.end_writes(segment.file);
                 }
-                self.has_unlisted |= segment.sealed && !segment.listed_sealed;
+                self.has_unlisted |= segment.is_to_be_listed();
             }
         }
         if !edits.is_empty() {
@@ -454,6 +512,7 @@ impl<D: Device> Engine<D> {
 
     /// Lists a range in the manifest and blocks until that is durable; other completions are kept for the next poll.
     pub(crate) fn list_range(&mut self, range: RangeId, keys: KeyRange) -> Result<RangeNumber, EngineError> {
+        self.check_numbers()?;
         self.reserve_manifest(0)?;
         let (number, begin) = self.beginning_of(range, Version::ZERO);
         let edits = [ManifestEdit::AddRange { range, keys }, begin, ManifestEdit::RangeWhole { range }];

@@ -72,9 +72,11 @@ impl<D: Device> Engine<D> {
     fn list_transfer(&mut self, range: RangeId, base: Version) -> Result<CommitNumber, EngineError> {
         let at = self.range_at(range)?;
         self.check_writable()?;
+        self.check_numbers()?;
         // It gives up the old copy, which a full disk may be full of. But beginnings that are repeated and give up nothing must leave
         // space for the edits that do.
-        let frees_space = self.ranges[at].copy.is_none() || self.ranges[at].segments.len() > 1;
+        let gives_up = self.ranges[at].copy.is_none() || self.ranges[at].segments.len() > 1;
+        let frees_space = gives_up && !StreamKind::ALL.into_iter().any(|kind| self.has_many_numbers(kind));
         if frees_space {
             self.reserve_manifest_to_free(0)?
         } else {

@@ -357,6 +357,11 @@ impl Segment {
         ManifestEdit::SealSegment { slot: self.slot, seal }
     }
 
+    /// Whether the manifest does not list it as sealed yet.
+    pub(crate) const fn is_to_be_listed(&self) -> bool {
+        self.sealed && !self.listed_sealed
+    }
+
     /// The range's part of the segment, if it has records there.
     pub(crate) fn share(&self, range: usize) -> Option<&RangeShare> {
         self.shares.iter().find(|share| share.range == range)

@@ -29,6 +29,8 @@ impl<D: Device> Engine<D> {
         orphans: Vec<String>,
         report: &mut OpenReport,
     ) -> Result<(), OpenError> {
+        let open = scanned.iter().filter(|scanned| scanned.entry.seal.is_none());
+        self.manifest.note_open_numbers(open.map(|scanned| scanned.report.facts.numbers.len()).sum());
         self.manifest.settle(&mut self.device)?;
         for name in orphans {
             match self.device.unlink(&name) {

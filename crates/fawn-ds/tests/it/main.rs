@@ -93,6 +93,7 @@ mod scans_resumed;
 mod scrub;
 mod scrub_runs;
 mod seals;
+mod seals_bounded;
 mod segment_image;
 mod sorted_batches;
 mod sorted_dropped;

@@ -1,6 +1,5 @@
 //! Choice of a victim: which segment is worth cleaning, and which may be cleaned at all.
 use super::super::Engine;
-use super::super::append::Reserve;
 use super::super::drop_rule::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
 use super::pace::SEARCH_MS_MAX;
 use super::space::SurvivorsRoom;
@@ -8,7 +7,6 @@ use crate::format::RangeNumber;
 use crate::format::segment::{PerStream, StreamKind};
 use crate::log::LogPosition;
 use crate::log::segments::{RangeShare, Segment};
-use crate::log::stream::NextSegment;
 use crate::log::unfinished::RefusedCopies;
 use fawn_flash::Device;
 use fawn_types::{TimeMs, Version};
@@ -81,20 +79,12 @@ impl<D: Device> Engine<D> {
     /// anything is written.
     fn seal_with_numbers(&mut self, old: &BTreeSet<RangeNumber>) {
         self.measure_device();
-        let is_nearly_full = self.taken_segments() + self.kept_segments() + 1 >= self.capacity_segments();
         for kind in StreamKind::ALL {
             let active = self.streams[kind].window.active().map(|chunk| self.segments.expect(chunk.slot));
             if active.is_none_or(|active| active.facts.numbers.iter().all(|facts| !old.contains(&facts.number))) {
                 continue;
             }
-            // Later searches try again: a refusal passes, and any other error has poisoned the engine.
-            let _ = match self.streams[kind].next {
-                // A refusal would hold writes up that the segment still has room for.
-                NextSegment::None if is_nearly_full => Ok(()),
-                NextSegment::None => self.prepare(kind, Reserve::Puts),
-                NextSegment::Ready(_) => self.switch_segment(kind, Reserve::Puts),
-                NextSegment::Header(_) | NextSegment::Listing(..) => Ok(()),
-            };
+            self.seal_early(kind);
         }
     }
 

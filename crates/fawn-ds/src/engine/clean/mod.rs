@@ -67,7 +67,7 @@ pub(crate) struct Cleaner {
     /// The victim waits for a sync of the foreground.
     needs_sync: bool,
     /// The store is being closed.
-    is_stopped: bool,
+    pub(super) is_stopped: bool,
     /// While a capacity that was lowered is exceeded: the fewest segments that were taken since the opening.
     over_capacity: Option<u64>,
     /// Another operation waits until nothing is written.
