@@ -7,6 +7,8 @@ use std::path::Path;
 
 /// Fewest generations that a copy skips: more than a store is opened by accident.
 const SKIPPED_GENERATIONS: u32 = 1 << 16;
+/// Most generations that a copy skips.
+const SKIPPED_GENERATIONS_MAX: u32 = 2 * SKIPPED_GENERATIONS - 1;
 /// Length of one read, bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 /// Most files of the source that are kept open. An open file cannot vanish before it is copied.
@@ -21,6 +23,14 @@ pub enum Sharing {
     Links,
     /// Every file is copied.
     Nothing,
+}
+
+impl CopyReport {
+    /// Whether the copy has generations for another copy, as a restoration is one.
+    #[must_use]
+    pub const fn can_be_copied(&self) -> bool {
+        self.generations_left >= SKIPPED_GENERATIONS_MAX
+    }
 }
 
 /// Copies the store in `from`, which may be in use, into the empty directory `to`. `random` spreads the generations of

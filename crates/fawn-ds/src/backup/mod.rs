@@ -76,6 +76,8 @@ pub struct CopyReport {
     pub copied_bytes: u64,
     /// Attempts to find a state to copy.
     pub attempts: u32,
+    /// Generations that the copy has left: each opening and each copy of it uses some up.
+    pub generations_left: u32,
 }
 
 /// Error of a copy.
@@ -181,6 +183,7 @@ pub fn copy_store<S: Device, T: Device>(
         Epoch::new(generation).ok_or(CopyError::UsedUp)?;
         apply(&mut state, &ManifestEdit::Generation(generation));
     }
+    copier.report.generations_left = Epoch::MAX.get().saturating_sub(generation);
     copier.report.segments = state.segments.len() as u64;
     let report = copier.report;
     match ManifestFile::create(target, state) {

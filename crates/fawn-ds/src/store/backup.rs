@@ -51,7 +51,11 @@ pub fn backup(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
 }
 
 fn copy_verified(from: &Path, to: &Path, random: u64) -> Result<()> {
-    copy_dir(from, to, Sharing::Links, random, &mut |_, _| {})?;
+    let copied = copy_dir(from, to, Sharing::Links, random, &mut |_, _| {})?;
+    if !copied.can_be_copied() {
+        // It may be a restoration, which is of use.
+        tracing::warn!("the copy is one that cannot be copied: {}", CopyError::UsedUp);
+    }
     let portable = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
     let found = check(&mut FileDevice::open(to, &portable)?)?;
     if let Some((file, error)) = found.other_format {

@@ -13,7 +13,7 @@ use fawn_flash::{
 };
 use fawn_flash::{SimOptions, Token};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, Now, Version};
+use fawn_types::{Durability, Epoch, Now, Version};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -561,5 +561,22 @@ fn a_full_target_is_an_error_and_holds_no_store() {
         let error = copy(&mut SimDevice::attach(&run.disk), &target, 0).unwrap_err();
         assert!(matches!(error, CopyError::Device(_)), "{capacity_bytes}: {error}");
         assert!(!target.names().contains(&manifest));
+    }
+}
+
+/// The restoration of a backup is a copy of it, and skips generations again.
+#[test]
+fn a_copy_without_generations_for_another_one_says_so() {
+    const SKIPPED_MAX: u32 = (1 << 17) - 1;
+    let run = cold_keys_in(1, options(Durability::EverySecond, 0));
+    let state = state(&run.disk);
+    let epochs = state.ranges.values().filter_map(|range| Some(range.sole?.epoch.get()));
+    let newest = epochs.fold(state.generation, u32::max);
+    for left in [SKIPPED_MAX, SKIPPED_MAX - 1] {
+        let target = SimDisk::new(SimOptions::default());
+        let skipped = Epoch::MAX.get() - newest - left;
+        let report = copy(&mut SimDevice::attach(&run.disk), &target, skipped).unwrap();
+        assert_eq!(report.generations_left, left);
+        assert_eq!(report.can_be_copied(), copy_of(&target, SKIPPED_MAX).is_ok(), "{left} generations left");
     }
 }

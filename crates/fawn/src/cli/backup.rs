@@ -1,7 +1,8 @@
 //! Command `fawn backup`.
 use super::data_copy::copy;
 use crate::failure::Failure;
-use crate::printing::print_result;
+use crate::printing::{print_note, print_result};
+use fawn_ds::internals::backup::CopyError;
 use std::path::PathBuf;
 
 /// Copies a data directory, also while a server uses it, and verifies the copy.
@@ -29,6 +30,11 @@ impl Backup {
     pub(super) fn run(self) -> Result<(), Failure> {
         let copied = copy(&self.dir, self.to, self.copy)?;
         print_result(&copied);
+        if !copied.can_be_copied() {
+            let words = "sound, but cannot be restored by `fawn restore`";
+            print_note(format_args!("warning: {words}: {}", CopyError::UsedUp));
+            return Ok(());
+        }
         print_result(format_args!("sound. To restore it: fawn restore {} DIR", copied.path().display()));
         Ok(())
     }

@@ -23,6 +23,11 @@ impl DataCopy {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Whether a copy of it can be made.
+    pub(crate) const fn can_be_copied(&self) -> bool {
+        self.report.can_be_copied()
+    }
 }
 
 impl fmt::Display for DataCopy {
@@ -93,13 +98,14 @@ fn refuse_member(dir: &Path) -> Result<(), Failure> {
 fn copy_stores(layout: &Layout, partial: &Path, sharing: Sharing) -> Result<CopyReport, Failure> {
     let mut copy = layout.create_like(partial)?;
     let dirs: Vec<_> = copy.shard_dirs().map(|(_, dir)| dir).collect();
-    let mut total = CopyReport::default();
+    let mut total = CopyReport { generations_left: u32::MAX, ..CopyReport::default() };
     for ((_, from), to) in layout.shard_dirs().zip(&dirs) {
         create_private(to)?;
         let report = copy_store(&from, to, sharing)?;
         total.segments += report.segments;
         total.linked_files += report.linked_files;
         total.copied_bytes += report.copied_bytes;
+        total.generations_left = total.generations_left.min(report.generations_left);
     }
     copy.finish()?;
     Ok(total)
