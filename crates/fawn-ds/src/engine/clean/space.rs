@@ -212,7 +212,7 @@ impl<D: Device> Engine<D> {
         // The smallest stores have none to spare.
         let share = match capacity {
             ..SEGMENTS_MIN => 0,
-            _ if of_sort > 0 => (capacity + 2) / 3,
+            _ if of_sort > 0 => capacity.div_ceil(3),
             _ => (capacity + 2) / 4,
         };
         3.max(of_runs).min(share)
