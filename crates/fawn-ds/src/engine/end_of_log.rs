@@ -19,10 +19,10 @@ const RECORD_BYTES_MAX: u64 = 256;
 impl<D: Device> Engine<D> {
     pub(crate) fn record_end_when_idle(&mut self) {
         for kind in StreamKind::ALL {
-            let Stream { flush, recorded_end, .. } = &self.streams[kind];
+            let Stream { flush, recorded_end, end_retry_at, .. } = &self.streams[kind];
             let is_idle = flush.synced != *recorded_end && self.now.mono.ms_since(flush.last_flush) >= IDLE_MS;
             // One comparison at every poll. The rest runs only in the few polls after the stream became idle.
-            if is_idle && self.now.mono >= self.end_retry_at {
+            if is_idle && self.now.mono >= *end_retry_at {
                 self.record_end_of_log(kind);
             }
         }
@@ -32,7 +32,7 @@ impl<D: Device> Engine<D> {
     pub(super) fn record_end_at(&self) -> Option<MonoMs> {
         let is_due = |stream: &&Stream| stream.flush.synced != stream.recorded_end && stream.is_at_rest();
         let due = StreamKind::ALL.into_iter().map(|kind| &self.streams[kind]).filter(is_due);
-        due.map(|stream| stream.flush.last_flush.plus_ms(IDLE_MS).max(self.end_retry_at)).min()
+        due.map(|stream| stream.flush.last_flush.plus_ms(IDLE_MS).max(stream.end_retry_at)).min()
     }
 
     /// Records the end of a stream in the manifest, if all of it is synced and its end is not recorded yet.
@@ -49,7 +49,7 @@ impl<D: Device> Engine<D> {
                 Ok(()) => {}
                 // The record is an extra safeguard: on a full device, deletes and drops come first.
                 Err(error) if error.is_retryable() => {
-                    self.end_retry_at = self.now.mono.plus_ms(IDLE_RETRY_MS);
+                    self.streams[kind].end_retry_at = self.now.mono.plus_ms(IDLE_RETRY_MS);
                     return;
                 }
                 Err(error) => return drop(self.poison(&error)),

@@ -172,8 +172,6 @@ pub struct Engine<D: Device> {
     pub(crate) certify_at: MonoMs,
     /// Time before which listings of clears that found no space in the manifest are not tried again.
     pub(crate) edits_retry_at: MonoMs,
-    /// The same for ends of the log.
-    pub(crate) end_retry_at: MonoMs,
     /// By place; a vacant place has an empty range.
     pub(crate) ranges: Vec<RangeState>,
     /// Ids of `ranges`, separate so that a search touches one cache line.

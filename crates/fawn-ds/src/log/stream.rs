@@ -47,6 +47,8 @@ pub(crate) struct Stream {
     pub(crate) next: NextSegment,
     /// Synced end of the stream at its last recording in the manifest.
     pub(crate) recorded_end: LogPosition,
+    /// Time before which its end, which found no space in the manifest, is not recorded.
+    pub(crate) end_retry_at: MonoMs,
 }
 
 impl Stream {
@@ -56,6 +58,7 @@ impl Stream {
             flush: FlushState { last_flush: now, last_sync: now, ..FlushState::default() },
             next: NextSegment::None,
             recorded_end: LogPosition(0),
+            end_retry_at: MonoMs(0),
         }
     }
 

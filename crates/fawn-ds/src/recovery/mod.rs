@@ -160,7 +160,6 @@ impl<D: Device> Engine<D> {
             manifest,
             certify_at: MonoMs(0),
             edits_retry_at: MonoMs(0),
-            end_retry_at: MonoMs(0),
             ranges: Vec::new(),
             range_ids: Vec::new(),
             segments: SegmentTable::new(identity.segment_bytes, identity.pointers),
