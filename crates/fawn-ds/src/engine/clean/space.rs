@@ -222,7 +222,8 @@ impl<D: Device> Engine<D> {
     /// next one, or one that is half empty, as one of those, but not as the only one.
     pub(crate) fn kept_segments(&self) -> u64 {
         let (survivors, segment_bytes) = (&self.streams[StreamKind::Survivors], self.options.segment_bytes);
-        let is_small = (self.segments.len() as u64) < CLEANED_SEGMENTS_MIN;
+        // Deletes must find more than what is left for the sort of one segment.
+        let is_small = (self.segments.len() as u64) < CLEANED_SEGMENTS_MIN && self.segments_of_sort() == 0;
         let has_next = !matches!(survivors.next, NextSegment::None);
         // Runs need whole segments.
         let has_half = || {
