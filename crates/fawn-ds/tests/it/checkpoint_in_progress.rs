@@ -235,7 +235,8 @@ fn a_retired_range_keeps_its_place_while_its_index_is_copied() {
     assert_eq!(harness.engine.segments_to_file(), 0, "nothing is left of it: {:?}", harness.engine);
     assert_eq!(harness.engine.stats().checkpoints, checkpoints, "the index is being copied");
     end(&mut harness);
-    assert_eq!(harness.engine.stats().checkpoints, checkpoints + 1, "{:?}", harness.engine);
+    // With most keys gone, an image is so short that another one may be due.
+    assert!(harness.engine.stats().checkpoints > checkpoints, "{:?}", harness.engine);
     open_again(&mut harness, &keys);
 }
 
