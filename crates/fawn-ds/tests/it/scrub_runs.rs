@@ -159,9 +159,10 @@ fn one_misdirected_read_is_no_damage_to_a_run() {
     for nth in 1..=in_a_period {
         let before = reads(&node);
         disk.fail_nth(OpKind::Read, nth, DeviceFault::Misdirect { name: None, offset: 5 * PAGE });
-        pass(&mut node, PERIOD_MS);
+        // The second reading may come in the next period.
+        pass(&mut node, 2 * PERIOD_MS);
         assert_eq!((node.engine.stats().scrub_corrupt_records, findings(&node)), (0, Vec::new()), "read {nth}");
-        repeated += u64::from(reads(&node) > before + in_a_period);
+        repeated += u64::from(reads(&node) > before + 2 * in_a_period);
     }
     assert_eq!(repeated, in_a_period, "readings that were repeated");
 }
