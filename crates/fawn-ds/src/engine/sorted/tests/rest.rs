@@ -20,7 +20,7 @@ fn puts_that_wait_are_no_rest() {
 #[test]
 fn a_change_for_the_cleaner_makes_a_poll_due() {
     let mut store = SmallStore::open(RecordLayout::Log, Durability::Sync, 1);
-    // What the opening has committed is certified meanwhile.
+    // The commits of the opening are certified meanwhile.
     for _ in 0..10 {
         store.now = store.now.plus_ms(100);
         store.turn();
