@@ -369,13 +369,6 @@ impl Overlay {
         self.deferred.has_any(range) || entered.next().is_some()
     }
 
-    /// The first of a range's committed records that the index does not have yet, if all of them are apart.
-    pub(crate) fn first_if_all_apart(&self, range: usize) -> Option<KeyName> {
-        let mut entered = self.unconfirmed.range((range, 0, 0)..=(range, u64::MAX, u64::MAX)).map(|(place, _)| place);
-        let is_all = !self.deferred.has_any(range) && entered.clone().all(|place| self.apart.contains(place));
-        entered.next().filter(|_| is_all).map(|&(_, hash, ident)| KeyName { hash, ident })
-    }
-
     /// As [`Overlay::all_unconfirmed`], of the entries apart.
     pub(crate) fn unconfirmed_apart(&self) -> impl Iterator<Item = &Written> {
         self.apart.iter().filter_map(|place| self.unconfirmed.get(place))

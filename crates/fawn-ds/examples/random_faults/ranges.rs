@@ -60,8 +60,6 @@ impl FaultDriver {
                 return true;
             }
             Err(EngineError::Overloaded) => {}
-            // A read that failed keeps the range from it.
-            Err(error @ EngineError::Corrupt { .. }) => assert!(self.faults.any, "refused without a fault: {error}"),
             Err(error) => {
                 self.refused(&error);
                 if self.is_poisoned() {

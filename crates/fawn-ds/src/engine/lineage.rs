@@ -42,8 +42,8 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// [`EngineError::Overloaded`] while records of the range are not committed, a transfer into it or the verification
     /// of an overwritten key is in flight, a clear is not listed yet, results wait for copies as in [`Engine::add_range`],
-    /// or lineages have too many ancestors, which cleaning makes fewer: poll, then retry. [`EngineError::Corrupt`] if only records
-    /// are waited for that are corrupt or cannot be read. [`EngineError::NotSplit`] if the boundary is not within the range.
+    /// or lineages have too many ancestors, which cleaning makes fewer: poll, then retry. [`EngineError::NotSplit`] if the
+    /// boundary is not within the range.
     /// [`EngineError::RangeExists`], [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned.
     pub fn split_range(
         &mut self,
@@ -84,9 +84,7 @@ impl<D: Device> Engine<D> {
         }
         // An index that both inherited may have entries of a range between that was dropped or cleared.
         if parents.iter().any(|&at| !self.ranges[at].inherited.is_empty()) {
-            let retired: Vec<usize> =
-                parents.iter().flat_map(|&at| self.ranges[at].inherited.iter().copied()).collect();
-            return Err(self.unfiled_because(&retired).unwrap_or(EngineError::Overloaded));
+            return Err(EngineError::Overloaded);
         }
         self.prepare_heirs(&parents)?;
         let base = parents.map(|at| self.ranges[at].progress.appended).into_iter().max().unwrap_or_default();
@@ -106,11 +104,8 @@ impl<D: Device> Engine<D> {
                 // In the mode `memory` nothing else would sync it before its segment is full.
                 self.want_durable(at, self.ranges[at].cleared.committed);
             }
-            if is_pending {
+            if is_pending || self.overlay.has_unconfirmed(at) {
                 return Err(EngineError::Overloaded);
-            }
-            if self.overlay.has_unconfirmed(at) {
-                return Err(self.unverified_because(at).unwrap_or(EngineError::Overloaded));
             }
         }
         // The open frame may have records that were rolled back: then all that is left is synced. The rollback must be, too: the

@@ -217,13 +217,6 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Where the old version may be of a key apart, if the range waits for no other keys.
-    pub(super) fn unverified_because(&self, at: usize) -> Option<EngineError> {
-        let name = self.overlay.first_if_all_apart(at)?;
-        let (slot, offset) = self.segments.slot_and_offset(self.candidates(at, KeyHash(name.hash)).next()?);
-        Some(self.corrupt(slot, offset, "the old version of an overwritten key is corrupt or cannot be read"))
-    }
-
     fn is_unknown(&mut self, at: usize, name: KeyName) -> bool {
         self.overlay.find_mut(at, name).is_some_and(|entry| entry.base == OverlayBase::Unknown)
     }

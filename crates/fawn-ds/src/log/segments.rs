@@ -283,8 +283,6 @@ pub(crate) struct Segment {
     pub(crate) is_sorted: bool,
     /// Filing has failed at a corrupt record, and is tried again later.
     pub(crate) is_filing_failed: bool,
-    /// Offset and description of the fault at which the last filing failed.
-    pub(crate) filing_failure: Option<(u32, String)>,
     /// The last cleaning left records that the index did not have yet.
     pub(crate) had_unconfirmed: bool,
     /// Not before: records that the last cleaning left will have expired then.
@@ -335,7 +333,6 @@ impl Segment {
             is_gathered: false,
             is_sorted: false,
             is_filing_failed: false,
-            filing_failure: None,
             had_unconfirmed: false,
             clean_again_at: MonoMs(0),
             refused_copies: None,

@@ -434,38 +434,12 @@ fn an_unreadable_segment_is_filed_once_it_is_readable() {
     }
     assert_eq!(harness.engine.segments_to_file(), 1, "only the unreadable one is left");
     assert!(harness.engine.stats().filing_failed > 0 && !harness.engine.is_len_exact(RangeId(2)));
-    let is_named = |error: &EngineError| matches!(error, EngineError::Corrupt { file, .. } if *file == name);
-    let refused = harness.engine.merge_ranges(RangeId(2), RangeId(3), RangeId(4)).unwrap_err();
-    assert!(is_named(&refused), "{refused}");
     harness.disk.heal();
     harness.check(&keys, "with a segment that is not filed");
     harness.now = harness.now.plus_ms(20_000);
     file(&mut harness);
     harness.check(&keys, "filed at last");
     harness.check_len("filed at last");
-}
-
-/// Without its place, the caller would retry for ever.
-#[test]
-fn a_split_that_waits_for_an_unreadable_old_version_names_it() {
-    let mut harness = whole(8, small(Durability::Sync), true);
-    let keys = keys(300);
-    fill(&mut harness, &keys, 1);
-    harness.reopen(8, false);
-    harness.settle();
-    let names: Vec<String> = harness.disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect();
-    names.iter().for_each(|name| harness.disk.make_unreadable(name, 4096..1 << 20));
-    harness.write(&keys[3], Some(b"new"));
-    (0..50).for_each(|_| harness.turn());
-    assert_eq!(harness.engine.log_report().keys_apart, 1);
-    let refused = harness.engine.split_range(RangeId(1), ring_at(0x80), RangeId(2), RangeId(3)).unwrap_err();
-    let is_named = matches!(&refused, EngineError::Corrupt { file, offset_bytes: 4096.., .. } if names.contains(file));
-    assert!(is_named, "{refused}");
-    harness.disk.heal();
-    harness.now = harness.now.plus_ms(60_000);
-    harness.settle();
-    harness.split(1, ring_at(0x80), 2, 3);
-    harness.check(&keys, "split");
 }
 
 #[test]

@@ -5,7 +5,6 @@
 //! at once, so a pass that is given up leaves everything as it was.
 use super::super::Engine;
 use super::victim::{Victim, VictimPurpose};
-use crate::error::EngineError;
 use crate::format::RangeNumber;
 use crate::format::record::{RecordKind, Stored};
 use crate::format::segment::StreamKind;
@@ -157,9 +156,8 @@ impl<D: Device> Engine<D> {
         let retired: Vec<RangeShare> = self.segments.expect(slot).shares.iter().filter(is_retired).copied().collect();
         if retired.iter().any(|share| share.live_records > 0) {
             debug_assert!(false, "slot {slot}: records of {retired:?} were not met");
-            return self.filing_failed((slot, 0), "the index points to records that it does not have");
+            return self.filing_failed(slot, "the index points to records that it does not have");
         }
-        self.segments.expect_mut(slot).filing_failure = None;
         let sequence = self.segments.expect(slot).sequence;
         for share in &retired {
             let range = &mut self.ranges[share.range];
@@ -191,21 +189,12 @@ impl<D: Device> Engine<D> {
     }
 
     /// Leaves the segment with the retired ranges, whose index goes on serving.
-    pub(super) fn filing_failed(&mut self, (slot, offset): (u32, u32), detail: &str) {
+    pub(super) fn filing_failed(&mut self, slot: u32, detail: &str) {
         self.cleaner.filing.retry_at = self.now.mono.plus_ms(RETRY_MS);
         let segment = self.segments.expect_mut(slot);
         segment.is_filing_failed = true;
-        segment.filing_failure = Some((offset, detail.to_owned()));
         tracing::warn!(file = %segment.name, %detail, "a segment cannot be filed after a split or merge: counts stay estimates");
         self.stats.filing_failed += 1;
-    }
-
-    /// Why the last segments cannot be filed of which these retired ranges have a part; `None` while others are.
-    pub(in crate::engine) fn unfiled_because(&self, retired: &[usize]) -> Option<EngineError> {
-        let slots = || retired.iter().flat_map(|&at| self.ranges[at].segments.values().copied());
-        let failure = |slot: u32| self.segments.expect(slot).filing_failure.as_ref();
-        let slot = slots().next().filter(|_| slots().all(|slot| failure(slot).is_some()))?;
-        failure(slot).map(|(offset, detail)| self.corrupt(slot, *offset, detail))
     }
 
     /// Whether cleaning or filing moves entries of retired ranges now.

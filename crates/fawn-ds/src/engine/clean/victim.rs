@@ -466,7 +466,7 @@ impl<D: Device> Engine<D> {
     /// one is wrong at the same offset, the segment stays, with all that was not copied, until the next open.
     fn give_up_corrupt(&mut self, victim: Victim, detail: &str) {
         if victim.is_filed() {
-            self.filing_failed((victim.slot, victim.at), detail);
+            self.filing_failed(victim.slot, detail);
             return self.release_victim(&victim);
         }
         let now = self.now.mono;
@@ -485,7 +485,7 @@ impl<D: Device> Engine<D> {
     /// Leaves the rest of a segment whose read failed or hangs: it is tried again later.
     fn give_up_unreadable(&mut self, victim: Victim, detail: &str) {
         if victim.is_filed() {
-            self.filing_failed((victim.slot, victim.at), detail);
+            self.filing_failed(victim.slot, detail);
             return self.release_victim(&victim);
         }
         let segment = self.segments.expect(victim.slot);
