@@ -36,6 +36,7 @@ mod transfer;
 mod transfer_scan;
 mod upkeep;
 mod verify;
+mod verify_reads;
 
 pub use blob::BlobTicket;
 pub use drop_rule::KeepReason;
@@ -50,11 +51,12 @@ pub use scrub::ScrubFinding;
 pub use transfer::TransferredResults;
 pub use transfer_scan::{TransferScan, TransferStep};
 pub(crate) use verify::ApartRetry;
+pub(crate) use verify_reads::VerifyReads;
 
 use crate::error::EngineError;
+use crate::format::StoreUuid;
 use crate::format::record::RecordKind;
 use crate::format::segment::{PerStream, StreamKind};
-use crate::format::{RangeNumber, StoreUuid};
 use crate::log::LogPosition;
 use crate::log::segments::{Segment, SegmentTable};
 use crate::log::stream::Stream;
@@ -126,7 +128,7 @@ pub(crate) enum InFlight {
     Manifest,
     ManifestName,
     Lookup { plan: LookupPlan, user: u64 },
-    Verify { at: usize, number: RangeNumber, name: KeyName, span: ReadSpan, rejected: Rejected, is_deferred: bool },
+    Verify { id: u64, span: ReadSpan, rejected: Rejected },
     Clean { slot: u32, from: u32, len: usize },
     Scrub { queued: QueuedFile, len: usize },
     Checkpoint,
@@ -197,9 +199,7 @@ pub struct Engine<D: Device> {
     pub(crate) flush_everything: bool,
     pub(crate) overlay: Overlay,
     pub(crate) verify_queue: VecDeque<(usize, KeyName)>,
-    pub(crate) verify_in_flight: usize,
-    /// How many of them an opening deferred.
-    pub(crate) deferred_in_flight: usize,
+    pub(crate) verify_reads: VerifyReads,
     /// Time of the last progress: a key was settled, or was queued while no other was.
     pub(crate) verified_at: MonoMs,
     pub(crate) apart: ApartRetry,
@@ -323,7 +323,7 @@ impl<D: Device> Engine<D> {
             runs: self.runs() as u64,
             run_bytes: self.sorted.file_bytes(),
             overlay_keys: (self.overlay.len() + self.overlay.deferred()) as u64,
-            verifications_queued: (self.verify_queue.len() + self.verify_in_flight + self.overlay.deferred()) as u64,
+            verifications_queued: (self.verify_queue.len() + self.verify_reads.len() + self.overlay.deferred()) as u64,
             keys_apart: self.overlay.apart() as u64,
         }
     }

@@ -80,9 +80,9 @@ impl<D: Device> Engine<D> {
                 plan.0.result = Some(self.take_read(&plan.0.span, result, buf));
                 events.push(Event::Lookup { plan, user });
             }
-            InFlight::Verify { at, number, name, span, rejected, is_deferred } => {
+            InFlight::Verify { id, span, rejected } => {
                 let read = self.take_read(&span, result, buf);
-                self.verified((at, number), name, span, rejected, is_deferred, read);
+                self.verified(id, rejected, read);
             }
             InFlight::Clean { slot, from, len } => self.clean_read(slot, from, len, Completion { token, result, buf }),
             InFlight::Scrub { queued, len } => self.scrub_read(queued, len, Completion { token, result, buf }),
@@ -178,11 +178,10 @@ impl<D: Device> Engine<D> {
         while let Some(stale) = self.stale.pop_front() {
             match stale {
                 InFlight::Lookup { plan, user } => events.push(Event::Lookup { plan, user }),
-                InFlight::Verify { at, number, name, is_deferred, .. } => {
-                    self.verify_in_flight -= 1;
-                    self.deferred_in_flight -= usize::from(is_deferred);
-                    if self.ranges[at].number == number {
-                        self.verify_queue.push_back((at, name));
+                InFlight::Verify { id, .. } => {
+                    let read = self.verify_reads.end(id);
+                    if self.ranges[read.at].number == read.number {
+                        self.verify_queue.push_back((read.at, read.name));
                     }
                 }
                 _ => unreachable!("only reads go stale"),

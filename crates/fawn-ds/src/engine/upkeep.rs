@@ -22,7 +22,8 @@ impl<D: Device> Engine<D> {
         let clears_at = (self.has_unlisted_clear && self.now.mono < self.edits_retry_at).then_some(self.edits_retry_at);
         let of_files = [manifest_at, certify_at, clears_at, self.drops.unlink_at(), self.record_end_at()];
         let of_jobs = [scrub_at, self.clean_at(), self.sort_at(), self.copy_results_at(), self.checkpoint_at()];
-        of_jobs.into_iter().chain(of_files).flatten().min()
+        let of_reads = [self.leave_verification_at()];
+        of_jobs.into_iter().chain(of_files).chain(of_reads).flatten().min()
     }
 
     /// Time by which the durability mode wants the foreground written (`memory`) or synced (`everysec`), although nobody

@@ -5,9 +5,9 @@
 //! version is unreadable or corrupt, its entry is *set apart*: the overlay keeps answering for the key, no write waits
 //! for it, and the read is retried with back-off.
 use super::fetch::{Expected, FetchResume, Probe, ReadSpan, Rejected};
+use super::verify_reads::VerifyRead;
 use super::{Engine, InFlight};
 use crate::error::EngineError;
-use crate::format::RangeNumber;
 use crate::index::Pointer;
 use crate::overlay::{APART_BYTES, CopyRank, ENTRY_BYTES, KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::PendingRecord;
@@ -48,7 +48,7 @@ impl<D: Device> Engine<D> {
     /// Checks whether memory for another record in flight is left; otherwise the caller waits for commits and
     /// verifications. Entries apart have their own bound: one bad place on the disk must not stop all writes.
     pub(crate) fn check_pending(&self) -> Result<(), EngineError> {
-        let waiting = self.verify_queue.len() + self.verify_in_flight;
+        let waiting = self.verify_queue.len() + self.verify_reads.len();
         let keys = self.overlay.len() - self.overlay.apart();
         let bytes = pending_bytes(self.pending_records, keys);
         let is_full = waiting >= WAITING_MAX || bytes >= self.options.pending_bytes_max();
@@ -127,7 +127,7 @@ impl<D: Device> Engine<D> {
         if let Some(entry) = self.overlay.find_mut(at, name)
             && !core::mem::replace(&mut entry.is_queued, true)
         {
-            if self.verify_queue.is_empty() && self.verify_in_flight == 0 {
+            if self.verify_queue.is_empty() && self.verify_reads.len() == 0 {
                 self.verified_at = self.now.mono;
             }
             self.verify_queue.push_back((at, name));
@@ -136,7 +136,7 @@ impl<D: Device> Engine<D> {
 
     /// Whether old versions of overwritten records are being looked for. Not if nothing was found for long: the device may hang.
     pub(crate) fn is_verifying(&self) -> bool {
-        let has_some = !self.verify_queue.is_empty() || self.verify_in_flight > 0;
+        let has_some = !self.verify_queue.is_empty() || self.verify_reads.len() > 0;
         has_some && self.now.mono.ms_since(self.verified_at) < VERIFYING_MS_MAX
     }
 
@@ -172,17 +172,18 @@ impl<D: Device> Engine<D> {
 
     /// Starts queued verifications, as many as may be in flight.
     pub(crate) fn pump_verifications(&mut self) {
+        self.leave_hanging_verifications();
         self.retry_apart();
         for (at, name) in self.overlay.take_woken() {
             self.queue_verification(at, name);
         }
-        while self.verify_in_flight < IN_FLIGHT_MAX {
+        while self.verify_reads.len() < IN_FLIGHT_MAX {
             let Some((at, name)) = self.verify_queue.pop_front() else { break };
             self.verify_step(at, name, Rejected::new(), false);
         }
         for _ in 0..DEFERRED_PER_POLL_MAX {
             // In the list, they take a fraction of the memory of entries apart.
-            if self.deferred_in_flight >= DEFERRED_IN_FLIGHT_MAX || !self.has_apart_room() {
+            if self.verify_reads.deferred() >= DEFERRED_IN_FLIGHT_MAX || !self.has_apart_room() {
                 return;
             }
             let Some((at, name)) = self.overlay.wake_next() else { return };
@@ -230,28 +231,37 @@ impl<D: Device> Engine<D> {
             // The next recovery sees both records and decides by version.
             Ok((OverlayBase::Unknown, _)) => self.keep_apart(at, name, &"the record is corrupt"),
             Ok((base, version)) => self.settle(at, name, base, version),
+            Err(span) if self.verify_reads.hangs(&span) => self.keep_apart(at, name, &"its read hangs"),
             Err(mut span) => {
                 span.cacheable_to = self.cacheable_to(span.slot);
                 self.stats.verification_reads += 1;
-                self.verify_in_flight += 1;
-                self.deferred_in_flight += usize::from(is_deferred);
-                let read = InFlight::Verify { at, number: self.ranges[at].number, name, span, rejected, is_deferred };
+                let of_range = (at, self.ranges[at].number);
+                let id = self.verify_reads.begin(of_range, name, span, is_deferred, self.now.mono);
+                let read = InFlight::Verify { id, span, rejected };
                 self.submit_span(&span, IoClass::Verification, read);
             }
         }
     }
 
-    pub(crate) fn verified(
-        &mut self,
-        (at, number): (usize, RangeNumber),
-        name: KeyName,
-        span: ReadSpan,
-        rejected: Rejected,
-        is_deferred: bool,
-        read: Result<AlignedBuf, DeviceError>,
-    ) {
-        self.verify_in_flight -= 1;
-        self.deferred_in_flight -= usize::from(is_deferred);
+    /// Time by which a read hangs, and is left in flight.
+    pub(crate) fn leave_verification_at(&self) -> Option<MonoMs> {
+        self.verify_reads.leave_at().filter(|_| self.has_apart_room())
+    }
+
+    /// Sets keys apart whose read hangs, as after a failed one: 64 of them would stop all writes. The end of the read, whenever it
+    /// comes, confirms the key.
+    fn leave_hanging_verifications(&mut self) {
+        while self.has_apart_room()
+            && let Some(read) = self.verify_reads.leave_hanging(self.now.mono)
+        {
+            if self.ranges[read.at].number == read.number && self.is_unknown(read.at, read.name) {
+                self.keep_apart(read.at, read.name, &"its read hangs");
+            }
+        }
+    }
+
+    pub(crate) fn verified(&mut self, id: u64, rejected: Rejected, read: Result<AlignedBuf, DeviceError>) {
+        let VerifyRead { at, number, name, is_deferred, span, .. } = self.verify_reads.end(id);
         // Another range has the place by now, with keys of the same names.
         if self.ranges[at].number != number {
             if let Ok(buf) = read {

@@ -26,7 +26,7 @@ pub use progress::OpenProgress;
 pub use report::{Damage, OpenReport, RangeReport};
 pub use salvage::{SalvageReport, open_for_salvage};
 
-use crate::engine::{ApartRetry, Checkpoints, Cleaner, Drops, Engine, Scrubber, SortedTier};
+use crate::engine::{ApartRetry, Checkpoints, Cleaner, Drops, Engine, Scrubber, SortedTier, VerifyReads};
 use crate::error::{EngineError, OpenError};
 use crate::format::RangeNumber;
 use crate::format::manifest::{Identity, ManifestState, SegmentEntry};
@@ -177,8 +177,7 @@ impl<D: Device> Engine<D> {
             flush_everything: false,
             overlay: Overlay::default(),
             verify_queue: VecDeque::new(),
-            verify_in_flight: 0,
-            deferred_in_flight: 0,
+            verify_reads: VerifyReads::default(),
             verified_at: MonoMs(0),
             apart: ApartRetry::default(),
             failed_reads: Vec::new(),

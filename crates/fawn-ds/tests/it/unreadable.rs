@@ -272,3 +272,63 @@ fn no_flipped_bit_of_a_flushed_record_makes_its_lookup_read_for_ever() {
     assert_eq!(corrupt, 8 * 28);
     assert!(disk.counted(OpKind::Read) - before <= 3 * 8 * 28, "reads of one lookup are bounded");
 }
+
+/// Overwrites keys of 64 pages, whose reads do not end.
+fn hang_pages(disk: &SimDisk, node: &mut TestNode) {
+    disk.hang(OpKind::Read);
+    let mut key = 0;
+    while disk.hung() < 64 {
+        node.append(&[put(key, 10)]).unwrap();
+        node.turn();
+        key += 20;
+    }
+    disk.end_faults(OpKind::Read);
+}
+
+/// Reads of a part of the device may take minutes. As many as are in flight at a time once stopped all writes.
+#[test]
+fn old_versions_whose_reads_hang_do_not_stop_other_writes() {
+    const KEYS: u32 = 6000;
+    let (disk, mut node) = cold(KEYS, 100);
+    hang_pages(&disk, &mut node);
+    for key in 0..KEYS {
+        node.append(&[put(key, 10)]).unwrap();
+        if key % 50 == 0 {
+            node.turn();
+        }
+    }
+    for _ in 0..100 {
+        node.now = node.now.plus_ms(50);
+        node.turn();
+    }
+    let report = node.engine.log_report();
+    assert_eq!((disk.hung(), report.verifications_queued), (64, 0), "{report:?}");
+    let apart = report.keys_apart;
+    assert!((64..2_500).contains(&apart), "{apart} keys of 64 pages");
+    for key in 0..KEYS {
+        assert_eq!(node.get(&key.to_be_bytes(), View::Committed).unwrap().unwrap().value.len(), 10);
+    }
+    disk.release_hung();
+    node.now = node.now.plus_ms(60_000);
+    node.settle();
+    assert_eq!((node.engine.log_report().keys_apart, node.engine.len(RANGE)), (0, u64::from(KEYS)));
+}
+
+/// Each of them has a buffer, and pins its segment.
+#[test]
+fn a_device_that_answers_no_verification_gets_few_of_them() {
+    let (disk, mut node) = cold(6000, 100);
+    hang_pages(&disk, &mut node);
+    disk.hang(OpKind::Read);
+    for key in (3000..6000).step_by(10) {
+        node.append(&[put(key, 10)]).unwrap();
+        node.turn();
+        node.now = node.now.plus_ms(100);
+    }
+    assert_eq!(disk.hung(), 128);
+    disk.release_hung();
+    disk.end_faults(OpKind::Read);
+    node.now = node.now.plus_ms(60_000);
+    node.settle();
+    assert_eq!((node.engine.log_report().keys_apart, node.engine.len(RANGE)), (0, 6000));
+}
