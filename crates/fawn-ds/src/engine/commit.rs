@@ -171,6 +171,7 @@ impl<D: Device> Engine<D> {
         let is_in_image = segment.sequence < last.from[segment.stream].sequence;
         *(if is_in_image { &mut last.overwritten } else { &mut last.rewritten }) += 1;
         let is_changed = segment.remove_live(at, old.len_bytes, death, end);
+        self.cleaner.note_dead(old.len_bytes, self.options.segment_bytes);
         if segment.is_dead() {
             self.drops.examine.push((slot, segment.sequence));
         }

@@ -29,7 +29,7 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, Version};
 use pace::Pace;
 use smallvec::SmallVec;
-pub(super) use space::{CLEANED_SEGMENTS_MIN, only_reserve_left};
+pub(super) use space::{CLEANED_SEGMENTS_MIN, DELETED_SEGMENTS, only_reserve_left};
 use std::collections::VecDeque;
 use victim::{Victim, VictimPurpose};
 
@@ -150,6 +150,11 @@ impl Cleaner {
     /// A segment was sealed or dropped: there may be a victim now.
     pub(crate) fn note_change(&mut self) {
         self.pace.note_change();
+    }
+
+    /// A record of this length died.
+    pub(crate) fn note_dead(&mut self, bytes: u32, segment_bytes: u32) {
+        self.pace.note_dead(bytes.into(), segment_bytes.into());
     }
 
     /// A timer has asked the device for space again, or an overwritten record was found. Only a write makes a search for a victim

@@ -47,6 +47,8 @@ pub(super) struct Pace {
     pub(super) was_for_tombstones: bool,
     /// Segments above the target at the last search.
     pub(super) debt: u64,
+    /// Length of the records that have died since the last search, bytes.
+    dead_bytes: u64,
     /// Lineages were too long at the last search.
     has_old_numbers: bool,
     /// The last victim was chosen for its old numbers.
@@ -71,6 +73,15 @@ impl Pace {
     /// A segment was sealed or dropped: the next poll searches.
     pub(super) const fn note_change(&mut self) {
         self.due_at = Some(MonoMs(0));
+    }
+
+    /// A record died. Deletes of long records make victims before they fill a segment, and a store that shares its device with others
+    /// may have nothing else to write: a segment's length of dead records makes a search due, too.
+    pub(super) const fn note_dead(&mut self, bytes: u64, segment_bytes: u64) {
+        self.dead_bytes += bytes;
+        if self.dead_bytes >= segment_bytes {
+            self.note_change();
+        }
     }
 
     pub(super) const fn note_retry(&mut self) {
@@ -184,7 +195,7 @@ impl<D: Device> Engine<D> {
             return false;
         }
         pace.repeats = if has_changed { 0 } else { pace.repeats + 1 };
-        (pace.due_at, pace.is_due_for_write) = (None, false);
+        (pace.due_at, pace.is_due_for_write, pace.dead_bytes) = (None, false, 0);
         (pace.searched_at, pace.searched_bytes) = (now, self.stats.record_bytes);
         let debt = self.space_debt();
         self.cleaner.pace.debt = debt;
