@@ -295,3 +295,82 @@ fn a_full_store_of_long_segments_takes_deletes() {
     let keys = fill_with_short_records(&mut node, long_key);
     delete_half(&mut node, keys, long_key);
 }
+
+/// Closes and opens.
+fn reopen(disk: &SimDisk, mut node: TestNode, options: Options) -> TestNode {
+    node.settle();
+    node.engine.close().unwrap();
+    TestNode::open(disk, options, node.now).unwrap()
+}
+
+/// Deletes all keys of this range of numbers.
+fn delete_all(node: &mut TestNode, numbers: core::ops::Range<u64>, key_of: impl Fn(u64) -> Vec<u8>) {
+    for number in numbers {
+        let is_deleted = writes_in_time(node, key_of(number), None);
+        assert!(is_deleted, "delete {number}: {:?} {:?}", node.engine.log_report(), node.engine.stats());
+        if number % 64 == 0 {
+            node.turn();
+        }
+    }
+}
+
+/// A run has five pages for four of a segment with records slightly longer than a fifth of one: their sorts once took what the sort of
+/// deletes needs.
+#[test]
+fn a_full_store_whose_records_take_more_in_runs_takes_deletes() {
+    for value_bytes in [640, 660, 900] {
+        let mut node = TestNode::open(&SimDisk::new(SimOptions::instant(5)), long_segments(), Now::at(1_000)).unwrap();
+        let mut keys = 0;
+        while writes_in_time(&mut node, long_key(keys), Some(vec![1; value_bytes])) {
+            keys += 1;
+            if keys % 16 == 0 {
+                node.turn();
+            }
+        }
+        delete_half(&mut node, keys, long_key);
+    }
+}
+
+/// Runs are as long as four segments here, and the device ends where the store does: nothing may exceed it.
+#[test]
+fn a_full_device_has_space_for_a_sweep_behind_the_sort_of_deletes() {
+    let options = Options { capacity_bytes: None, run_bytes_max: 12 << 20, ..long_segments() };
+    let disk = SimDisk::new(SimOptions::instant(6));
+    disk.set_capacity_bytes(Some(160 << 20));
+    let mut node = TestNode::open(&disk, options, Now::at(1_000)).unwrap();
+    let keys = fill_with_short_records(&mut node, long_key);
+    delete_half(&mut node, keys, long_key);
+}
+
+#[test]
+fn deletes_that_are_a_small_part_of_a_full_log_are_sorted() {
+    let options = Options { capacity_bytes: Some(256 << 20), ..long_segments() };
+    let disk = SimDisk::new(SimOptions::instant(7));
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1_000)).unwrap();
+    let in_runs = 120_000;
+    for number in 0..in_runs {
+        assert!(writes_in_time(&mut node, long_key(number), Some(vec![1; 15])));
+        if number % 64 == 0 {
+            node.turn();
+        }
+    }
+    let options = Options { layout: RecordLayout::Log, ..options };
+    let mut node = reopen(&disk, node, options);
+    let mut number = 0;
+    while writes_in_time(&mut node, format!("log-{number}").into_bytes(), Some(vec![2; 60_000])) {
+        number += 1;
+        node.turn();
+    }
+    delete_all(&mut node, 0..in_runs, long_key);
+}
+
+#[test]
+fn a_sorted_store_whose_capacity_was_lowered_takes_deletes() {
+    let disk = SimDisk::new(SimOptions::instant(8));
+    let mut node = TestNode::open(&disk, long_segments(), Now::at(1_000)).unwrap();
+    let keys = fill_with_short_records(&mut node, long_key);
+    let options = Options { capacity_bytes: Some(40 << 20), ..long_segments() };
+    let mut node = reopen(&disk, node, options);
+    delete_all(&mut node, 0..keys / 4 * 3, long_key);
+    assert!(writes_in_time(&mut node, long_key(keys), Some(vec![1; 15])), "{:?}", node.engine.log_report());
+}

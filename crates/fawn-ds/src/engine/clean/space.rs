@@ -10,6 +10,8 @@ use fawn_flash::{Device, DeviceError};
 
 /// Segments that a store may have in any case: the active and the next one of each stream.
 const SEGMENTS_MIN: u64 = 4;
+/// Segments that deletes find in a full store before a sort makes space: one is sorted once the next one is there.
+pub(crate) const DELETED_SEGMENTS: u64 = 2;
 /// Segments from which a store keeps one ready for cleaning. A smaller store could not spare it.
 pub(crate) const CLEANED_SEGMENTS_MIN: u64 = 8;
 /// Segments that copies of one segment take at most, with the unused end of each.
@@ -95,7 +97,7 @@ impl<D: Device> Engine<D> {
         self.survivors_room().active_bytes < need as u64
     }
 
-    pub(super) fn with_frames(&self, record_bytes: u64) -> u64 {
+    pub(in crate::engine) fn with_frames(&self, record_bytes: u64) -> u64 {
         // A frame ends with a write, and with a chunk of the window.
         let frame_bytes = (self.options.chunk_bytes() / 2).min(WRITE_BYTES as usize);
         in_frames(record_bytes, frame_bytes as u64, self.options.pad_frames)
@@ -202,20 +204,23 @@ impl<D: Device> Engine<D> {
         (self.segments.len() + prepared) as u64
     }
 
-    /// Segments that only survivors, runs and deletes may use: cleaning fills one, and frees more than one with it. A sort takes one or
-    /// two, and leaves those of a merge. Before the first sort that frees space, another segment may fill with deletes, and one may
-    /// be prepared.
+    /// Segments that only survivors, runs and deletes may use: cleaning fills one, and frees more than one with it. Before the first
+    /// sort that frees space, another segment fills with deletes, is sealed once the next one is there, and survivors may take one.
     pub(crate) fn reserved_segments(&self) -> u64 {
-        let (capacity, of_merge, of_sort) = (self.capacity_segments(), self.merge_segments(), self.segments_of_sort());
-        let of_runs =
-            [of_merge, of_sort].into_iter().filter(|&segments| segments > 0).max().map_or(0, |segments| segments + 2);
+        let capacity = self.capacity_segments();
         // The smallest stores have none to spare.
         let share = match capacity {
             ..SEGMENTS_MIN => 0,
-            _ if of_sort > 0 => capacity.div_ceil(3),
+            _ if self.segments_of_sort() > 0 => capacity.div_ceil(3),
             _ => (capacity + 2) / 4,
         };
-        3.max(of_runs).min(share)
+        self.reserved_unshared().min(share)
+    }
+
+    /// As [`Engine::reserved_segments`], in a store that is large enough for it.
+    fn reserved_unshared(&self) -> u64 {
+        let of_jobs = self.merge_segments() + self.segments_of_sort();
+        3.max(if of_jobs > 0 { of_jobs + 3 } else { 0 })
     }
 
     /// Segments that puts leave free for survivors and runs. A store so small that it keeps none ready for survivors counts their
@@ -233,11 +238,12 @@ impl<D: Device> Engine<D> {
         if is_small && (has_next || has_half()) { reserved.saturating_sub(1).max(reserved.min(1)) } else { reserved }
     }
 
-    /// Segments that deletes leave free. Deletes of records in runs make no space before they are in a run, too.
+    /// Segments that deletes leave free. Deletes of records in runs make no space before they are in a run, too, and merged with what
+    /// they hide.
     pub(crate) fn kept_from_deletes(&self) -> u64 {
         let (reserved, of_sort) = (self.reserved_segments(), self.segments_of_sort());
         if of_sort > 0 && reserved > 1 {
-            of_sort.min(reserved - 1)
+            (self.merge_segments() + of_sort).min(reserved.saturating_sub(DELETED_SEGMENTS).max(2)).min(reserved - 1)
         } else if self.can_clean_without_another() {
             0
         } else {

@@ -52,9 +52,26 @@ pub(super) struct SortSize {
 }
 
 impl SortSize {
+    const fn with(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, count: self.count + other.count }
+    }
+
     /// Memory that they and their order take, bytes.
     const fn memory_bytes(self) -> u64 {
         SortBuffer::memory_of(self.bytes, self.count)
+    }
+}
+
+/// Segments of a sort that are mostly puts: the sweep after it need not give anything back.
+#[derive(Clone, Copy, Debug, Default)]
+struct SortGrowth {
+    records: SortSize,
+    segments: u64,
+}
+
+impl SortGrowth {
+    const fn with(self, records: SortSize) -> Self {
+        Self { records: self.records.with(records), segments: self.segments + 1 }
     }
 }
 
@@ -63,7 +80,7 @@ impl SortSize {
 enum SortReason {
     /// The layout says so.
     Layout,
-    /// Deletes take much of the log: cleaning keeps them while a run may have what they hide.
+    /// Deletes take much of the log, or of a segment of a full store: cleaning keeps them while a run may have what they hide.
     Deletes,
 }
 
@@ -226,7 +243,7 @@ impl<D: Device> Engine<D> {
         }
         // Each poll asks, and the answer needs all segments.
         if self.sorted.is_active && self.is_search_due() {
-            if self.deletes_take_much() {
+            if self.full || self.deletes_take_much() {
                 return Some(SortReason::Deletes);
             }
             self.sorted.segment_search.begin();
@@ -293,25 +310,29 @@ impl<D: Device> Engine<D> {
         let candidates = self.segments.iter().filter(|segment| is_worthwhile(segment) && Self::may_be_sorted(segment));
         let (mut sortable, later): (Vec<&Segment>, Vec<&Segment>) =
             candidates.partition(|segment| self.is_sortable(segment));
-        if self.has_no_room_for_copies() {
-            // Records that are too long for a run are copied. Without room for copies, the other segments are sorted first: that
-            // frees space.
-            sortable.retain(|segment| segment.longer_than_runs() == 0);
-        }
         // Sorted segments stay as long as others have older records.
         let lowest = |segment: &Segment| segment.shares.iter().map(|share| share.lowest_put).min();
         sortable.sort_unstable_by_key(|segment| (lowest(segment), segment.sequence));
         let all_bytes: u64 = sortable.iter().chain(&later).map(|segment| segment.live_bytes()).sum();
         let memory_bytes_max = self.sort_memory_bytes_max();
-        let (mut records, mut slots) = (SortSize::default(), Vec::new());
+        let growth_bytes_max = self.room_for_growth();
+        let (mut records, mut puts, mut slots) = (SortSize::default(), SortGrowth::default(), Vec::new());
+        let mut passed = 0;
         for segment in &sortable {
-            let (bytes, count) = (records.bytes + segment.live_bytes(), records.count + segment.live_records());
-            let together = SortSize { bytes, count };
-            let is_too_long = bytes > bytes_max || together.memory_bytes() > memory_bytes_max;
-            if (records.bytes > 0 && is_too_long) || self.space_of_sort(together) > room_bytes {
+            let size = SortSize { bytes: segment.live_bytes(), count: segment.live_records() };
+            let together = records.with(size);
+            let is_too_long = together.bytes > bytes_max || together.memory_bytes() > memory_bytes_max;
+            let space_bytes = self.space_of_sort(together);
+            if (records.bytes > 0 && is_too_long) || space_bytes > room_bytes {
                 break;
             }
-            records = together;
+            let puts_with = if has_many_deletes(segment) { puts } else { puts.with(size) };
+            let grows = puts_with.segments > 0 && self.growth_of(puts_with) > growth_bytes_max;
+            if grows || !self.has_room_for_long(segment, space_bytes) {
+                passed += 1;
+                continue;
+            }
+            (records, puts) = (together, puts_with);
             slots.push(segment.slot);
         }
         let bytes = records.bytes;
@@ -321,7 +342,7 @@ impl<D: Device> Engine<D> {
         let is_due = self.full || reason == SortReason::Deletes;
         let is_any_enough = is_due || is_paid_by_rest;
         let bytes_min = if is_any_enough { 1 } else { bytes_max };
-        if slots.is_empty() || (slots.len() == sortable.len() && bytes < bytes_min) {
+        if slots.is_empty() || (slots.len() + passed == sortable.len() && bytes < bytes_min) {
             // Live bytes of sealed segments only become fewer. So only a segment that is not movable yet changes this.
             let later_bytes: u64 = later.into_iter().map(Segment::live_bytes).sum();
             if later_bytes > 0 && bytes + later_bytes >= bytes_min {
@@ -332,7 +353,8 @@ impl<D: Device> Engine<D> {
             return false;
         }
         (self.sorted.unsorted_bytes, self.sorted.sorted_at_bytes) = (all_bytes - bytes, self.stats.record_bytes);
-        let is_only_for_rest = is_paid_by_rest && !is_due && slots.len() == sortable.len() && bytes < bytes_max;
+        let is_only_for_rest =
+            is_paid_by_rest && !is_due && slots.len() + passed == sortable.len() && bytes < bytes_max;
         let age = self.sorted.runs.first().map_or(1, |newest| newest.age + 1);
         for &slot in &slots {
             let segment = self.segments.expect_mut(slot);
@@ -346,6 +368,21 @@ impl<D: Device> Engine<D> {
         self.sorted.job = Some(Box::new(job));
         self.sorted.was_merge = false;
         true
+    }
+
+    /// Bytes by which their runs may be longer than these segments.
+    fn growth_of(&self, SortGrowth { records, segments }: SortGrowth) -> u64 {
+        self.space_of_sort(records).saturating_sub(segments * u64::from(self.options.segment_bytes))
+    }
+
+    /// Whether copies of the segment's records that are too long for a run find space beside a job that takes so much. Otherwise the
+    /// segment would be read for nothing, again and again.
+    fn has_room_for_long(&self, segment: &Segment, space_bytes: u64) -> bool {
+        let room = self.survivors_room();
+        let of_job = space_bytes.div_ceil(u64::from(self.options.segment_bytes));
+        segment.longer_than_runs() == 0
+            || room.segments > of_job
+            || self.with_frames(segment.live_bytes()) <= room.active_bytes
     }
 
     fn is_sortable(&self, segment: &Segment) -> bool {

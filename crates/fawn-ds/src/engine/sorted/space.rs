@@ -1,5 +1,6 @@
 //! Space for runs: how long they may be, what jobs may take, and what is kept for merges.
 use super::super::Engine;
+use super::super::clean::DELETED_SEGMENTS;
 use super::gather::SortSize;
 use super::merge_choice::SpaceLeft;
 use crate::format::run::PAGES_MAX;
@@ -157,21 +158,32 @@ impl<D: Device> Engine<D> {
 
     /// Space that a sort may take, bytes: survivors keep a segment, since cleaning frees space in any case, and merges theirs. But if
     /// all runs of a full store are of one age, nothing gives space back before the deletes of the log are in a run, which a sweep
-    /// merges with what they hide: the sort may take the space of merges, and if the log is short, a short segment may exceed the
-    /// capacity, as a short part of a sweep may.
+    /// merges with what they hide: the sort of one segment may take the space of merges, and if the log is short, a short segment
+    /// may exceed the capacity, as a short part of a sweep may.
     pub(super) fn room_for_sort(&self) -> u64 {
-        let of_survivors = u64::from(self.needs_survivors_next());
+        let (of_survivors, of_segment) = (u64::from(self.needs_survivors_next()), self.space_of_segment());
+        let room = self.room_for_runs(self.merge_segments() + of_survivors);
         let runs = &self.sorted.runs;
         let is_swept = runs.first().is_some_and(|newest| runs.last().is_some_and(|oldest| oldest.age == newest.age));
-        if !(self.full && is_swept) {
-            return self.room_for_runs(self.merge_segments() + of_survivors);
+        if !(self.full && is_swept) || room >= of_segment {
+            return room;
         }
-        let room = self.room_for_runs(of_survivors);
+        let room = self.room_for_runs(of_survivors).min(of_segment);
         let is_short = self.segments.len() <= SHORT_LOG_SEGMENTS;
         if !is_short || self.taken_segments() > self.capacity_segments() {
             return room;
         }
-        room.max(self.space_of_segment().min(SHORT_PART_BYTES))
+        room.max(of_segment.min(SHORT_PART_BYTES))
+    }
+
+    /// Space by which runs of puts may be longer than their segments, bytes: deletes find theirs behind that, and their sort
+    /// what they leave to it. Where it may exceed the capacity, puts are sorted in any case.
+    pub(super) fn room_for_growth(&self) -> u64 {
+        if self.segments_of_sort() == 0 {
+            return u64::MAX;
+        }
+        let kept = self.kept_from_deletes() + DELETED_SEGMENTS + u64::from(self.needs_survivors_next());
+        self.room_for_runs(kept)
     }
 
     /// Segments that deletes leave to the sort of one segment, without which they would give nothing back, unless it is so short that
