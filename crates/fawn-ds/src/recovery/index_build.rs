@@ -4,7 +4,7 @@ use super::decode::{DecodedBatch, DecodedRecord, KeyNames, LogDecoder};
 use super::deferred::DeferredRecords;
 use crate::engine::{Engine, heir_with_key};
 use crate::error::OpenError;
-use crate::format::manifest::{Ancestor, ManifestRange, RangeBeginning, SoleEpochs};
+use crate::format::manifest::{Ancestor, ManifestRange, RangeBeginning, SegmentEntry, SoleEpochs};
 use crate::format::record::{RecordKind, Stored};
 use crate::format::segment::{PerStream, StreamKind};
 use crate::format::{RangeNumber, Watermark};
@@ -64,6 +64,8 @@ pub(super) struct Tentative {
     survivors_highest: Version,
     /// The segments right before this one are missing, and no later record of the range was read yet.
     gap_before: Option<u64>,
+    /// Lowest version of the keys' records that the checkpoint does not have.
+    lowest_behind: Option<Version>,
 }
 
 impl Tentative {
@@ -291,10 +293,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         if is_in_image && stream == StreamKind::Foreground {
             return self.hide(at, number, &entry);
         }
-        if stream == StreamKind::Survivors {
-            if (Watermark { sequence, offset }) < self.from[StreamKind::Survivors] && !is_trace {
-                return self.note_survivors(owner, version);
-            }
+        let is_survivor = stream == StreamKind::Survivors;
+        if is_survivor && (Watermark { sequence, offset }) < self.from[stream] && !is_trace {
+            return self.note_survivors(owner, version);
+        }
+        if record.kind.is_of_key() && !is_trace {
+            self.note_behind(owner, version);
+        }
+        if is_survivor {
             if is_retired && version <= self.tentative[at].cleared {
                 return;
             }
@@ -307,6 +313,42 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             return self.copied(owner, &entry, sequence);
         }
         self.historic(at, entry);
+    }
+
+    /// Notes a record of a key that the checkpoint does not have.
+    fn note_behind(&mut self, at: usize, version: Version) {
+        let lowest = &mut self.tentative[at].lowest_behind;
+        *lowest = Some(lowest.map_or(version, |lowest| lowest.min(version)));
+    }
+
+    /// Records of a sorted segment before the checkpoint cannot be read. Until it is dropped, it counts as hiding all that its
+    /// newest record could hide.
+    pub(super) fn lose_traces(&mut self, slot: u32, entry: &SegmentEntry) {
+        for (at, highest) in self.highest_by_owner(entry) {
+            self.engine.enter_segment(at, slot, highest, RecordKind::Tombstone);
+        }
+    }
+
+    /// Whether a record behind the checkpoint may be older than one of this sorted segment: also a tombstone, which would hide
+    /// the record's copy in a run.
+    pub(super) fn may_lack_traces(&self, entry: &SegmentEntry) -> bool {
+        let is_behind = |&(at, highest): &(usize, Version)| {
+            self.tentative[at].lowest_behind.is_some_and(|lowest: Version| lowest <= highest)
+        };
+        self.highest_by_owner(entry).iter().any(is_behind)
+    }
+
+    /// The ranges that have keys of a sealed segment, and the highest version under each of their numbers there.
+    fn highest_by_owner(&self, entry: &SegmentEntry) -> Vec<(usize, Version)> {
+        let mut owners = Vec::new();
+        for facts in entry.seal.iter().flat_map(|seal| &seal.facts.numbers) {
+            let Some(&at) = self.numbers.get(&facts.number) else { continue };
+            match self.engine.ranges[at].id {
+                Some(_) => owners.push((at, facts.highest)),
+                None => owners.extend(self.heirs[at].iter().map(|&(_, heir)| (heir, facts.highest))),
+            }
+        }
+        owners
     }
 
     /// The range that took a retired range's key over.

@@ -68,6 +68,8 @@ struct Scanned {
     tail: Option<Arc<SegmentTail>>,
     /// Offset of the first byte that only the tail file has; `u32::MAX`: the segment has all.
     tail_from: u32,
+    /// Its damage does not prevent the opening: the lost records would only hide others, and none of these was read.
+    is_passed: bool,
 }
 
 /// The evidence of how far each stream was synced.

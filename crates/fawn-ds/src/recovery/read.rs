@@ -61,17 +61,26 @@ impl<D: Device> Engine<D> {
             }
             let input =
                 ScanInput { uuid: entry.uuid, sequence: entry.sequence, segment_bytes, sealed_len: entry.sealed_len() };
-            let (scan, pages, tail_from) = scan_segment(&mut builder, &mut decoder, slot, input)?;
+            let only_hides = entry.is_sorted && !is_behind;
+            let (scan, pages, tail_from) = scan_segment(&mut builder, &mut decoder, slot, input, only_hides)?;
             // Without a checkpoint the indexes grow with each segment.
             builder.bound_deferred();
             report.segments += 1;
             report.records += scan.records;
             report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
             report.tail_bytes += u64::from(scan.valid_len.saturating_sub(tail_from));
-            let segment = builder.engine.segments.expect_mut(slot);
-            (segment.end, segment.facts) = (scan.valid_len, scan.facts.clone());
+            let has_lost_traces = only_hides && entry.sealed_len().is_some_and(|len| scan.valid_len < len);
+            if has_lost_traces {
+                builder.lose_traces(slot, &entry);
+            } else {
+                let segment = builder.engine.segments.expect_mut(slot);
+                (segment.end, segment.facts) = (scan.valid_len, scan.facts.clone());
+            }
             let tail = builder.engine.left_tail.of(entry.uuid);
-            scanned.push(Scanned { entry, slot, report: scan, pages, tail, tail_from });
+            scanned.push(Scanned { entry, slot, report: scan, pages, tail, tail_from, is_passed: has_lost_traces });
+        }
+        for scanned in scanned.iter_mut().filter(|scanned| scanned.is_passed) {
+            scanned.is_passed = !builder.may_lack_traces(&scanned.entry);
         }
         let strays = builder.finish()?;
         Ok((scanned, strays))
@@ -152,11 +161,13 @@ fn verify_header<D: Device>(
 }
 
 /// Streams one segment through the decoder: its reads and the decoding of what was read run while earlier records are applied.
+/// Unreadable pages are an error, or corrupt bytes if the opening may succeed without them.
 fn scan_segment<D: Device>(
     builder: &mut IndexBuilder<'_, D>,
     decoder: &mut WorkQueue<LogDecoder>,
     slot: u32,
     input: ScanInput,
+    passes_unreadable: bool,
 ) -> Result<(ScanReport, PageSums, u32), OpenError> {
     let file: FileId = builder.engine.segments.expect(slot).file;
     let end = u64::from(input.sealed_len.unwrap_or(input.segment_bytes));
@@ -170,7 +181,9 @@ fn scan_segment<D: Device>(
     let mut is_at_end = false;
     let (report, pages) = loop {
         while decoder.has_room() && !is_at_end {
-            let job = match reads.try_take(&mut builder.engine.device) {
+            let device = &mut builder.engine.device;
+            let taken = if passes_unreadable { reads.take(device) } else { reads.try_take(device) };
+            let job = match taken {
                 Ok(Some(buf)) => DecodeJob::Part { input, buf, batch: builder.batches.pop().unwrap_or_default() },
                 taken => {
                     is_at_end = true;

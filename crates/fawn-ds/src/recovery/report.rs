@@ -57,6 +57,8 @@ pub struct OpenReport {
     pub orphans_removed: Vec<String>,
     /// Corruption found by a read-only open.
     pub damage: Vec<Damage>,
+    /// Corruption of sorted segments before the checkpoint, which costs no record.
+    pub damage_passed: Vec<Damage>,
     /// Recovered state per range.
     pub ranges: Vec<RangeReport>,
 }

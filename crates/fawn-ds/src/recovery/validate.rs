@@ -106,6 +106,10 @@ impl<D: Device> Engine<D> {
             {
                 SegmentVerdict::Clean => {}
                 SegmentVerdict::TornAt { offset } => torn.push((scanned.slot, offset)),
+                SegmentVerdict::CorruptAt { offset, watermark } if scanned.is_passed => {
+                    tracing::warn!(%file, offset, %detail, "a sorted segment is corrupt; its records are in runs");
+                    report.damage_passed.push(Damage { file, from_bytes: offset, synced: watermark, detail });
+                }
                 SegmentVerdict::CorruptAt { offset, watermark } if self.options.read_only => {
                     report.damage.push(Damage { file, from_bytes: offset, synced: watermark, detail });
                 }

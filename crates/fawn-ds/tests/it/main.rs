@@ -96,6 +96,7 @@ mod seals;
 mod seals_bounded;
 mod segment_image;
 mod sorted_batches;
+mod sorted_damaged;
 mod sorted_dropped;
 mod sorted_files;
 mod sorted_holds;
