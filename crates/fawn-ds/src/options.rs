@@ -1,6 +1,7 @@
 //! Options for opening a store, and the sizes derived from them.
 use crate::format::manifest::Identity;
 use crate::format::record::RESULT_HEADER_BYTES_MAX;
+use crate::format::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::index::{IndexOptions, PointerWidth};
 use crate::range::Retained;
 use crate::recovery::OpenProgress;
@@ -11,6 +12,22 @@ use std::sync::Arc;
 
 /// Segment size unless chosen otherwise, bytes.
 const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
+/// Minimum number of segments of a capacity: a full store of fewer may have no space to clean any.
+pub const SEGMENTS_MIN: u64 = 8;
+/// Number of segments that a capacity is divided into, unless that makes them larger than the default.
+const SEGMENTS_WANTED: u64 = 16;
+/// Most segments of a capacity: beyond that, segments are larger than the default.
+const SEGMENTS_MAX: u64 = 16 << 10;
+
+/// The size of a new store's segments if none is given, bytes: a small store still needs several, and a large one not too many.
+#[must_use]
+pub fn segment_bytes_for(capacity_bytes: Option<u64>) -> u32 {
+    let Some(capacity_bytes) = capacity_bytes else { return SEGMENT_BYTES_DEFAULT };
+    let [shortest, default, longest] = [SEGMENT_BYTES_MIN, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX].map(u64::from);
+    let bytes_min = capacity_bytes.div_ceil(SEGMENTS_MAX).clamp(shortest, longest).next_power_of_two();
+    let bytes_max = (capacity_bytes / SEGMENTS_WANTED).clamp(shortest, default);
+    (1 << bytes_max.ilog2()).max(bytes_min as u32)
+}
 
 /// Bytes of log that an opening scans anyway, unless chosen otherwise: it takes some hundred milliseconds.
 const CHECKPOINT_LOG_BYTES_MIN: u64 = 256 << 20;

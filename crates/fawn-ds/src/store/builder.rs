@@ -7,7 +7,7 @@ use super::partial_copy::{is_unfinished, unfinished_dir};
 use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
 use crate::engine::Engine;
 use crate::format::manifest;
-use crate::options::{Options, RecordLayout};
+use crate::options::{Options, RecordLayout, SEGMENTS_MIN, segment_bytes_for};
 use fawn_flash::{Device, DeviceOptions, FileDevice};
 use fawn_types::{Durability, HashSecret, KeyRange, Now};
 use std::fmt;
@@ -34,6 +34,7 @@ const MEMORY_BYTES_MAX: u64 = 1 << 48;
 pub struct Builder {
     path: Option<PathBuf>,
     options: Options,
+    segment_bytes: Option<u32>,
     clock: Arc<dyn Clock>,
     close_timeout: Duration,
 }
@@ -45,7 +46,7 @@ impl Builder {
     /// Default settings without a directory, for [`Builder::open_on`].
     pub fn new() -> Self {
         let (options, clock) = (Options::default(), Arc::new(SystemClock));
-        Self { path: None, options, clock, close_timeout: CLOSE_TIMEOUT }
+        Self { path: None, options, segment_bytes: None, clock, close_timeout: CLOSE_TIMEOUT }
     }
 
     pub(super) fn path(mut self, path: impl AsRef<Path>) -> Self {
@@ -67,17 +68,18 @@ impl Builder {
         self
     }
 
-    /// Most bytes of segment files; by default the store takes what the device has. A store that is created for more than
-    /// 64 GiB may grow to 16 TiB, and its index takes a byte more per key.
+    /// Most bytes of segment files; by default the store takes what the device has. A store is created for at least eight segments,
+    /// 512 KiB with the smallest ones. One that is created for more than 64 GiB may grow to 16 TiB, and its index takes a byte more
+    /// per key.
     pub const fn capacity(mut self, bytes: u64) -> Self {
         self.options.capacity_bytes = Some(bytes);
         self
     }
 
-    /// Size of a segment file, a power of two from 64 KiB to 1 GiB; 64 MiB by default. Fixed when a store is created.
-    /// A record is at most a quarter of it, a batch half.
+    /// Size of a segment file, a power of two from 64 KiB to 1 GiB. Fixed when a store is created. The default is 64 MiB, less if the
+    /// capacity is below 1 GiB: a sixteenth of it, rounded down. A record is at most a quarter of a segment, a batch half.
     pub const fn segment_size(mut self, bytes: u32) -> Self {
-        self.options.segment_bytes = bytes;
+        self.segment_bytes = Some(bytes);
         self
     }
 
@@ -134,8 +136,10 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Builder::open`].
-    pub fn open_on(self, device: impl Device + Send + 'static) -> Result<Store> {
-        let Self { mut options, clock, close_timeout, .. } = self;
+    pub fn open_on(self, mut device: impl Device + Send + 'static) -> Result<Store> {
+        let Self { mut options, segment_bytes, clock, close_timeout, .. } = self;
+        options.segment_bytes = segment_bytes.unwrap_or_else(|| segment_bytes_for(options.capacity_bytes));
+        refuse_small_capacity(&mut device, &options)?;
         options.secret_if_new = Some(random_secret());
         let (read_only, durability) = (options.read_only, options.durability);
         let engine = open_engine(Box::new(device), options, clock::read(&*clock))?;
@@ -165,6 +169,18 @@ fn refuse_missing(path: &Path) -> Result<()> {
     }
     let expected = "the directory of a store: a read-only opening creates none";
     Err(Error::InvalidOption { name: "path", found: path.display().to_string(), expected })
+}
+
+/// Refuses to create a store that could never be cleaned. An existing one stays usable with any capacity: its segments are as large for
+/// good, and its records can be read and deleted.
+fn refuse_small_capacity(device: &mut impl Device, options: &Options) -> Result<()> {
+    let Some(capacity_bytes) = options.capacity_bytes else { return Ok(()) };
+    let is_enough = capacity_bytes / u64::from(options.segment_bytes.max(1)) >= SEGMENTS_MIN;
+    if is_enough || options.read_only || device.list()?.iter().any(|name| name == manifest::FILE_NAME) {
+        return Ok(());
+    }
+    let (found, expected) = (format!("{capacity_bytes} bytes"), "at least eight segments for a new store");
+    Err(Error::InvalidOption { name: "capacity", found, expected })
 }
 
 /// Refuses to create or copy a store where a copy is being made or was interrupted.

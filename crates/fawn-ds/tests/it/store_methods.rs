@@ -205,7 +205,7 @@ fn limits_name_what_is_taken() {
 fn a_full_device_refuses_writes_until_there_is_space() {
     let disk = SimDisk::new(SimOptions::default());
     let clock = ManualClock::new();
-    let builder = builder(Durability::Sync).clock(clock.clone()).capacity(4 * (256 << 10));
+    let builder = builder(Durability::Sync).clock(clock.clone()).capacity(8 * (256 << 10));
     let store = builder.open_on(SimDevice::attach(&disk)).unwrap();
     let full = (0..100_u32).find_map(|i| store.put(i.to_be_bytes(), vec![0; 30_000]).err());
     assert!(matches!(full, Some(Error::Full)), "{full:?}");
@@ -217,6 +217,43 @@ fn a_full_device_refuses_writes_until_there_is_space() {
         store.put("k", vec![0; 30_000]).is_ok()
     });
     assert!(works_again);
+}
+
+#[test]
+fn a_capacity_without_room_for_cleaning_is_refused_before_a_store_is_made() {
+    let builder = || Builder::new().memory(8 << 20);
+    let attach = |disk: &SimDisk| SimDevice::attach(disk);
+    let disk = SimDisk::new(SimOptions::default());
+    let too_small = [
+        builder().capacity((512 << 10) - 1),
+        builder().capacity(32 << 20).segment_size(64 << 20),
+        builder().capacity((8 << 20) - 1).segment_size(1 << 20),
+    ];
+    for builder in too_small {
+        let refused = builder.open_on(attach(&disk)).unwrap_err();
+        assert!(matches!(refused, Error::InvalidOption { name: "capacity", .. }), "{refused}");
+        assert!(disk.names().is_empty(), "{:?}", disk.names());
+    }
+    // Segments that suit the capacity are the default, and each store that is accepted can be overwritten for ever.
+    for (builder, segment_bytes) in [
+        (builder().capacity(512 << 10), 64 << 10),
+        (builder().capacity(32 << 20), 2 << 20),
+        (builder().capacity(8 << 20).segment_size(1 << 20), 1 << 20),
+    ] {
+        let disk = SimDisk::new(SimOptions::default());
+        let store = builder.open_on(attach(&disk)).unwrap();
+        let puts = 3 * 16 * segment_bytes / 8_000;
+        for i in 0..puts {
+            store.put((i % 10_u32).to_be_bytes(), vec![0; 8_000]).unwrap();
+        }
+        assert_eq!(store.len().unwrap(), 10);
+        let segment = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+        assert_eq!(disk.contents(&segment).unwrap().len(), segment_bytes as usize);
+        drop(store);
+        // An existing store is opened whatever its capacity is.
+        let store = Builder::new().memory(8 << 20).capacity(1 << 10).open_on(attach(&disk)).unwrap();
+        assert!(store.get(0_u32.to_be_bytes()).unwrap().is_some());
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::{Endpoint, Ratio, SettingFlags, ShardCount, Size, TimeSpan, memory};
 use crate::failure::{Exit, Failure};
 use clap::ValueEnum;
 use fawn_ds::RecordLayout;
+use fawn_ds::internals::{SEGMENTS_MIN, segment_bytes_for};
 use fawn_types::{Durability, limits};
 use indicatif::HumanBytes;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,15 +13,8 @@ use std::time::Duration;
 
 /// Minimum budget of a shard: a segment's buffers, an index and some cache.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
-/// Minimum number of segments: a full store of fewer may have no space to clean any.
-const SEGMENTS_MIN: u64 = 8;
 /// Segments that a new store makes first: the active and the next one of each of its two streams.
 const SEGMENTS_FIRST: u64 = 4;
-/// Number of segments that a capacity is divided into, unless that makes them larger than the default.
-const SEGMENTS_WANTED: u64 = 16;
-/// Most segments of a shard's capacity: beyond that, segments are larger than the default.
-const SEGMENTS_MAX: u64 = 16 << 10;
-const SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
@@ -341,18 +335,15 @@ fn value_max_for(segment: Size) -> Size {
     Size((limits::VALUE_BYTES_MAX as u64).min(segment.0 / limits::RECORD_SEGMENT_SHARE as u64))
 }
 
-/// The size of a segment if none is given: a small store still needs several, and a large one not too many.
+/// The size of a segment if none is given, from each shard's part of the capacity.
 fn segment_for(capacity: Option<Size>, shards: Option<ShardCount>) -> Size {
     let shards = match shards {
         Some(ShardCount::Number(shards)) => shards,
         Some(ShardCount::Auto) => cores(),
         None => 1,
     };
-    let Some(Size(capacity)) = capacity else { return Size(SEGMENT_BYTES_DEFAULT) };
-    let of_shard = capacity / u64::from(shards.max(1));
-    let bytes_min = of_shard.div_ceil(SEGMENTS_MAX).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_power_of_two();
-    let bytes_max = (of_shard / SEGMENTS_WANTED).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_DEFAULT);
-    Size((1 << bytes_max.ilog2()).max(bytes_min))
+    let of_shard = capacity.map(|Size(capacity)| capacity / u64::from(shards.max(1)));
+    Size(u64::from(segment_bytes_for(of_shard)))
 }
 
 /// Suffix of an error text for a bound that grows with the shards.
