@@ -118,7 +118,7 @@ impl<D: Device> Engine<D> {
         engine.missing = report.damage.first().map(|damage| EngineError::Corrupt {
             file: damage.file.clone(),
             offset_bytes: damage.from_bytes,
-            detail: "the key is not in what is left of the log; it may have been in the corrupt part".to_owned(),
+            detail: "part of the log is lost: a key that is not in what is left may have been there".to_owned(),
         });
         engine.finish_ranges(&mut report);
         report.is_end_recorded = engine.is_end_recorded(&scanned);

@@ -62,7 +62,10 @@ impl<D: Device> Engine<D> {
             let input =
                 ScanInput { uuid: entry.uuid, sequence: entry.sequence, segment_bytes, sealed_len: entry.sealed_len() };
             let only_hides = entry.is_sorted && !is_behind;
-            let (scan, pages, tail_from) = scan_segment(&mut builder, &mut decoder, slot, input, only_hides)?;
+            // Without a seal, unreadable pages at the end could pass for a torn write, and their records for absent ones.
+            let is_reported = builder.engine.options.read_only && entry.seal.is_some();
+            let passes_unreadable = only_hides || is_reported;
+            let (scan, pages, tail_from) = scan_segment(&mut builder, &mut decoder, slot, input, passes_unreadable)?;
             // Without a checkpoint the indexes grow with each segment.
             builder.bound_deferred();
             report.segments += 1;

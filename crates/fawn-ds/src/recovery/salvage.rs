@@ -316,7 +316,7 @@ fn error_of_absence(findings: &[CheckFinding], missing: &[LostPart]) -> Option<E
     damage.map(|(file, offset_bytes)| EngineError::Corrupt {
         file: file.clone(),
         offset_bytes: u32::try_from(offset_bytes).unwrap_or(u32::MAX),
-        detail: "the key is not in what is left of the log; it may have been in the corrupt part".to_owned(),
+        detail: "part of the log is lost: a key that is not in what is left may have been there".to_owned(),
     })
 }
 

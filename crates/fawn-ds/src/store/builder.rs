@@ -108,8 +108,8 @@ impl Builder {
         self
     }
 
-    /// Writes nothing, and opens a corrupt store as far as it can be read: for exports. Lookups that may concern the
-    /// corrupt part fail.
+    /// Writes nothing, and opens a corrupt store as far as it can be read: for exports. If records are missing, lookups of keys
+    /// that are not found fail, and iterations end with an error.
     pub const fn read_only(mut self, read_only: bool) -> Self {
         self.options.read_only = read_only;
         self

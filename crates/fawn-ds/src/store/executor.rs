@@ -435,7 +435,8 @@ impl OpExecutor {
         let is_of_runs = stretch.since.is_some();
         let items = items.into_iter().filter(|item| is_of_runs || is_inside(&item.key)).collect();
         let next = (cursor != 0 && is_before_end(cursor)).then_some(cursor);
-        Response::Scanned { items, next, corrupt, seen }
+        let missing = self.engine.missing.clone();
+        Response::Scanned { items, next, corrupt, seen, missing }
     }
 }
 

@@ -19,7 +19,9 @@ const AHEAD_VALUE_BYTES_MAX: u32 = 4096;
 ///
 /// A record that is corrupt or cannot be read is an [`Error::Corrupt`] item, once, and the iteration passes it: to save
 /// the rest of a corrupt store, take the `Ok` items. It may be one more key's current record, or an old version of a
-/// key that also has an item. A failure that is not one record's, as of a store that was closed, is the last item.
+/// key that also has an item. A failure that is not one record's, as of a store that was closed, is the last item. In a
+/// corrupt store that was opened with [`Builder::read_only`](super::Builder::read_only), so is an [`Error::Corrupt`] for what
+/// the opening could not read.
 #[derive(Debug)]
 #[must_use = "iterators are lazy"]
 pub struct Iter {
@@ -47,6 +49,8 @@ struct Scanning {
     runs: Option<Stretch>,
     /// Newest version committed when the first step returned.
     since: Option<Version>,
+    /// The last item, if the store was opened read-only past damage: records that it lacks must not pass for absent ones.
+    missing: Option<EngineError>,
 }
 
 impl Iter {
@@ -104,14 +108,16 @@ impl Scanning {
         };
         let stretches = (0..STRETCHES).map(stretch).collect();
         let runs = Some(Stretch { from: 0, to: None, since: None, value_bytes_max });
-        let (ready, corrupt_at_ends, since) = (VecDeque::new(), HashSet::default(), None);
-        Self { store, stretches, ready, corrupt_at_ends, runs, since }
+        let (ready, corrupt_at_ends) = (VecDeque::new(), HashSet::default());
+        Self { store, stretches, ready, corrupt_at_ends, runs, since: None, missing: None }
     }
 
     fn next(&mut self) -> Option<Result<ScanItem>> {
         while self.ready.is_empty() {
             if self.stretches.is_empty() {
-                let runs = self.runs.take()?;
+                let Some(runs) = self.runs.take() else {
+                    return self.missing.take().map(|error| Err(error.into()));
+                };
                 self.stretches.push(Stretch { since: Some(self.since.unwrap_or_default()), ..runs });
             }
             self.scan_on();
@@ -122,7 +128,7 @@ impl Scanning {
     fn end(&mut self) {
         self.ready.clear();
         self.stretches.clear();
-        self.runs = None;
+        (self.runs, self.missing) = (None, None);
     }
 
     /// A step on every stretch.
@@ -131,7 +137,8 @@ impl Scanning {
         let responses = self.store.handle.shared.call_many(stretches.iter().map(|&stretch| Op::Scan(stretch)));
         for (stretch, response) in stretches.into_iter().zip(responses) {
             match response {
-                Ok(Response::Scanned { items, next, corrupt, seen }) => {
+                Ok(Response::Scanned { items, next, corrupt, seen, missing }) => {
+                    self.missing = missing;
                     let since = self.since.get_or_insert(seen);
                     *since = seen.min(*since);
                     self.ready.extend(items.into_iter().map(Ok));
@@ -143,7 +150,7 @@ impl Scanning {
                 Err(error) => {
                     // Closed or out of descriptors: every other stretch would report the same.
                     self.stretches.clear();
-                    self.runs = None;
+                    (self.runs, self.missing) = (None, None);
                     self.ready.push_back(Err(error));
                     return;
                 }

@@ -105,6 +105,8 @@ pub(super) enum Response {
         corrupt: Vec<CorruptRecord>,
         /// Newest version committed by then.
         seen: Version,
+        /// The damage that a read-only opening passed over: the scan lacks what was there.
+        missing: Option<EngineError>,
     },
     Stats(Box<Stats>),
     Ticked(TickReport),

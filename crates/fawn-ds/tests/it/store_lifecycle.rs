@@ -186,6 +186,42 @@ fn damage_names_the_file_and_the_place() {
     let store = builder(Durability::Sync).read_only(true).open_on(SimDevice::attach(&disk)).unwrap();
     let absent = store.get("never written").unwrap_err();
     assert!(matches!(absent, Error::Corrupt { .. }), "{absent:?}");
+    let found: Vec<_> = store.iter().collect();
+    let (last, left) = found.split_last().unwrap();
+    assert!(matches!(last, Err(Error::Corrupt { file, .. }) if *file == name), "{last:?}");
+    assert!(left.len() < 200 && left.iter().all(Result::is_ok), "{} records are left", left.len());
+    let keys: Vec<_> = store.keys().collect();
+    assert!(
+        keys.len() == found.len() && keys.iter().filter(|key| key.is_err()).count() == 1 && keys[left.len()].is_err()
+    );
+}
+
+/// A page of a complete segment that cannot be read costs a read-only opening what it would cost if it were corrupt.
+#[test]
+fn a_store_with_an_unreadable_page_is_exported_as_one_with_a_corrupt_page() {
+    let disk = SimDisk::new(SimOptions::default());
+    let store = open(&disk, Durability::Sync);
+    for i in 0..200_u32 {
+        store.put(i.to_be_bytes(), vec![7; 3000]).unwrap();
+    }
+    drop(store);
+    let is_first = |name: &String| name.starts_with("segment-000000");
+    let name = disk.names().into_iter().find(is_first).unwrap();
+    let left = |disk: &SimDisk| {
+        let store = builder(Durability::Sync).read_only(true).open_on(SimDevice::attach(disk)).unwrap();
+        let found: Vec<_> = store.keys().collect();
+        let (last, left) = found.split_last().unwrap();
+        assert!(matches!(last, Err(Error::Corrupt { file, .. }) if *file == name), "{last:?}");
+        let mut left: Vec<_> = left.iter().map(|key| key.as_ref().unwrap().to_vec()).collect();
+        left.sort();
+        left
+    };
+    let corrupt = disk.image(Loss::Process, 1);
+    corrupt.flip_bits(&name, 5 * 4096 + 99, 1);
+    disk.make_unreadable(&name, 5 * 4096..6 * 4096);
+    let expected = left(&corrupt);
+    assert!((1..200).contains(&expected.len()));
+    assert_eq!(left(&disk), expected);
 }
 
 #[test]
