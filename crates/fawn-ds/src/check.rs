@@ -24,6 +24,8 @@ use std::sync::Arc;
 const READ_BYTES: u32 = 1 << 20;
 
 /// Finding about an unlisted run, if the manifest has lost commits.
+const OTHER_STORES_FILE: &str =
+    "a file of another store, which may have records that this one lacks; no open uses or removes it";
 const LOST_RUN: &str =
     "an unlisted run, which the manifest may have lost: some records may be in it alone; restore the manifest";
 
@@ -519,6 +521,9 @@ fn check_unlisted<D: Device>(
                     let detail = "holds data but is not listed: the manifest lost its end; restore it";
                     report.add(Severity::Damage, name, 0, detail);
                 }
+                Ok(false) if is_of_other_store(device, name, decoded.header.store)? => {
+                    report.add(Severity::Note, name, 0, OTHER_STORES_FILE);
+                }
                 Ok(false) => orphans.push(name),
                 Err(error) if error.is_retryable() => return Err(error),
                 Err(error) => report.add(Severity::Damage, name, 0, error.to_string()),
@@ -540,7 +545,9 @@ fn check_unlisted<D: Device>(
         }
     }
     for name in names.iter().filter(|name| run::is_file_name(name) && !listed.contains(*name)) {
-        if has_lost_end {
+        if is_of_other_store(device, name, decoded.header.store)? {
+            report.add(Severity::Note, name, 0, OTHER_STORES_FILE);
+        } else if has_lost_end {
             report.add(Severity::Damage, name, 0, LOST_RUN);
         } else {
             report.add(Severity::Note, name, 0, "an unlisted run; the next open removes it");
@@ -564,6 +571,30 @@ fn has_corrupt_header<D: Device>(device: &mut D, name: &str) -> Result<bool, Dev
     };
     device.close(file);
     is_corrupt
+}
+
+/// Whether the header of a segment or run names another store: the file was copied here, and is no orphan of this store's.
+///
+/// # Errors
+/// If the system cannot read the file for now.
+pub(crate) fn is_of_other_store<D: Device>(device: &mut D, name: &str, store: StoreUuid) -> Result<bool, DeviceError> {
+    let mut read = || {
+        let file = device.open(name)?;
+        let header = Io::new(device).read(file, 0, PAGE_BYTES, IoClass::Recovery);
+        device.close(file);
+        header
+    };
+    let header = match read() {
+        Ok(header) => header,
+        Err(error) if error.is_retryable() => return Err(error),
+        Err(_) => return Ok(false),
+    };
+    let found = if run::is_file_name(name) {
+        run::decode_header(&header[..run::HEADER_BYTES]).map(|header| header.store)
+    } else {
+        segment::decode(&header[..HEADER_BYTES]).map(|header| header.store)
+    };
+    Ok(found.is_ok_and(|found| found != store))
 }
 
 /// Whether an unlisted segment is newer than all listed ones and has a frame, in its file or in the tail file alone. A segment

@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 impl<D: Device> Engine<D> {
     /// Lists the orphans: store files of unfinished steps, which the manifest does not list. A segment with data was
     /// listed, durably, before it took data. If it is not listed, the manifest lost an edit and the file has
-    /// acknowledged data.
+    /// acknowledged data. Files of another store are no orphans: a copy into the wrong directory may have brought the manifest
+    /// of this one, and the records of the other are nowhere else.
     pub(super) fn orphans(&mut self, report: &mut OpenReport) -> Result<Vec<String>, OpenError> {
         let state = self.manifest.state();
         let segments = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid));
@@ -41,6 +42,8 @@ impl<D: Device> Engine<D> {
                 }
                 let detail = format!("{detail}: the manifest lost its synced end");
                 report.damage.push(Damage { file: name, from_bytes: FRAMES_OFFSET, synced: Watermark::NONE, detail });
+            } else if check::is_of_other_store(&mut self.device, &name, self.store)? {
+                tracing::warn!(file = %name, "a file of another store is in the directory; it is not used, and stays");
             } else {
                 orphans.push(name);
             }

@@ -1,6 +1,8 @@
 //! Offline check: sound stores pass, corruption is reported with its location, and files are not changed.
 use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::check::{CheckReport, Severity, check};
+use fawn_ds::internals::format::{run, segment};
+use fawn_ds::internals::{Options, RecordLayout};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -96,4 +98,39 @@ fn orphans_are_notes_unless_the_manifest_lost_them() {
     let report = checked(&disk);
     assert!(report.findings.iter().any(|finding| finding.detail.contains("lost its end")), "{report:?}");
     assert!(!report.is_sound());
+}
+
+/// As after a repaired copy was copied over the damaged directory instead of being put in its place.
+#[test]
+fn files_of_another_store_are_no_orphans() {
+    for layout in [RecordLayout::Log, RecordLayout::Sorted] {
+        let disk = store();
+        let before = disk.names();
+        let other = SimDisk::new(SimOptions::default());
+        let options = Options { layout, sort_bytes: 1, number_if_new: 1, ..small(Durability::Sync) };
+        let mut node = TestNode::open(&other, options, Now::at(1)).unwrap();
+        for i in 0..1_000u32 {
+            let (key, value) = (i.to_be_bytes().to_vec(), Some(vec![i as u8; 300]));
+            node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
+            node.settle();
+        }
+        drop(node.engine.close().unwrap());
+        let is_copied = |name: &&String| segment::is_file_name(name) || run::is_file_name(name);
+        let others: Vec<String> = other.names().iter().filter(is_copied).cloned().collect();
+        assert_eq!(others.iter().any(|name| run::is_file_name(name)), layout == RecordLayout::Sorted);
+        others.iter().for_each(|name| disk.put(name, &other.contents(name).unwrap()));
+        let report = checked(&disk);
+        assert!(report.is_sound() && report.findings.len() == others.len(), "{report:?}");
+        for finding in &report.findings {
+            assert!(finding.detail.contains("another store") && others.contains(&finding.file), "{finding:?}");
+        }
+        for opening in 2..4 {
+            let node = TestNode::open(&disk, small(Durability::Sync), Now::at(opening)).unwrap();
+            assert_eq!(node.report.orphans_removed, Vec::<String>::new());
+            drop(node.engine.close().unwrap());
+        }
+        let names = disk.names();
+        assert!(before.iter().filter(is_copied).chain(&others).all(|name| names.contains(name)), "{names:?}");
+        others.iter().for_each(|name| assert_eq!(disk.contents(name), other.contents(name)));
+    }
 }
