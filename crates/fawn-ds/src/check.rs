@@ -175,7 +175,8 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Result
     let read = device.open(name).map_err(ManifestReadError::from).and_then(|file| {
         // A read that failed, or came from another place, may be right the second time.
         let read = read_manifest(device, file, IoClass::Verification)
-            .or_else(|_| read_manifest(device, file, IoClass::Verification));
+            .or_else(|_| read_manifest(device, file, IoClass::Verification))
+            .or_else(|error| read_manifest_around(device, file, error, report));
         device.close(file);
         read
     });
@@ -206,6 +207,33 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Result
         }
     }
     Ok(decoded)
+}
+
+/// Reads a manifest with an unreadable page up to that: it has lost its end, as by a corrupt commit there.
+///
+/// # Errors
+/// `error`, for which it could not be read at once, if the page has its beginning.
+fn read_manifest_around<D: Device>(
+    device: &mut D,
+    file: FileId,
+    error: ManifestReadError,
+    report: &mut CheckReport,
+) -> Result<(Vec<u8>, DecodedManifest), ManifestReadError> {
+    let unreadable = match error {
+        ManifestReadError::Device(error) if !error.is_retryable() => error,
+        error => return Err(error),
+    };
+    let len = device.len(file)? as usize;
+    let pages = Io::new(device).read_pages(file, 0, len.next_multiple_of(PAGE_BYTES), IoClass::Verification)?;
+    let bytes = pages[..len].to_vec();
+    let Ok(mut decoded) = manifest::decode_all(&bytes) else { return Err(unreadable.into()) };
+    let (offset, synced) = (decoded.valid_len, len as u64);
+    report.add(Severity::Damage, manifest::FILE_NAME, offset, unreadable.to_string());
+    if !matches!(decoded.verdict, ManifestVerdict::CorruptAt { .. }) {
+        // The commits there may have been synced, although no later one says so.
+        decoded.verdict = ManifestVerdict::CorruptAt { offset, synced, contradiction: None };
+    }
+    Ok((bytes, decoded))
 }
 
 /// Reads the tail file of a killed process.

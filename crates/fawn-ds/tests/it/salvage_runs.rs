@@ -285,6 +285,36 @@ fn runs_that_a_corrupt_manifest_lost_are_reported_as_lost() {
 }
 
 #[test]
+fn an_unreadable_page_of_the_manifest_loses_no_more_than_a_corrupt_one() {
+    let (disk, _) = store(25);
+    let manifest_end = || manifest_commits(&disk.contents("manifest").unwrap()).last().unwrap().1;
+    for opening in 0.. {
+        if manifest_end() > 2 * 4096 {
+            break;
+        }
+        assert!(opening < 400, "the manifest has {} bytes", manifest_end());
+        TestNode::open(&disk, sorted(Durability::Sync), Now::at(10_000 + opening)).unwrap().engine.close().unwrap();
+    }
+    let [corrupt, unreadable] = [0, 1].map(|seed| disk.image(Loss::Process, seed));
+    let mut bytes = disk.contents("manifest").unwrap();
+    bytes[4096..8192].fill(0);
+    corrupt.put("manifest", &bytes);
+    unreadable.make_unreadable("manifest", 4096..8192);
+    let report = check(&mut SimDevice::attach(&unreadable)).unwrap();
+    assert!(!report.is_sound() && report.findings.iter().any(|finding| finding.file == "manifest"), "{report:?}");
+    let (expected, lost) = salvaged(&corrupt);
+    let (found, salvage) = salvaged(&unreadable);
+    assert!(salvage.is_damaged() && !expected.is_empty());
+    assert!(found == expected, "{} of {} keys", found.len(), expected.len());
+    assert_eq!(salvage.missing, lost.missing);
+    assert!(!manifest::decode_all(&bytes).unwrap().state.runs.is_empty());
+    // Without its first page nothing is known of the runs.
+    unreadable.make_unreadable("manifest", 0..4096);
+    let (without, salvage) = salvaged(&unreadable);
+    assert_ne!(salvage.missing, lost.missing, "{} of {} keys", without.len(), expected.len());
+}
+
+#[test]
 fn an_unlisted_run_of_a_store_with_other_damage_is_no_loss() {
     let (disk, mut content) = store(24);
     delete_sorted(&disk, &mut content);
