@@ -87,7 +87,7 @@ fn a_store_opens_without_a_page_of_a_sorted_segment_before_the_checkpoint() {
         for opening in 0..2 {
             let mut node = TestNode::open(&image, resting(), now).unwrap();
             let passed: Vec<_> = node.report.damage_passed.iter().map(|damage| damage.file.clone()).collect();
-            assert_eq!(passed, [name.clone()], "page {page}, opening {opening}");
+            assert_eq!(passed, std::slice::from_ref(&name), "page {page}, opening {opening}");
             assert!(node.report.checkpoint_entries.is_some() && node.report.damage.is_empty());
             check(&mut node);
             put(&mut node, b"new", Some(b"value"));
