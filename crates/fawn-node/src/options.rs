@@ -1,5 +1,5 @@
 //! Options of a shard: bounds, and facts about its process that clients query.
-use fawn_types::{Durability, limits};
+use fawn_types::{Durability, Version, limits};
 use fawn_wire::CodecLimits;
 
 /// Maximum bytes of device reads for lookups in flight; more are queued. One read may exceed it.
@@ -28,6 +28,9 @@ pub struct ShardOptions {
     pub pending_max: usize,
     /// Writes of all sessions that may wait for their commit; beyond it input is not consumed.
     pub uncommitted_max: u64,
+    /// Writes of one epoch of a standalone shard; the next epoch begins before they are used up. More than one request
+    /// writes.
+    pub epoch_writes_max: u64,
     /// Maximum number of device reads for lookups in flight; more are queued.
     pub reads_in_flight_max: usize,
 }
@@ -44,6 +47,7 @@ impl Default for ShardOptions {
             reply_bytes_max: 64 << 20,
             pending_max: 1 << 16,
             uncommitted_max: 1 << 17,
+            epoch_writes_max: Version::SEQ_SOFT_MAX,
             reads_in_flight_max: 256,
         }
     }

@@ -36,6 +36,9 @@ impl Replica {
         let last = first.seq().checked_add(count - 1).filter(|seq| *seq <= self.config.options.epoch_records_max);
         let Some(last) = last.and_then(|seq| Version::new(first.epoch(), seq)) else {
             (self.last, self.next) = (before, Some(first));
+            // A batch may not fit although single writes are still far from the limit.
+            self.now = now;
+            self.ask_for_epoch();
             return Err(Rejection::EpochFull);
         };
         self.last = last;
@@ -96,6 +99,13 @@ impl Replica {
             self.epoch_asked_at = Some(self.now.mono);
             self.send_manager(Body::EpochWanted);
         }
+    }
+
+    /// Whether it has requested a new epoch, which has not begun. A host without a manager begins it itself, by
+    /// [`Replica::serve_alone`].
+    #[must_use]
+    pub const fn wants_epoch(&self) -> bool {
+        self.epoch_asked_at.is_some()
     }
 
     /// The log rejected the records above `after` (it is full, for example): they count as never assigned or received.

@@ -9,6 +9,9 @@ impl Replica {
     /// hold a record that this log lacks, so no report is awaited. The entry in [`super::ReplicaOutput::Persist`]
     /// equals the one that a manager would have committed: a chain that the range joins later continues from it.
     ///
+    /// A member that serves alone already begins its next epoch. Its waiting requests stay valid, although `Stopped` is
+    /// output: it has the only copy, so nothing was decided elsewhere.
+    ///
     /// # Panics
     /// When the epoch is not above all that this member promised and logged, or the log is not synced.
     pub fn serve_alone(&mut self, now: Now, epoch: Epoch, keys: KeyRange) {

@@ -100,7 +100,9 @@ fn a_batch_takes_its_versions_together() {
     replica.retract(version(3, 9));
     assert_eq!((replica.assign_batch(Now::at(5), 2), replica.uncommitted()), (Ok(version(4, 1)), 2));
     replica.handle_progress(Now::at(6), progress(version(4, 2), version(4, 2)));
+    assert!(!replica.wants_epoch());
     assert_eq!(replica.assign_batch(Now::at(6), 31), Err(Rejection::EpochFull));
+    assert!(replica.wants_epoch(), "the batch fits into no rest of this epoch");
     assert_eq!((replica.last(), replica.uncommitted()), (version(4, 2), 0), "none was assigned");
     assert_eq!(replica.assign_batch(Now::at(6), 30), Ok(version(4, 3)));
 }
@@ -172,6 +174,23 @@ fn a_member_alone_serves_by_itself_and_a_later_chain_goes_on_from_its_entry() {
         panic!("a promise is kept: {outputs:?}");
     };
     assert_eq!(newest.epoch, Epoch::new(3).unwrap());
+}
+
+#[test]
+fn a_member_alone_begins_its_next_epoch_while_it_serves() {
+    let options = ReplicaOptions { epoch_records_max: 32, ..ReplicaOptions::default() };
+    let config = ReplicaConfig { id: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Memory, options };
+    let mut replica = Replica::new(config, PersistedState::default(), Version::ZERO, Version::ZERO);
+    for e in 1..=3 {
+        replica.serve_alone(Now::at(1), Epoch::new(e).unwrap(), KeyRange::ALL);
+        assert_eq!((replica.role(), replica.uncommitted(), replica.wants_epoch()), (Some(Role::Single), 0, false));
+        drain(&mut replica);
+        (1..=32).for_each(|seq| assert_eq!(replica.assign(Now::at(2)), Ok(version(e, seq))));
+        assert_eq!((replica.assign(Now::at(2)), replica.wants_epoch()), (Err(Rejection::EpochFull), true));
+        let last = version(e, 32);
+        replica.handle_progress(Now::at(3), progress(last, last));
+        assert_eq!(drain(&mut replica).pop(), Some(ReplicaOutput::Commit { through: last }));
+    }
 }
 
 #[test]

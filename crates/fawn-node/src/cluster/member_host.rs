@@ -63,6 +63,8 @@ pub(crate) struct MemberHost<D: Device> {
     pub(crate) now: Now,
     /// When the engine is told the chains' times next.
     chain_times_at: MonoMs,
+    /// When a standalone shard tries again to begin an epoch.
+    pub(crate) epoch_retry_at: Option<MonoMs>,
 }
 
 impl<D: Device> MemberHost<D> {
@@ -87,6 +89,7 @@ impl<D: Device> MemberHost<D> {
             is_slow: false,
             now: Now::default(),
             chain_times_at: MonoMs(0),
+            epoch_retry_at: None,
         }
     }
 

@@ -176,9 +176,7 @@ impl Executor {
 pub(crate) const fn refusal_error(rejection: &Rejection) -> OperationError {
     match rejection {
         Rejection::TooFewCopies => OperationError::TooFewCopies,
-        Rejection::Overloaded => OperationError::Overloaded,
-        // After 68 billion writes since the last start: only a chain gets a new epoch without one.
-        Rejection::EpochFull => OperationError::Poisoned,
+        Rejection::Overloaded | Rejection::EpochFull => OperationError::Overloaded,
         Rejection::NotServing | Rejection::StaleEpoch { .. } | Rejection::WrongMember { .. } => {
             OperationError::Unavailable
         }

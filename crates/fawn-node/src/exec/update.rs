@@ -286,12 +286,16 @@ impl<D: Device> ExecContext<'_, D> {
         Ok(last)
     }
 
-    /// The outcome without a version. A poisoned store commits nothing more, so waiting for space would never end.
+    /// The outcome without a version. A poisoned store commits nothing more and begins no epoch, so waiting would never
+    /// end.
     #[cold]
     fn not_assigned(&self, rejection: Rejection) -> NotAppended {
         match rejection {
-            Rejection::Overloaded if self.engine.poisoned().is_some() => NotAppended::Failed(OperationError::Poisoned),
-            Rejection::Overloaded => NotAppended::Blocked,
+            Rejection::Overloaded | Rejection::EpochFull if self.engine.poisoned().is_some() => {
+                NotAppended::Failed(OperationError::Poisoned)
+            }
+            // A new epoch begins once all records of this one are committed.
+            Rejection::Overloaded | Rejection::EpochFull => NotAppended::Blocked,
             rejection => NotAppended::Refused(rejection),
         }
     }

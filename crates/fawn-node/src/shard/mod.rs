@@ -229,13 +229,16 @@ impl<D: Device> Shard<D> {
         let now = self.state.host.now;
         let before = self.state.committed();
         self.state.host.submit(now);
+        let mut has_begun = false;
         if !self.is_in_cluster() {
             // In a cluster in `exchange`, because of the frames that follow from it.
             self.state.host.advance(now, &mut self.state.links);
             // Logs a disk that hangs, and its end; a cluster's heartbeats do so.
             self.state.host.slow_for_ms();
+            has_begun = self.state.host.begin_wanted_epoch();
         }
-        let has_moved = std::mem::take(&mut self.state.forward.has_moved) || self.state.committed() > before;
+        let has_moved =
+            std::mem::take(&mut self.state.forward.has_moved) || self.state.committed() > before || has_begun;
         self.settle_sessions(has_moved);
         // Flushed without a write: no completion will end the wait for events.
         let has_progress = self.is_in_cluster() && self.state.host.engine.has_progress();
@@ -340,7 +343,7 @@ impl<D: Device> Shard<D> {
     }
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {
-        let ShardState { host: MemberHost { engine, members, exec, .. }, flush_at, .. } = &self.state;
+        let ShardState { host: MemberHost { engine, members, exec, epoch_retry_at, .. }, flush_at, .. } = &self.state;
         let retry = (!exec.wait_queue.retries.is_empty()).then(|| now.mono.plus_ms(RETRY_MS));
         // Modes without immediate syncs sync at intervals, or flush: the engine checks the clock in `submit`.
         let is_due = || match engine.options().durability {
@@ -351,7 +354,9 @@ impl<D: Device> Shard<D> {
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
         let is_confirming = engine.is_confirming() && engine.in_flight() == 0;
         let confirm = is_confirming.then(|| now.mono.plus_ms(CONFIRM_MS));
+        let epoch = epoch_retry_at.filter(|at| *at > now.mono);
         let reap = engine.device().has_unsignalled().then(|| now.mono.plus_ms(RETRY_MS));
-        [*flush_at, retry, sync, confirm, reap, engine.upkeep_at(), self.cluster_deadline()].into_iter().flatten().min()
+        let due = [*flush_at, retry, sync, confirm, epoch, reap, engine.upkeep_at(), self.cluster_deadline()];
+        due.into_iter().flatten().min()
     }
 }

@@ -5,6 +5,7 @@ mod bounds;
 mod cluster;
 mod confirming;
 mod counted;
+mod epochs;
 mod expiry;
 mod front;
 mod harness;

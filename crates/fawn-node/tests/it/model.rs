@@ -8,8 +8,8 @@ use crate::shards::{self, Several};
 use crate::test_harness::{Restarts, TestHarness, seeds};
 use fawn_flash::SimOptions;
 use fawn_node::{ClientService, SessionId, ShardOptions};
-use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
+use fawn_types::{Durability, Version};
 use fawn_wire::Protocol;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -412,6 +412,7 @@ fn histories_of_slow_clients_under_tiny_budgets_are_linearizable() {
             session_pending_max: 1 + (seed % 30) as usize,
             pending_max: 10 + (seed % 7 * 10) as usize,
             uncommitted_max: 3 + seed % 20,
+            epoch_writes_max: if seed % 3 == 1 { 30 + seed % 50 } else { Version::SEQ_SOFT_MAX },
             ..shard_options(durability(seed))
         };
         let count = 1 + (seed / 2 % 4) as u16;
