@@ -14,6 +14,8 @@ pub const REQUEST_ARGS_MAX: usize = 1 << 20;
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// Maximum length of a whole request, bytes; for example, all arguments of an `MSET` together.
 pub const REQUEST_BYTES_MAX: usize = 64 << 20;
+/// The latest expiry, ms since the Unix epoch: times of `SET … PXAT` are signed, and dumps are loaded by it.
+pub const EXPIRES_AT_MS_MAX: u64 = i64::MAX as u64;
 
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize);
 const _: () = assert!(VALUE_BYTES_MAX < 1 << 24);

@@ -1,4 +1,5 @@
 //! Expiry and condition of a write.
+use fawn_types::limits::EXPIRES_AT_MS_MAX;
 use fawn_types::{Condition, TimeJump, TimeMs, Version};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -66,17 +67,33 @@ impl Default for PutOptions {
 impl PutExpiry {
     /// As records hold it: ms since the Unix epoch, 0 for never.
     pub(super) fn at_ms(self, now: TimeMs, jump: TimeJump) -> u64 {
-        match self {
-            Self::Never => 0,
+        let at_ms = match self {
+            Self::Never => return 0,
             Self::After(ttl) => {
                 let life_ms = millis_up(ttl);
-                jump.begin_of(life_ms, now).plus_ms(life_ms).0.max(1)
+                jump.begin_of(life_ms, now).plus_ms(life_ms).0
             }
-            Self::At(at) => millis_up(at.duration_since(UNIX_EPOCH).unwrap_or_default()).max(1),
-        }
+            Self::At(at) => millis_up(at.duration_since(UNIX_EPOCH).unwrap_or_default()),
+        };
+        at_ms.clamp(1, EXPIRES_AT_MS_MAX)
     }
 }
 
 fn millis_up(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A later expiry would be dumped, and refused by a load.
+    #[test]
+    fn an_expiry_without_end_is_the_latest_that_can_be_loaded() {
+        let at_ms = |expiry: PutExpiry| expiry.at_ms(TimeMs(1_700_000_000_000), TimeJump::default());
+        assert_eq!(at_ms(PutExpiry::After(Duration::MAX)), EXPIRES_AT_MS_MAX);
+        assert_eq!(at_ms(PutExpiry::After(Duration::from_millis(i64::MAX as u64))), EXPIRES_AT_MS_MAX);
+        assert_eq!(at_ms(PutExpiry::After(Duration::from_secs(1))), 1_700_000_001_000);
+        assert_eq!((at_ms(PutExpiry::Never), at_ms(PutExpiry::At(UNIX_EPOCH))), (0, 1));
+    }
 }

@@ -1,7 +1,7 @@
 //! A memcached command line, prepared for the command parsers: words, keys and times.
 use crate::number::parse_i64;
 use crate::{Command, Decoded};
-use fawn_types::limits::MEMCACHED_KEY_BYTES_MAX;
+use fawn_types::limits::{EXPIRES_AT_MS_MAX, MEMCACHED_KEY_BYTES_MAX};
 use fawn_types::{Expiry, TimeMs};
 
 /// An exptime up to this value is in seconds from now; above, in seconds since the epoch.
@@ -76,6 +76,6 @@ pub(crate) fn expiry(word: &[u8]) -> Option<Expiry> {
         // The earliest time after the epoch, since a time of 0 means never.
         ..0 => Expiry::AtMs(1),
         1..=RELATIVE_SECONDS_MAX => Expiry::InMs(seconds.unsigned_abs() * 1000),
-        _ => Expiry::AtMs(seconds.unsigned_abs().saturating_mul(1000)),
+        _ => Expiry::AtMs(seconds.unsigned_abs().saturating_mul(1000).min(EXPIRES_AT_MS_MAX)),
     })
 }

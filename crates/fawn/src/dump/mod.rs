@@ -10,6 +10,7 @@ use crate::printing::{counted, print_note};
 use crate::salvage::{FoundStore, Losses, open_store, store_uuid};
 use fawn_ds::internals::format::record::RecordRef;
 use fawn_node::Placement;
+use fawn_types::limits::EXPIRES_AT_MS_MAX;
 use fawn_wire::client::resp::encode_command;
 use jsonl::{DumpEntry, JsonlWriter};
 use output::{DumpOutput, refuse_unusable};
@@ -149,6 +150,8 @@ fn take_first_open(
 impl DumpEncoder {
     fn entry(&mut self, out: &mut impl Write, record: &RecordRef<'_>) -> std::io::Result<()> {
         let &RecordRef { key, value, flags, expires_at_ms, .. } = record;
+        // Earlier versions stored later times, which no load accepts.
+        let expires_at_ms = expires_at_ms.min(EXPIRES_AT_MS_MAX);
         match self {
             Self::Jsonl(writer) => writer.entry(out, &DumpEntry { key, value, flags, expires_at_ms }),
             Self::Resp(request) => {

@@ -2,6 +2,7 @@
 use super::{BadRow, InputRows, LoadProgress, LoadRow};
 use crate::client::CliClient;
 use crate::failure::{Exit, Failure};
+use fawn_types::limits::EXPIRES_AT_MS_MAX;
 use fawn_wire::client::resp::{RespReply, encode_command};
 use std::io::{BufRead, ErrorKind};
 use std::time::{Duration, Instant};
@@ -49,7 +50,8 @@ struct LoadBatch {
 
 impl LoadBatch {
     fn push(&mut self, row: &LoadRow, present: Present) {
-        let (expiry, flags) = (row.expires_at_ms.to_string(), row.flags.to_string());
+        // A dump by an earlier version may have a later time.
+        let (expiry, flags) = (row.expires_at_ms.min(EXPIRES_AT_MS_MAX).to_string(), row.flags.to_string());
         let mut args = vec![&b"SET"[..], &row.key, &row.value];
         if present == Present::Kept {
             args.push(b"NX");

@@ -100,6 +100,28 @@ fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
+/// memcached accepts times that are later than a load's `PXAT` can say.
+#[test]
+fn an_expiry_in_the_far_future_is_loaded() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = Server::start_in(dir.path(), &[]);
+    exchange(&mut connect(server.memcached), b"set far 0 9223372036854775807 1\r\nx\r\n", b"STORED\r\n");
+    stop(server);
+    let (file, data) = (dir.path().join("dump.jsonl"), dir.path().join("data"));
+    let dumped = dump(&data, &file);
+    let row = r#"{"key":"far","value":"x","expires_at_ms":9223372036854775807}"#;
+    assert_eq!(dumped, BTreeSet::from([row.to_owned()]));
+    // As earlier versions stored and dumped it.
+    let later = std::fs::read_to_string(&file).expect("a dump").replace("9223372036854775807", "18446744073709551615");
+    std::fs::write(&file, later).expect("written");
+    let other = tempfile::tempdir().expect("a directory");
+    let server = Server::start_in(other.path(), &[]);
+    let (code, out, error) = run(&["load", text(&file), "--server", &server.resp.to_string()]);
+    assert!(code == 0 && out.starts_with("1 row loaded"), "{code} {out} {error}");
+    exchange(&mut connect(server.memcached), b"get far\r\n", b"VALUE far 0 1\r\nx\r\nEND\r\n");
+    stop(server);
+}
+
 fn round_trip(flags: &[&str], loaded_flags: &[&str]) {
     let dir = tempfile::tempdir().expect("a directory");
     let server = Server::start_in(dir.path(), flags);
