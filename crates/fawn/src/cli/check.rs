@@ -13,6 +13,7 @@ use fawn_flash::DeviceError;
 use fawn_node::is_cluster_store;
 use fawn_types::{Epoch, HashSecret};
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Verifies a store's files offline: manifest, segments, every record. Changes nothing.
@@ -123,18 +124,25 @@ fn write_verified(layout: Layout, target: &NewDir, survey: &Survey) -> Result<Re
     Ok(copied)
 }
 
-/// The shell commands that put the copy in the place of the damaged directory.
+/// The shell commands that put the copy in the place of the damaged directory. A mount point cannot be renamed: then the
+/// copy is served where it is.
 fn swap_commands(dir: &Path, copy: &Path) -> String {
-    // Without a slash at the end, which would make `.damaged` a name inside the directory.
-    let (mut dir, mut copy): (PathBuf, PathBuf) = (dir.components().collect(), copy.components().collect());
-    if dir.file_name().is_none() || copy.file_name().is_none() {
-        // `.` and `..` cannot be renamed. Both exist, so both can be resolved.
-        dir = dir.canonicalize().unwrap_or(dir);
-        copy = copy.canonicalize().unwrap_or(copy);
+    // Of a link the name alone would move, and `.` and `..` cannot be renamed. Both exist, so both can be resolved.
+    let [dir, copy] = [dir, copy].map(|path| path.canonicalize().unwrap_or_else(|_| path.components().collect()));
+    if is_mount_point(&dir) || is_mount_point(&copy) {
+        return format!("fawn serve --dir {}", shell_word(&copy));
     }
     let damaged = shell_word(&with_suffix(&dir, ".damaged"));
     let (dir, copy) = (shell_word(&dir), shell_word(&copy));
     format!("mv {dir} {damaged} && mv {copy} {dir}")
+}
+
+/// Whether a file system begins at this resolved directory.
+fn is_mount_point(dir: &Path) -> bool {
+    let device = |path: &Path| path.metadata().map(|metadata| metadata.dev());
+    // The root has no parent, and cannot be renamed either.
+    let Some(parent) = dir.parent() else { return true };
+    matches!((device(parent), device(dir)), (Ok(outside), Ok(inside)) if outside != inside)
 }
 
 /// The path as one word of a shell's command line, and not as an option.
@@ -292,7 +300,7 @@ mod tests {
         for (dir, copy, expected) in [
             ("/x", "/x.repaired", "mv /x /x.damaged && mv /x.repaired /x"),
             ("/x/", "/y/", "mv /x /x.damaged && mv /y /x"),
-            ("data/.", "../new", "mv data data.damaged && mv ../new data"),
+            ("absent/.", "../new", "mv absent absent.damaged && mv ../new absent"),
             ("/a b", "/c$d", "mv '/a b' '/a b.damaged' && mv '/c$d' '/a b'"),
             ("/it's", "/y", r"mv '/it'\''s' '/it'\''s.damaged' && mv /y '/it'\''s'"),
             ("-f", "~", "mv ./-f ./-f.damaged && mv '~' ./-f"),
@@ -315,6 +323,28 @@ mod tests {
         let (data, copy) = (data.display(), copy.display());
         assert_eq!(commands[0], format!("mv {data} {data}.damaged && mv {copy} {data}"));
         assert_eq!(commands[1], commands[0], "a copy without a name, as `.`");
+    }
+
+    /// `mv` of a link would leave the damaged directory under its name.
+    #[test]
+    fn links_are_resolved_before_directories_are_renamed() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = dir.path().canonicalize().unwrap();
+        let [data, copy, link, copy_link] = ["data", "copy", "link", "copy-link"].map(|name| whole.join(name));
+        for (dir, link) in [(&data, &link), (&copy, &copy_link)] {
+            std::fs::create_dir(dir).unwrap();
+            std::os::unix::fs::symlink(dir, link).unwrap();
+        }
+        assert_eq!(swap_commands(&link, &copy_link), swap_commands(&data, &copy));
+    }
+
+    #[test]
+    fn a_copy_for_a_mount_point_is_served_in_place() {
+        let copy = tempfile::tempdir().unwrap();
+        let copy = copy.path().canonicalize().unwrap();
+        for mount_point in ["/proc", "/"] {
+            assert_eq!(swap_commands(Path::new(mount_point), &copy), format!("fawn serve --dir {}", copy.display()));
+        }
     }
 
     /// As after a kill: the copy has a manifest from the first record on.
