@@ -13,7 +13,7 @@ pub(crate) use stores::is_member;
 
 use crate::config::{Settings, ShardCount, Size};
 use crate::failure::{Exit, Failure};
-use fawn_ds::internals::format::{manifest, segment, tail};
+use fawn_ds::internals::format::{checkpoint, manifest, run, segment, tail};
 use fawn_flash::DirLock;
 use fawn_node::Placement;
 use fawn_types::{HashSecret, ShardId};
@@ -98,6 +98,9 @@ impl Layout {
         }
         // The value of `auto` may differ from the directory's number after a change of machine.
         let shards = made.or(asked).unwrap_or(1);
+        if made.is_none() && shards == 1 {
+            refuse_shard_dirs(dir)?;
+        }
         let Some(lock) = lock.filter(|_| shards > 1) else { return Ok(Self::flat(dir)) };
         let file = match found {
             FoundLayout::Several(file) => file,
@@ -272,6 +275,19 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses to create a single store among directories for those of several shards: their disks would stay empty.
+fn refuse_shard_dirs(dir: &Path) -> Result<(), Failure> {
+    if let Some(name) = names(dir)?.iter().find(|name| is_of_shard(name)) {
+        let name = name.to_string_lossy();
+        let words = format_args!(
+            "is prepared for several shards (`{name}`), and one is asked for; give their number as shards, or remove \
+             their directories"
+        );
+        return refuse(dir, words);
+    }
+    Ok(())
+}
+
 /// Whether a `fawn serve` keeps its data there.
 pub(crate) fn is_taken(dir: &Path) -> bool {
     dir.join(manifest::FILE_NAME).exists() || dir.join(file::NAME).exists()
@@ -279,8 +295,29 @@ pub(crate) fn is_taken(dir: &Path) -> bool {
 
 /// Whether nothing of a store is there, not even of one that lost its manifest.
 pub(crate) fn is_new(dir: &Path) -> bool {
-    let is_of_store = |name: &OsString| is_of_shard(name) || name.to_str().is_some_and(segment::is_file_name);
-    !is_taken(dir) && !names(dir).is_ok_and(|names| names.iter().any(is_of_store))
+    !is_taken(dir)
+        && !names(dir).is_ok_and(|names| names.iter().any(|name| is_of_store(name)))
+        && !has_shard_stores(dir)
+}
+
+/// Whether stores of shards are in the directory, perhaps without their manifests. Directories for them may be there
+/// before the first start, as mount points.
+fn has_shard_stores(dir: &Path) -> bool {
+    let holds_store = |shard: &OsString| {
+        // A directory that cannot be listed may hold one.
+        is_of_shard(shard) && names(&dir.join(shard)).map_or(true, |names| names.iter().any(|name| is_of_store(name)))
+    };
+    names(dir).is_ok_and(|names| names.iter().any(holds_store))
+}
+
+/// Whether it is the name of a file that a store keeps data in.
+fn is_of_store(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| {
+        name == manifest::FILE_NAME
+            || segment::is_file_name(name)
+            || run::is_file_name(name)
+            || checkpoint::is_file_name(name)
+    })
 }
 
 /// Free space of the disk where `dir` is, or would be made; `None`: unknown.
@@ -327,7 +364,7 @@ fn find(dir: &Path) -> Result<FoundLayout, Failure> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(named(&path)(error)),
         Err(_) if is_flat => return Ok(FoundLayout::Flat),
         // The layout file is created before the first of them.
-        Err(_) if names(dir)?.iter().any(|name| is_of_shard(name)) => {
+        Err(_) if has_shard_stores(dir) => {
             return refuse(
                 &path,
                 "missing, though stores of shards are here; restore it from a copy of the directory, nothing was changed",
@@ -371,6 +408,37 @@ mod tests {
         let store = store_dir(dir, shard);
         create_dir(&store).unwrap();
         write(store.join(manifest::FILE_NAME), "opening the store would read this").unwrap();
+    }
+
+    /// As before the first start with a device for each shard.
+    #[test]
+    fn mount_points_of_shards_are_a_new_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        for shard in 0..2 {
+            create_dir(store_dir(dir.path(), shard)).unwrap();
+        }
+        create_dir(store_dir(dir.path(), 1).join("lost+found")).unwrap();
+        assert!(is_new(dir.path()));
+        let single = SettingFlags { dir: Some(dir.path().to_owned()), ..SettingFlags::default() };
+        let single = Settings::resolve(single, SettingFlags::default()).unwrap();
+        let refused = Layout::settle(&single, HashSecret([7; 16])).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("is prepared for several shards"), "{refused}");
+        assert_eq!(settle(dir.path()).map(|layout| layout.shards()), Ok(2));
+        assert!(dir.path().join(file::NAME).exists());
+    }
+
+    #[test]
+    fn stores_without_their_layout_are_not_taken_for_new_ones() {
+        let id = "0123456789abcdef";
+        let (segment, run) = (format!("segment-000000-{id}.fawn"), format!("run-{id}.fawn"));
+        for name in [manifest::FILE_NAME, &segment, &run, &format!("checkpoint-{id}.fawn")] {
+            let dir = tempfile::tempdir().unwrap();
+            create_dir(store_dir(dir.path(), 1)).unwrap();
+            write(store_dir(dir.path(), 1).join(name), "").unwrap();
+            assert!(!is_new(dir.path()), "{name}");
+            let refused = settle(dir.path()).map(drop).unwrap_err();
+            assert!(refused.contains("stores of shards are here"), "{name}: {refused}");
+        }
     }
 
     #[test]

@@ -54,6 +54,23 @@ fn shards_of(server: &Server) -> usize {
     page.lines().filter(|line| line.starts_with("fawn_loop_iterations_total{")).count()
 }
 
+/// Each shard's directory may be the mount point of its own device.
+#[test]
+fn directories_for_the_shards_may_be_there_before_the_first_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for inside in ["data/shard-0/lost+found", "data/shard-1"] {
+        fs::create_dir_all(dir.path().join(inside)).expect("a mount point");
+    }
+    for shards in [&["--shards", "2"][..], &[]] {
+        let server = start(dir.path(), shards);
+        if !shards.is_empty() {
+            fill(&server);
+        }
+        assert_filled(&server);
+        stop(server);
+    }
+}
+
 #[test]
 fn the_number_is_for_life() {
     for (made, others) in [(Some("3"), ["1", "2", "4"]), (None, ["2", "3", "4"])] {
