@@ -33,12 +33,12 @@ pub(crate) struct VerifyReads {
 }
 
 impl VerifyReads {
-    /// Those in flight but the ones that were left.
+    /// Number of reads in flight but the ones that were left.
     pub(crate) const fn len(&self) -> usize {
         self.reads.len() - self.left
     }
 
-    /// Of these, those of keys that an opening deferred.
+    /// Number of them for keys that an opening deferred.
     pub(crate) const fn deferred(&self) -> usize {
         self.deferred - self.left_deferred
     }

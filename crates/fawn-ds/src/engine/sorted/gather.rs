@@ -314,27 +314,7 @@ impl<D: Device> Engine<D> {
         let lowest = |segment: &Segment| segment.shares.iter().map(|share| share.lowest_put).min();
         sortable.sort_unstable_by_key(|segment| (lowest(segment), segment.sequence));
         let all_bytes: u64 = sortable.iter().chain(&later).map(|segment| segment.live_bytes()).sum();
-        let memory_bytes_max = self.sort_memory_bytes_max();
-        let growth_bytes_max = self.room_for_growth();
-        let (mut records, mut puts, mut slots) = (SortSize::default(), SortGrowth::default(), Vec::new());
-        let mut passed = 0;
-        for segment in &sortable {
-            let size = SortSize { bytes: segment.live_bytes(), count: segment.live_records() };
-            let together = records.with(size);
-            let is_too_long = together.bytes > bytes_max || together.memory_bytes() > memory_bytes_max;
-            let space_bytes = self.space_of_sort(together);
-            if (records.bytes > 0 && is_too_long) || space_bytes > room_bytes {
-                break;
-            }
-            let puts_with = if has_many_deletes(segment) { puts } else { puts.with(size) };
-            let grows = puts_with.segments > 0 && self.growth_of(puts_with) > growth_bytes_max;
-            if grows || !self.has_room_for_long(segment, space_bytes) {
-                passed += 1;
-                continue;
-            }
-            (records, puts) = (together, puts_with);
-            slots.push(segment.slot);
-        }
+        let (records, mut slots, passed) = self.choose_segments(&sortable, (bytes_max, room_bytes));
         let bytes = records.bytes;
         // A run for every segment would make many small ones. A full store makes space with them, and so do deletes.
         let space_bytes = self.space_of_sort(records);
@@ -368,6 +348,37 @@ impl<D: Device> Engine<D> {
         self.sorted.job = Some(Box::new(job));
         self.sorted.was_merge = false;
         true
+    }
+
+    /// The segments of the next sort, of these in their order, which has so many live bytes at most and takes so much space: their live
+    /// records and their slots. Counts those that find no space for what they would take in the end.
+    fn choose_segments(
+        &self,
+        sortable: &[&Segment],
+        (bytes_max, room_bytes): (u64, u64),
+    ) -> (SortSize, Vec<u32>, usize) {
+        let memory_bytes_max = self.sort_memory_bytes_max();
+        let growth_bytes_max = self.room_for_growth();
+        let (mut records, mut puts, mut slots) = (SortSize::default(), SortGrowth::default(), Vec::new());
+        let mut passed = 0;
+        for segment in sortable {
+            let size = SortSize { bytes: segment.live_bytes(), count: segment.live_records() };
+            let together = records.with(size);
+            let is_too_long = together.bytes > bytes_max || together.memory_bytes() > memory_bytes_max;
+            let space_bytes = self.space_of_sort(together);
+            if (records.bytes > 0 && is_too_long) || space_bytes > room_bytes {
+                break;
+            }
+            let puts_with = if has_many_deletes(segment) { puts } else { puts.with(size) };
+            let grows = puts_with.segments > 0 && self.growth_of(puts_with) > growth_bytes_max;
+            if grows || !self.has_room_for_long(segment, space_bytes) {
+                passed += 1;
+                continue;
+            }
+            (records, puts) = (together, puts_with);
+            slots.push(segment.slot);
+        }
+        (records, slots, passed)
     }
 
     /// Bytes by which their runs may be longer than these segments.
