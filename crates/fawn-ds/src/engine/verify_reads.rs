@@ -22,13 +22,18 @@ pub(crate) struct VerifyRead {
     is_left: bool,
 }
 
+impl VerifyRead {
+    const fn may_be_left(&self) -> bool {
+        !self.is_left && !self.is_deferred
+    }
+}
+
 /// All of them, in the order of their submission.
 #[derive(Debug, Default)]
 pub(crate) struct VerifyReads {
     reads: Vec<VerifyRead>,
     last_id: u64,
     left: usize,
-    left_deferred: usize,
     deferred: usize,
 }
 
@@ -38,9 +43,9 @@ impl VerifyReads {
         self.reads.len() - self.left
     }
 
-    /// Number of them for keys that an opening deferred.
+    /// Number of them for keys that an opening deferred. None of these is left: nothing waits for their keys.
     pub(crate) const fn deferred(&self) -> usize {
-        self.deferred - self.left_deferred
+        self.deferred
     }
 
     /// Enters a read that is submitted now. Returns its id.
@@ -64,28 +69,25 @@ impl VerifyReads {
         let place = self.reads.iter().position(|read| read.id == id);
         let Some(place) = place else { unreachable!("a read ends once") };
         let read = self.reads.remove(place);
-        let is_deferred = usize::from(read.is_deferred);
-        self.deferred -= is_deferred;
-        if read.is_left {
-            (self.left, self.left_deferred) = (self.left - 1, self.left_deferred - is_deferred);
-        }
+        self.deferred -= usize::from(read.is_deferred);
+        self.left -= usize::from(read.is_left);
         read
     }
 
-    /// Time by which the oldest read hangs, if it may be left then.
+    /// Time by which the oldest read hangs that may be left then.
     pub(crate) fn leave_at(&self) -> Option<MonoMs> {
         if self.left >= LEFT_MAX {
             return None;
         }
-        self.reads.iter().find(|read| !read.is_left).map(|read| read.since.plus_ms(HANGING_MS))
+        self.reads.iter().find(|read| read.may_be_left()).map(|read| read.since.plus_ms(HANGING_MS))
     }
 
     /// The oldest read if it hangs. It counts no more.
     pub(crate) fn leave_hanging(&mut self, now: MonoMs) -> Option<VerifyRead> {
         self.leave_at().filter(|at| now >= *at)?;
-        let read = self.reads.iter_mut().find(|read| !read.is_left)?;
+        let read = self.reads.iter_mut().find(|read| read.may_be_left())?;
         read.is_left = true;
-        (self.left, self.left_deferred) = (self.left + 1, self.left_deferred + usize::from(read.is_deferred));
+        self.left += 1;
         Some(*read)
     }
 

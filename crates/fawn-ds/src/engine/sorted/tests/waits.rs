@@ -145,6 +145,8 @@ fn a_segment_with_an_unconfirmed_record_is_read_for_one_sort() {
     }
     (0..16).for_each(|_| store.put(100_000 + store.writes));
     store.engine.options.layout = RecordLayout::Sorted;
+    // Once the old version is in a run, its key is confirmed.
+    disk.fail_nth(OpKind::Read, 1, DeviceFault::Hang);
     let reads_in_minutes = |store: &mut SmallStore, minutes: u64| {
         let before = disk.counted(OpKind::Read);
         for _ in 0..600 * minutes {
