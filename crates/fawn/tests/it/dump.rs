@@ -114,7 +114,7 @@ fn an_expiry_in_the_far_future_is_loaded() {
     let other = tempfile::tempdir().expect("a directory");
     let server = Server::start_in(other.path(), &[]);
     let (code, out, error) = run(&["load", text(&file), "--server", &server.resp.to_string()]);
-    assert!(code == 0 && out.starts_with("1 row loaded"), "{code} {out} {error}");
+    assert!(code == 0 && out.starts_with("1 rows loaded"), "{code} {out} {error}");
     exchange(&mut connect(server.memcached), b"get far\r\n", b"VALUE far 0 1\r\nx\r\nEND\r\n");
     stop(server);
 }
