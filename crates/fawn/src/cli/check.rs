@@ -129,12 +129,19 @@ fn write_verified(layout: Layout, target: &NewDir, survey: &Survey) -> Result<Re
 fn swap_commands(dir: &Path, copy: &Path) -> String {
     // Of a link the name alone would move, and `.` and `..` cannot be renamed. Both exist, so both can be resolved.
     let [dir, copy] = [dir, copy].map(|path| path.canonicalize().unwrap_or_else(|_| path.components().collect()));
-    if is_mount_point(&dir) || is_mount_point(&copy) {
+    if is_mount_point(&dir) || is_mount_point(&copy) || has_mounted_shards(&dir) {
         return format!("fawn serve --dir {}", shell_word(&copy));
     }
     let damaged = shell_word(&with_suffix(&dir, ".damaged"));
     let (dir, copy) = (shell_word(&dir), shell_word(&copy));
     format!("mv {dir} {damaged} && mv {copy} {dir}")
+}
+
+/// Whether a store of a shard has a device of its own. Its mount would move with the directory, and the next start of the system
+/// would put it over the repaired store.
+fn has_mounted_shards(dir: &Path) -> bool {
+    let entries = dir.read_dir().into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| path.is_dir() && is_mount_point(&path))
 }
 
 /// Whether a file system begins at this resolved directory.
@@ -345,6 +352,12 @@ mod tests {
         for mount_point in ["/proc", "/"] {
             assert_eq!(swap_commands(Path::new(mount_point), &copy), format!("fawn serve --dir {}", copy.display()));
         }
+    }
+
+    #[test]
+    fn a_directory_may_have_mount_points_in_it() {
+        assert!(has_mounted_shards(Path::new("/")), "`/proc`");
+        assert!(!has_mounted_shards(tempfile::tempdir().unwrap().path()));
     }
 
     /// As after a kill: the copy has a manifest from the first record on.
