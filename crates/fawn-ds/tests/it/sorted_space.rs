@@ -371,6 +371,24 @@ fn a_sorted_store_whose_capacity_was_lowered_takes_deletes() {
     let keys = fill_with_short_records(&mut node, long_key);
     let options = Options { capacity_bytes: Some(40 << 20), ..long_segments() };
     let mut node = reopen(&disk, node, options);
-    delete_all(&mut node, 0..keys / 4 * 3, long_key);
+    delete_all(&mut node, 0..keys / 8 * 7, long_key);
     assert!(writes_in_time(&mut node, long_key(keys), Some(vec![1; 15])), "{:?}", node.engine.log_report());
+}
+
+/// In stores so small, overwrites give space back only once they are in runs, whatever that leaves to deletes.
+#[test]
+fn small_stores_of_long_segments_take_overwrites() {
+    for (capacity_mib, percent) in [(32, 42), (44, 42), (48, 46), (60, 55), (64, 60)] {
+        let options = Options { capacity_bytes: Some(capacity_mib << 20), run_bytes_max: 0, ..long_segments() };
+        let mut node = TestNode::open(&SimDisk::new(SimOptions::instant(9)), options, Now::at(1_000)).unwrap();
+        let keys = (capacity_mib << 20) * percent / 100 / 1_100;
+        for number in 0..4 * keys {
+            let is_written = writes_in_time(&mut node, long_key(number % keys), Some(vec![1; 940]));
+            let state = (node.engine.log_report(), node.engine.stats());
+            assert!(is_written, "{capacity_mib} MiB, {percent} %, put {number} of {keys} keys: {state:?}");
+            if number % 16 == 0 {
+                node.turn();
+            }
+        }
+    }
 }

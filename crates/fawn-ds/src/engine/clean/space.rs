@@ -134,7 +134,8 @@ impl<D: Device> Engine<D> {
     fn segments_max_within(&self, attainable: u64) -> u64 {
         let capacity = self.capacity_within(attainable);
         let Some(least) = self.cleaner.over_capacity else { return capacity };
-        (least + self.reserved_segments()).min(attainable).max(capacity)
+        let reserved = self.reserved_segments().max(self.kept_from_deletes() + DELETED_SEGMENTS);
+        (least + reserved).min(attainable).max(capacity)
     }
 
     /// Notes in an opening that the store takes more than its capacity, or all of it without a segment for survivors.
@@ -205,22 +206,33 @@ impl<D: Device> Engine<D> {
     }
 
     /// Segments that only survivors, runs and deletes may use: cleaning fills one, and frees more than one with it. Before the first
-    /// sort that frees space, another segment fills with deletes, is sealed once the next one is there, and survivors may take one.
+    /// sort that frees space, another segment fills with deletes, and is sealed once the next one is there.
     pub(crate) fn reserved_segments(&self) -> u64 {
-        let capacity = self.capacity_segments();
+        let (capacity, of_jobs) = (self.capacity_segments(), self.segments_of_jobs());
         // The smallest stores have none to spare.
         let share = match capacity {
             ..SEGMENTS_MIN => 0,
             _ if self.segments_of_sort() > 0 => capacity.div_ceil(3),
             _ => (capacity + 2) / 4,
         };
-        self.reserved_unshared().min(share)
+        let of_runs = if of_jobs > 0 { of_jobs + DELETED_SEGMENTS } else { 0 };
+        3.max(of_runs).min(share) + u64::from(self.bounds_growth())
     }
 
-    /// As [`Engine::reserved_segments`], in a store that is large enough for it.
-    fn reserved_unshared(&self) -> u64 {
-        let of_jobs = self.merge_segments() + self.segments_of_sort();
-        3.max(if of_jobs > 0 { of_jobs + 3 } else { 0 })
+    /// Whether the store is large enough to bound the growth of runs against segments of puts, so that deletes and their sort find what
+    /// they need. In a smaller one overwrites may need that space: they give it back only once they are in runs.
+    pub(in crate::engine) fn bounds_growth(&self) -> bool {
+        let least = self.segments_of_jobs() + DELETED_SEGMENTS + 1;
+        self.segments_of_sort() > 0 && least <= self.capacity_segments() / 4
+    }
+
+    /// Segments for the sort of a segment of deletes, and the merge of its run with what they hide. The sort has given its segment back
+    /// by then.
+    fn segments_of_jobs(&self) -> u64 {
+        match (self.segments_of_sort(), self.merge_segments()) {
+            (0, of_merge) => of_merge,
+            (of_sort, of_merge) => of_sort + of_merge.saturating_sub(1),
+        }
     }
 
     /// Segments that puts leave free for survivors and runs. A store so small that it keeps none ready for survivors counts their
@@ -243,7 +255,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn kept_from_deletes(&self) -> u64 {
         let (reserved, of_sort) = (self.reserved_segments(), self.segments_of_sort());
         if of_sort > 0 && reserved > 1 {
-            (self.merge_segments() + of_sort).min(reserved.saturating_sub(DELETED_SEGMENTS).max(2)).min(reserved - 1)
+            self.segments_of_jobs().min(reserved.saturating_sub(DELETED_SEGMENTS).max(of_sort)).min(reserved - 1)
         } else if self.can_clean_without_another() {
             0
         } else {

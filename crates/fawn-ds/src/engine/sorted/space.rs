@@ -176,10 +176,10 @@ impl<D: Device> Engine<D> {
         room.max(of_segment.min(SHORT_PART_BYTES))
     }
 
-    /// Space by which runs of puts may be longer than their segments, bytes: deletes find theirs behind that, and their sort
-    /// what they leave to it. Where it may exceed the capacity, puts are sorted in any case.
+    /// Space by which runs of puts may be longer than their segments, bytes: deletes find theirs behind that, and their sort what they
+    /// leave to it.
     pub(super) fn room_for_growth(&self) -> u64 {
-        if self.segments_of_sort() == 0 {
+        if !self.bounds_growth() {
             return u64::MAX;
         }
         let kept = self.kept_from_deletes() + DELETED_SEGMENTS + u64::from(self.needs_survivors_next());

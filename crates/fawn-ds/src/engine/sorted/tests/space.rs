@@ -582,7 +582,7 @@ fn segments_for_a_part_of_a_sweep_are_reserved_once_there_may_be_runs() {
         (store.engine.merge_segments(), store.engine.reserved_segments())
     };
     assert_eq!(reserved(72, false, 400), (0, 3));
-    assert_eq!(reserved(72, true, 400), (90, 93), "runs of 4.5 MiB");
+    assert_eq!(reserved(72, true, 400), (90, 92), "runs of 4.5 MiB");
     assert_eq!(reserved(72, true, 256), (90, 64), "a quarter of the capacity");
     assert_eq!(reserved(51, true, 400), (0, 3), "runs of 3.2 MiB: parts of less than 4 MiB");
 }
