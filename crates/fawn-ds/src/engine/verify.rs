@@ -249,13 +249,19 @@ impl<D: Device> Engine<D> {
     }
 
     /// Sets keys apart whose read hangs, as after a failed one: 64 of them would stop all writes. The end of the read, whenever it
-    /// comes, confirms the key.
+    /// comes, confirms the key. Once too many hang, queued keys are set apart without a read, and retried as all others.
     fn leave_hanging_verifications(&mut self) {
         while self.has_apart_room()
             && let Some(read) = self.verify_reads.leave_hanging(self.now.mono)
         {
             if self.ranges[read.at].number == read.number && self.is_unknown(read.at, read.name) {
                 self.keep_apart(read.at, read.name, &"its read hangs");
+            }
+        }
+        while self.has_apart_room() && self.verify_reads.has_left_most(self.now.mono) {
+            let Some((at, name)) = self.verify_queue.pop_front() else { break };
+            if self.is_unknown(at, name) {
+                self.keep_apart(at, name, &"too many reads hang");
             }
         }
     }

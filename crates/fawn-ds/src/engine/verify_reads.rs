@@ -91,6 +91,12 @@ impl VerifyReads {
         Some(*read)
     }
 
+    /// Whether the oldest read hangs, and as many were left before as may be: others are likely to wait as long.
+    pub(crate) fn has_left_most(&self, now: MonoMs) -> bool {
+        let hangs = |read: &VerifyRead| now >= read.since.plus_ms(HANGING_MS);
+        self.left >= LEFT_MAX && self.reads.iter().find(|read| read.may_be_left()).is_some_and(hangs)
+    }
+
     /// Whether a read that was left is of a page of this one.
     pub(crate) fn hangs(&self, span: &ReadSpan) -> bool {
         let is_of_same = |of: &ReadSpan| of.sequence == span.sequence && of.from < span.to && span.from < of.to;

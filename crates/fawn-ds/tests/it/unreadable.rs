@@ -314,6 +314,42 @@ fn old_versions_whose_reads_hang_do_not_stop_other_writes() {
     assert_eq!((node.engine.log_report().keys_apart, node.engine.len(RANGE)), (0, u64::from(KEYS)));
 }
 
+/// As many pages as reads may be left and in flight once stopped all writes, whatever other pages they needed.
+#[test]
+fn writes_go_on_however_many_pages_hang() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { segment_bytes: 4 << 20, memory_bytes: 64 << 20, ..options() };
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1)).unwrap();
+    for key in 0..12_000 {
+        node.append(&[put(key, 200)]).unwrap();
+        if key % 50 == 0 {
+            node.turn();
+        }
+    }
+    node.settle();
+    drop(node.engine.close().unwrap());
+    let mut node = TestNode::open(&disk, options, Now::at(2)).unwrap();
+    disk.hang(OpKind::Read);
+    for key in (0..6_000).step_by(20) {
+        node.append(&[put(key, 10)]).unwrap();
+        node.turn();
+        node.now = node.now.plus_ms(10);
+    }
+    assert_eq!(disk.hung(), 128);
+    disk.end_faults(OpKind::Read);
+    for key in 6_000..12_000 {
+        node.append(&[put(key, 10)]).unwrap();
+        node.turn();
+    }
+    disk.release_hung();
+    for _ in 0..1_000 {
+        node.now = node.now.plus_ms(60);
+        node.turn();
+    }
+    let report = node.engine.log_report();
+    assert_eq!((report.keys_apart, report.verifications_queued, node.engine.len(RANGE)), (0, 0, 12_000));
+}
+
 /// Each of them has a buffer, and pins its segment.
 #[test]
 fn a_device_that_answers_no_verification_gets_few_of_them() {
