@@ -23,9 +23,10 @@ use std::sync::Arc;
 /// Length of one read, bytes. It bounds the check's memory, except for frames that straddle reads.
 const READ_BYTES: u32 = 1 << 20;
 
-/// Finding about an unlisted run, if the manifest has lost commits.
+/// Finding about an unlisted segment or run whose header names another store.
 const OTHER_STORES_FILE: &str =
     "a file of another store, which may have records that this one lacks; no open uses or removes it";
+/// Finding about an unlisted run, if the manifest has lost commits.
 const LOST_RUN: &str =
     "an unlisted run, which the manifest may have lost: some records may be in it alone; restore the manifest";
 

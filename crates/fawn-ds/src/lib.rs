@@ -98,7 +98,7 @@ pub mod internals {
     pub use crate::format::record::{RecordKind, RecordRef};
     pub use crate::index::Pointer;
     pub use crate::log::LogPosition;
-    pub use crate::options::{Options, RecordLayout, SEGMENTS_MIN, segment_bytes_for};
+    pub use crate::options::{CAPACITY_SEGMENTS_MIN, Options, RecordLayout, segment_bytes_for};
     pub use crate::range::RangeProgress;
     pub use crate::record_cache::{CacheSplit, RecordCache};
     pub use crate::recovery::{Damage, OpenProgress, OpenReport, RangeReport, SalvageReport, open_for_salvage};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Segment size unless chosen otherwise, bytes.
 const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
 /// Minimum number of segments of a capacity: a full store of fewer may have no space to clean any.
-pub const SEGMENTS_MIN: u64 = 8;
+pub const CAPACITY_SEGMENTS_MIN: u64 = 8;
 /// Number of segments that a capacity is divided into, unless that makes them larger than the default.
 const SEGMENTS_WANTED: u64 = 16;
 /// Most segments of a capacity: beyond that, segments are larger than the default.

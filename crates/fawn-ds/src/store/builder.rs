@@ -7,7 +7,7 @@ use super::partial_copy::{is_unfinished, unfinished_dir};
 use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
 use crate::engine::Engine;
 use crate::format::manifest;
-use crate::options::{Options, RecordLayout, SEGMENTS_MIN, segment_bytes_for};
+use crate::options::{CAPACITY_SEGMENTS_MIN, Options, RecordLayout, segment_bytes_for};
 use fawn_flash::{Device, DeviceOptions, FileDevice};
 use fawn_types::{Durability, HashSecret, KeyRange, Now};
 use std::fmt;
@@ -175,7 +175,7 @@ fn refuse_missing(path: &Path) -> Result<()> {
 /// good, and its records can be read and deleted.
 fn refuse_small_capacity(device: &mut impl Device, options: &Options) -> Result<()> {
     let Some(capacity_bytes) = options.capacity_bytes else { return Ok(()) };
-    let is_enough = capacity_bytes / u64::from(options.segment_bytes.max(1)) >= SEGMENTS_MIN;
+    let is_enough = capacity_bytes / u64::from(options.segment_bytes.max(1)) >= CAPACITY_SEGMENTS_MIN;
     if is_enough || options.read_only || device.list()?.iter().any(|name| name == manifest::FILE_NAME) {
         return Ok(());
     }

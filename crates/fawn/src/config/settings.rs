@@ -4,7 +4,7 @@ use super::{Endpoint, Ratio, SettingFlags, ShardCount, Size, TimeSpan, memory};
 use crate::failure::{Exit, Failure};
 use clap::ValueEnum;
 use fawn_ds::RecordLayout;
-use fawn_ds::internals::{SEGMENTS_MIN, segment_bytes_for};
+use fawn_ds::internals::{CAPACITY_SEGMENTS_MIN, segment_bytes_for};
 use fawn_types::{Durability, limits};
 use indicatif::HumanBytes;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -209,13 +209,13 @@ impl Settings {
             let memory = self.memory;
             return refuse(format!("memory = {memory}: expected at least {least}{}", of_each(shards)));
         }
-        let least = Size(SEGMENTS_MIN * self.segment.0 * u64::from(shards));
+        let least = Size(CAPACITY_SEGMENTS_MIN * self.segment.0 * u64::from(shards));
         match self.capacity {
             Some(capacity) if capacity < least => {
                 let can_be_smaller = self.segment_origin != SegmentOrigin::Store && self.segment.0 > SEGMENT_BYTES_MIN;
                 let otherwise = if can_be_smaller { ", or a smaller segment" } else { "" };
                 refuse(format!(
-                    "capacity = {capacity}: expected at least {SEGMENTS_MIN} segments, {least}{}{otherwise}",
+                    "capacity = {capacity}: expected at least {CAPACITY_SEGMENTS_MIN} segments, {least}{}{otherwise}",
                     of_each(shards)
                 ))
             }
