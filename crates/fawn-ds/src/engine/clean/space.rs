@@ -134,8 +134,8 @@ impl<D: Device> Engine<D> {
     fn segments_max_within(&self, attainable: u64) -> u64 {
         let capacity = self.capacity_within(attainable);
         let Some(least) = self.cleaner.over_capacity else { return capacity };
-        let reserved = self.reserved_segments().max(self.kept_from_deletes() + DELETED_SEGMENTS);
-        (least + reserved).min(attainable).max(capacity)
+        let of_deletes = self.kept_for_sort().map_or(0, |kept| kept + DELETED_SEGMENTS);
+        (least + self.reserved_segments().max(of_deletes)).min(attainable).max(capacity)
     }
 
     /// Notes in an opening that the store takes more than its capacity, or all of it without a segment for survivors.
@@ -253,14 +253,19 @@ impl<D: Device> Engine<D> {
     /// Segments that deletes leave free. Deletes of records in runs make no space before they are in a run, too, and merged with what
     /// they hide.
     pub(crate) fn kept_from_deletes(&self) -> u64 {
-        let (reserved, of_sort) = (self.reserved_segments(), self.segments_of_sort());
-        if of_sort > 0 && reserved > 1 {
-            self.segments_of_jobs().min(reserved.saturating_sub(DELETED_SEGMENTS).max(of_sort)).min(reserved - 1)
-        } else if self.can_clean_without_another() {
-            0
-        } else {
-            reserved.min(1)
+        match self.kept_for_sort() {
+            Some(kept) => kept,
+            None if self.can_clean_without_another() => 0,
+            None => self.reserved_segments().min(1),
         }
+    }
+
+    /// As [`Engine::kept_from_deletes`], where deletes free space by their sort alone.
+    fn kept_for_sort(&self) -> Option<u64> {
+        let (reserved, of_sort) = (self.reserved_segments(), self.segments_of_sort());
+        (of_sort > 0 && reserved > 1).then(|| {
+            self.segments_of_jobs().min(reserved.saturating_sub(DELETED_SEGMENTS).max(of_sort)).min(reserved - 1)
+        })
     }
 
     /// Whether the survivors' next segment has to be prepared: cleaning needs it before it can free any.
