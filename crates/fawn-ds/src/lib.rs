@@ -91,13 +91,14 @@ pub mod sim {
 pub mod internals {
     pub use crate::engine::{
         BlobTicket, CorruptRecord, DumpError, DumpReport, Engine, Event, KeepReason, Lookup, LookupPlan, LostPart,
-        OpenResult, PREFETCH_KEYS_MAX, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferPlace, TransferScan,
+        OpenResult, PREFETCH_KEYS_MAX, ReadPlace, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferPlace, TransferScan,
         TransferStep, TransferredResults, View, Watermarks,
     };
     pub use crate::error::{EngineError, OpenError};
     pub use crate::format::record::{RecordKind, RecordRef};
     pub use crate::index::Pointer;
     pub use crate::log::LogPosition;
+    pub use crate::log::failures::HANGING_MS;
     pub use crate::options::{CAPACITY_SEGMENTS_MIN, Options, RecordLayout, segment_bytes_for};
     pub use crate::range::RangeProgress;
     pub use crate::record_cache::{CacheSplit, RecordCache};

@@ -237,6 +237,11 @@ impl ReadSpan {
         (self.slot == RUN_SLOT).then_some(self.sequence)
     }
 
+    /// Whether both have a page in common.
+    pub(crate) const fn overlaps(&self, other: &Self) -> bool {
+        self.sequence == other.sequence && self.slot == other.slot && self.from < other.to && other.from < self.to
+    }
+
     fn new(segment: &Segment, from: u32, to: u32, is_second: bool) -> Self {
         let (slot, sequence) = (segment.slot, segment.sequence);
         Self { slot, sequence, from, to, cacheable_to: 0, is_second }

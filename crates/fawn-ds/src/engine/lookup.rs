@@ -57,6 +57,18 @@ pub(crate) struct LookupParams {
     pub(crate) result: Option<Result<AlignedBuf, DeviceError>>,
 }
 
+/// Pages of a lookup's read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadPlace(ReadSpan);
+
+impl ReadPlace {
+    /// Whether both have a page in common.
+    #[must_use]
+    pub const fn overlaps(&self, other: &Self) -> bool {
+        self.0.overlaps(&other.0)
+    }
+}
+
 impl LookupPlan {
     /// A read of one known record, for replays and scans.
     pub(crate) fn of_span(range: RangeId, span: ReadSpan) -> Self {
@@ -69,6 +81,12 @@ impl LookupPlan {
     #[must_use]
     pub fn read_bytes(&self) -> usize {
         self.0.span.len()
+    }
+
+    /// The pages of its device read.
+    #[must_use]
+    pub const fn place(&self) -> ReadPlace {
+        ReadPlace(self.0.span)
     }
 
     /// The version of the key that it reads.

@@ -41,7 +41,7 @@ mod verify_reads;
 pub use blob::BlobTicket;
 pub use drop_rule::KeepReason;
 pub use dump::{DumpError, DumpReport, LostPart};
-pub use lookup::{Lookup, LookupPlan, View};
+pub use lookup::{Lookup, LookupPlan, ReadPlace, View};
 pub use prefetch::PREFETCH_KEYS_MAX;
 pub use replay::Replay;
 pub use result_copies::OpenResult;

@@ -10,6 +10,11 @@ use fawn_flash::Device;
 use fawn_types::{Durability, MonoMs};
 
 impl<D: Device> Engine<D> {
+    /// Time of the last poll.
+    pub const fn polled_at(&self) -> MonoMs {
+        self.now.mono
+    }
+
     /// Time by which a poll is due for such work, although no I/O completes; a time that has passed: at once.
     pub fn upkeep_at(&self) -> Option<MonoMs> {
         let scrub_at = self.scrub_at();

@@ -99,7 +99,6 @@ impl VerifyReads {
 
     /// Whether a read that was left is of a page of this one.
     pub(crate) fn hangs(&self, span: &ReadSpan) -> bool {
-        let is_of_same = |of: &ReadSpan| of.sequence == span.sequence && of.from < span.to && span.from < of.to;
-        self.left > 0 && self.reads.iter().any(|read| read.is_left && is_of_same(&read.span))
+        self.left > 0 && self.reads.iter().any(|read| read.is_left && read.span.overlaps(span))
     }
 }

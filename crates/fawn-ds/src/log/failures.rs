@@ -10,7 +10,7 @@ const UNREADABLE_MS_MAX: u64 = 3_600_000;
 /// Longest delay while writes wait for space, ms. Reads that failed for ten minutes would otherwise stop the cleaning for ten more.
 const UNREADABLE_FULL_MS_MAX: u64 = 30_000;
 /// Time after which a read that has not ended is left in flight, ms; each further one of the same file doubles it.
-pub(crate) const HANGING_MS: u64 = 500;
+pub const HANGING_MS: u64 = 500;
 /// Such times for which work waits that has more to lose.
 const LONG_PATIENCES: u64 = 20;
 /// Longest time of such work, ms: reads that other work left of the same file count, too.

@@ -1,14 +1,20 @@
-//! Thread pool: blocking calls, a job queue, a completion queue, and a descriptor that wakes the event loop.
+//! Thread pool: blocking calls, a job queue, a completion queue, and a descriptor that wakes the event loop. Threads whose call hangs,
+//! because the disk cannot read a page, are replaced: they would stop all other reads and writes.
 use crate::data_dir::{sync_all, sync_data};
 use crate::request::{IoRequest, Work};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Time after which a thread's call hangs.
+const HANGING: Duration = Duration::from_millis(500);
+/// Threads at most, those that hang included.
+const THREADS_MAX: usize = 64;
 
 /// An operation; the thread that executes it owns the buffer.
 pub(super) struct PoolJob {
@@ -25,10 +31,29 @@ pub(super) struct PoolCompletion {
 #[derive(Default)]
 struct JobQueue {
     jobs: VecDeque<PoolJob>,
+    /// The threads by their numbers, with the beginning of the call that each one makes.
+    threads: BTreeMap<usize, Option<Instant>>,
     closed: bool,
 }
 
+impl JobQueue {
+    /// Whether fewer threads are free or work than there are while none hangs.
+    fn needs_thread(&self, threads_min: usize) -> bool {
+        self.threads.len() < (threads_min + self.hanging()).min(THREADS_MAX)
+    }
+
+    fn hanging(&self) -> usize {
+        self.threads.values().flatten().filter(|since| since.elapsed() >= HANGING).count()
+    }
+}
+
+/// Executes a job: by the system's calls, but for tests.
+type Run = fn(&mut PoolJob) -> Result<(), Errno>;
+
 struct PoolState {
+    run: Run,
+    /// Threads while none hangs.
+    threads_min: usize,
     inbox: Mutex<JobQueue>,
     arrived: Condvar,
     outbox: Mutex<VecDeque<PoolCompletion>>,
@@ -51,10 +76,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Pool {
     pub(super) fn start(threads: usize) -> std::io::Result<Self> {
+        Self::start_with(threads, run)
+    }
+
+    fn start_with(threads_min: usize, run: Run) -> std::io::Result<Self> {
         let (wake_tx, wake_rx) = UnixStream::pair()?;
         wake_tx.set_nonblocking(true)?;
         wake_rx.set_nonblocking(true)?;
         let shared = Arc::new(PoolState {
+            run,
+            threads_min,
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             outbox: Mutex::default(),
@@ -62,12 +93,33 @@ impl Pool {
             wake_tx,
         });
         let mut pool = Self { shared, wake_rx, threads: Vec::new() };
-        for number in 0..threads {
-            let shared = Arc::clone(&pool.shared);
-            let thread = std::thread::Builder::new().name(format!("fawn-io-{number}"));
-            pool.threads.push(thread.spawn(move || shared.serve())?);
+        for _ in 0..threads_min {
+            pool.add_thread()?;
         }
         Ok(pool)
+    }
+
+    fn add_thread(&mut self) -> std::io::Result<()> {
+        self.threads.retain(|thread| !thread.is_finished());
+        let shared = Arc::clone(&self.shared);
+        let mut inbox = locked(&self.shared.inbox);
+        let number = (0..).find(|number| !inbox.threads.contains_key(number)).unwrap_or(0);
+        let thread = std::thread::Builder::new().name(format!("fawn-io-{number}"));
+        self.threads.push(thread.spawn(move || shared.serve(number))?);
+        inbox.threads.insert(number, None);
+        Ok(())
+    }
+
+    /// Begins other threads for the jobs that wait behind ones that hang.
+    fn replace_hanging(&mut self) {
+        let threads_min = self.shared.threads_min;
+        let needs_thread = |inbox: &JobQueue| !inbox.jobs.is_empty() && inbox.needs_thread(threads_min);
+        while needs_thread(&locked(&self.shared.inbox)) {
+            if let Err(error) = self.add_thread() {
+                tracing::warn!(%error, "calls of the device's threads hang, and no other thread can begin");
+                return;
+            }
+        }
     }
 
     pub(super) fn run(&self, jobs: &mut Vec<PoolJob>) {
@@ -78,19 +130,24 @@ impl Pool {
 
     /// All completions.
     pub(super) fn take(&mut self) -> VecDeque<PoolCompletion> {
+        self.replace_hanging();
         let mut outbox = locked(&self.shared.outbox);
         empty(&mut outbox, &self.wake_rx)
     }
 
     /// Waits for completions and returns them: at least one, unless the limit has passed.
     pub(super) fn wait_at_most(&mut self, limit: Option<Duration>) -> VecDeque<PoolCompletion> {
-        let (outbox, ended) = (locked(&self.shared.outbox), &self.shared.ended);
-        let is_empty = |outbox: &mut VecDeque<PoolCompletion>| outbox.is_empty();
-        let mut waited = match limit {
-            Some(limit) => ended.wait_timeout_while(outbox, limit, is_empty).unwrap_or_else(PoisonError::into_inner).0,
-            None => ended.wait_while(outbox, is_empty).unwrap_or_else(PoisonError::into_inner),
-        };
-        empty(&mut waited, &self.wake_rx)
+        let end = limit.map(|limit| Instant::now() + limit);
+        loop {
+            self.replace_hanging();
+            let left = end.map_or(HANGING, |end| end.saturating_duration_since(Instant::now()));
+            let outbox = locked(&self.shared.outbox);
+            let waited = self.shared.ended.wait_timeout_while(outbox, left.min(HANGING), |outbox| outbox.is_empty());
+            let mut outbox = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if !outbox.is_empty() || end.is_some_and(|end| Instant::now() >= end) {
+                return empty(&mut outbox, &self.wake_rx);
+            }
+        }
     }
 
     pub(super) fn wake_fd(&self) -> RawFd {
@@ -122,9 +179,9 @@ impl Drop for Pool {
 }
 
 impl PoolState {
-    fn serve(&self) {
-        while let Some(mut job) = self.next() {
-            let result = run(&mut job);
+    fn serve(&self, number: usize) {
+        while let Some(mut job) = self.next(number) {
+            let result = (self.run)(&mut job);
             let mut outbox = locked(&self.outbox);
             let was_empty = outbox.is_empty();
             outbox.push_back(PoolCompletion { job, result });
@@ -137,10 +194,21 @@ impl PoolState {
         }
     }
 
-    fn next(&self) -> Option<PoolJob> {
-        let inbox = locked(&self.inbox);
-        let waited = self.arrived.wait_while(inbox, |inbox| inbox.jobs.is_empty() && !inbox.closed);
-        waited.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()
+    /// Waits for the thread's next job. `None`: it ends, because the pool does, or since it replaced one that hangs no more.
+    fn next(&self, number: usize) -> Option<PoolJob> {
+        let mut inbox = locked(&self.inbox);
+        inbox.threads.insert(number, None);
+        loop {
+            if let Some(job) = inbox.jobs.pop_front() {
+                inbox.threads.insert(number, Some(Instant::now()));
+                return Some(job);
+            }
+            if inbox.closed || inbox.threads.len() > self.threads_min + inbox.hanging() {
+                inbox.threads.remove(&number);
+                return None;
+            }
+            inbox = self.arrived.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -186,4 +254,57 @@ fn write_full(fd: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Result<(), Errno
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlignedBuf, FileId, IoClass, Token};
+
+    /// How many reads at offset 0 may end.
+    static RELEASED: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+    fn hang_at_0(job: &mut PoolJob) -> Result<(), Errno> {
+        if job.request.offset == 0 {
+            let waited = RELEASED.1.wait_while(locked(&RELEASED.0), |left| *left == 0);
+            *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn threads_that_hang_are_replaced_until_they_end() {
+        let Ok(mut pool) = Pool::start_with(2, hang_at_0) else { panic!("no pool") };
+        let Ok(null) = std::fs::File::open("/dev/null") else { panic!("no file") };
+        let fd = Arc::new(OwnedFd::from(null));
+        let job = |offset: u64| {
+            let request =
+                IoRequest::read(FileId(0), offset, AlignedBuf::zeroed(4096), IoClass::Foreground, Token(offset));
+            PoolJob { fd: Arc::clone(&fd), request }
+        };
+        let wait = |pool: &mut Pool, jobs: &[u64], endings: usize| {
+            pool.run(&mut jobs.iter().map(|offset| job(*offset)).collect());
+            let begun = Instant::now();
+            let mut ended = 0;
+            while ended < endings && begun.elapsed() < Duration::from_secs(30) {
+                ended += pool.wait_at_most(Some(Duration::from_secs(1))).len();
+            }
+            ended
+        };
+        let threads = |pool: &Pool| locked(&pool.shared.inbox).threads.len();
+        let beside = wait(&mut pool, &[0, 0, 0, 4096, 8192], 2);
+        let threads_hanging = threads(&pool);
+        *locked(&RELEASED.0) = 3;
+        RELEASED.1.notify_all();
+        let released = wait(&mut pool, &[], 3);
+        assert_eq!((beside, released), (2, 3));
+        assert!((4..=5).contains(&threads_hanging), "two beside two or three that hang: {threads_hanging}");
+        // Each one ends that finds no job, while there are more than two.
+        let begun = Instant::now();
+        while threads(&pool) > 2 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{} threads", threads(&pool));
+            std::thread::yield_now();
+        }
+        assert_eq!((wait(&mut pool, &[4096; 10], 10), threads(&pool)), (10, 2));
+    }
 }

@@ -1,9 +1,16 @@
-//! Bound on device reads for lookups: the rest waits in order of arrival.
+//! Bound on device reads for lookups: the rest waits in order of arrival. Reads that hang count no more, so that a few pages which
+//! cannot be read do not stop the lookups of all others.
 use crate::options::READS_IN_FLIGHT_BYTES_MAX;
-use fawn_ds::internals::{Engine, LookupPlan};
+use fawn_ds::internals::{Engine, HANGING_MS, LookupPlan, ReadPlace};
 use fawn_flash::Device;
+use fawn_types::MonoMs;
 use slab::Slab;
 use std::collections::VecDeque;
+
+/// Reads that hang and do not count, at most; their bytes have the bound of those that count.
+const LEFT_MAX: usize = 256;
+/// Distance of searches for reads that hang, ms.
+const LOOK_MS: u64 = 100;
 
 /// Receiver of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,20 +23,68 @@ pub(crate) enum ReadWaiter {
     Transfer { at: usize },
 }
 
+/// A read in flight.
+#[derive(Debug)]
+struct LookupRead {
+    waiter: ReadWaiter,
+    place: ReadPlace,
+    len_bytes: usize,
+    since: MonoMs,
+    is_left: bool,
+}
+
+/// Reads by number and length.
+#[derive(Clone, Copy, Debug, Default)]
+struct ReadCount {
+    reads: usize,
+    bytes: usize,
+}
+
+impl ReadCount {
+    const fn add(&mut self, bytes: usize) {
+        self.reads += 1;
+        self.bytes += bytes;
+    }
+
+    const fn remove(&mut self, bytes: usize) {
+        self.reads -= 1;
+        self.bytes -= bytes;
+    }
+
+    /// Whether one more may begin.
+    const fn has_room(&self, reads_max: usize) -> bool {
+        self.reads < reads_max && (self.reads == 0 || self.bytes < READS_IN_FLIGHT_BYTES_MAX)
+    }
+}
+
 /// Lookups that need the device.
 #[derive(Debug)]
 pub(crate) struct Reads {
-    /// Receivers of the reads in flight, by the engine's token.
-    in_flight: Slab<ReadWaiter>,
-    in_flight_bytes: usize,
+    /// The reads in flight, by the engine's token.
+    in_flight: Slab<LookupRead>,
     in_flight_max: usize,
+    /// Reads in flight that count.
+    counted: ReadCount,
+    /// Those that hang.
+    left: ReadCount,
+    look_at: MonoMs,
     waiting: VecDeque<(LookupPlan, ReadWaiter)>,
+    /// Lookups of pages of a read that was left: they begin after its end.
+    behind: Vec<(LookupPlan, ReadWaiter)>,
 }
 
 impl Reads {
     pub(super) fn new(in_flight_max: usize) -> Self {
         assert!(in_flight_max > 0, "a bound of 0 reads would answer no cold key");
-        Self { in_flight: Slab::new(), in_flight_bytes: 0, in_flight_max, waiting: VecDeque::new() }
+        Self {
+            in_flight: Slab::new(),
+            in_flight_max,
+            counted: ReadCount::default(),
+            left: ReadCount::default(),
+            look_at: MonoMs(0),
+            waiting: VecDeque::new(),
+            behind: Vec::new(),
+        }
     }
 
     /// Reads for `waiter`, now or after earlier reads.
@@ -39,25 +94,63 @@ impl Reads {
     }
 
     /// The plan's read has ended; queued reads start. Returns its receiver.
-    pub(crate) fn ended<D: Device>(&mut self, engine: &mut Engine<D>, plan: &LookupPlan, user: u64) -> ReadWaiter {
-        let waiter = self.in_flight.remove(user as usize);
-        self.in_flight_bytes -= plan.read_bytes();
+    pub(crate) fn ended<D: Device>(&mut self, engine: &mut Engine<D>, user: u64) -> ReadWaiter {
+        let read = self.in_flight.remove(user as usize);
+        if read.is_left {
+            self.left.remove(read.len_bytes);
+            let due = self.behind.extract_if(.., |(plan, _)| plan.place().overlaps(&read.place));
+            self.waiting.extend(due);
+        } else {
+            self.counted.remove(read.len_bytes);
+        }
         self.refill(engine);
-        waiter
+        read.waiter
     }
 
-    fn refill<D: Device>(&mut self, engine: &mut Engine<D>) {
-        while self.in_flight.len() < self.in_flight_max
-            && (self.in_flight.is_empty() || self.in_flight_bytes < READS_IN_FLIGHT_BYTES_MAX)
+    /// Starts queued reads that have room, because others hang by now.
+    pub(crate) fn refill<D: Device>(&mut self, engine: &mut Engine<D>) {
+        let now = engine.polled_at();
+        self.leave_hanging(now);
+        while self.counted.has_room(self.in_flight_max)
             && let Some((plan, waiter)) = self.waiting.pop_front()
         {
-            self.in_flight_bytes += plan.read_bytes();
-            engine.read(plan, self.in_flight.insert(waiter) as u64);
+            let (place, len_bytes) = (plan.place(), plan.read_bytes());
+            if self.hangs(&place) {
+                self.behind.push((plan, waiter));
+                continue;
+            }
+            self.counted.add(len_bytes);
+            let read = LookupRead { waiter, place, len_bytes, since: now, is_left: false };
+            engine.read(plan, self.in_flight.insert(read) as u64);
         }
+    }
+
+    fn leave_hanging(&mut self, now: MonoMs) {
+        if self.in_flight.is_empty() || now < self.look_at {
+            return;
+        }
+        self.look_at = now.plus_ms(LOOK_MS);
+        for (_, read) in &mut self.in_flight {
+            if !read.is_left && now >= read.since.plus_ms(HANGING_MS) && self.left.has_room(LEFT_MAX) {
+                read.is_left = true;
+                self.counted.remove(read.len_bytes);
+                self.left.add(read.len_bytes);
+            }
+        }
+    }
+
+    /// Whether a read that was left has a page of this one.
+    fn hangs(&self, place: &ReadPlace) -> bool {
+        self.left.reads > 0 && self.in_flight.iter().any(|(_, read)| read.is_left && read.place.overlaps(place))
+    }
+
+    /// Time of the next search for reads that hang, if others wait for them.
+    pub(crate) fn refill_at(&self) -> Option<MonoMs> {
+        (!self.waiting.is_empty() && self.left.has_room(LEFT_MAX)).then_some(self.look_at)
     }
 
     /// Reads in flight or queued.
     pub(crate) fn len(&self) -> usize {
-        self.in_flight.len() + self.waiting.len()
+        self.in_flight.len() + self.waiting.len() + self.behind.len()
     }
 }

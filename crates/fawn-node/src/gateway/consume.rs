@@ -151,7 +151,8 @@ pub(crate) fn handle_input<'a>(
     consumed
 }
 
-/// Moves due replies to the outputs and emits the effects; `relieved`: budget or queue space was freed.
+/// Moves due replies to the outputs and emits the effects; `relieved`: budget or queue space was freed. Returns whether a session
+/// waits for the shard's bounds.
 pub(crate) fn settle(
     sessions: &mut Sessions,
     options: &ShardOptions,
@@ -159,7 +160,8 @@ pub(crate) fn settle(
     failed: Option<OperationError>,
     relieved: bool,
     outputs: &mut VecDeque<ShardOutput>,
-) {
+) -> bool {
+    let mut waits_for_shard = false;
     let mut scheduled = sessions.take_scheduled();
     if relieved && !scheduled.is_empty() {
         // The first one that resumes may use all that was freed: each in turn is the first.
@@ -179,6 +181,7 @@ pub(crate) fn settle(
         // One that resumes keeps its turn: it may stall again.
         let is_stalled = session.stalled.is_some();
         notify_host(session, options, relieved, outputs);
+        waits_for_shard |= session.stalled == Some(Stall::Shard);
         // The grant queue resumes waiting sessions.
         if !session.is_quiet() || is_stalled && !session.is_queued_for_budget() {
             sessions.schedule(id);
@@ -186,6 +189,7 @@ pub(crate) fn settle(
     }
     sessions.return_scheduled(scheduled);
     sessions.serve_waiting(outputs);
+    waits_for_shard
 }
 
 /// Queues a session that holds no replies; any other waits for its own client first, with the budget as it is now.

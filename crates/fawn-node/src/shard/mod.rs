@@ -34,7 +34,7 @@ use crate::replica::HostedMember;
 use crate::request::SessionId;
 use crate::status::{ShardCounters, ShardStatus};
 use fawn_chain::Completions;
-use fawn_ds::internals::{Engine, EngineError};
+use fawn_ds::internals::{Engine, EngineError, HANGING_MS};
 use fawn_flash::Device;
 use fawn_types::{Durability, MemberId, MonoMs, Now, TimeMs};
 use fawn_wire::Protocol;
@@ -44,6 +44,8 @@ use std::collections::VecDeque;
 /// Time to the next iteration if no device event comes before, for requests that found the log's buffers full, and for
 /// completions of which the device sends no event.
 const RETRY_MS: u64 = 1;
+/// Interval of attempts to continue sessions that the shard's bounds have stopped, if no reply or device event comes before.
+const RELIEF_MS: u64 = 100;
 /// Interval of calls to the engine while something is not synced.
 const SYNC_CHECK_MS: u64 = 100;
 /// Time to the next poll of an idle store that confirms what its opening deferred, without a read in flight.
@@ -106,6 +108,8 @@ impl<D: Device> Shard<D> {
             options,
             server_info,
             flush_at: None,
+            relief_at: MonoMs(0),
+            waits_for_relief: false,
             wall: TimeMs(0),
             sessions_open: 0,
             forward,
@@ -215,6 +219,8 @@ impl<D: Device> Shard<D> {
         self.handle_own_batch();
         self.begin_cluster_iteration();
         self.sessions.serve_waiting(&mut self.outputs);
+        let MemberHost { exec, engine, .. } = &mut self.state.host;
+        exec.reads.refill(engine);
         let mut host = self.host();
         host.run_granted();
         host.resumption().retry();
@@ -334,12 +340,18 @@ impl<D: Device> Shard<D> {
         let has_outstanding = self.state.forward.requests() > 0;
         let is_idle =
             !has_outstanding && self.state.uncommitted() == 0 && !self.state.host.exec.wait_queue.has_queues();
-        let relieved = has_moved || is_idle;
+        // A read that hangs is outstanding, but nothing else may end for as long: what was refused is tried again meanwhile.
+        let now = self.state.host.now.mono;
+        let relieved = has_moved || is_idle || now >= self.state.relief_at;
+        if relieved {
+            self.state.relief_at = now.plus_ms(RELIEF_MS);
+        }
         let committed = self.state.committed();
         let failed = self.state.failure();
         self.state.forward.settle(committed, failed);
         let options = &self.state.options;
-        consume::settle(&mut self.sessions, options, committed, failed, relieved, &mut self.outputs);
+        self.state.waits_for_relief =
+            consume::settle(&mut self.sessions, options, committed, failed, relieved, &mut self.outputs);
     }
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {
@@ -355,8 +367,12 @@ impl<D: Device> Shard<D> {
         let is_confirming = engine.is_confirming() && engine.in_flight() == 0;
         let confirm = is_confirming.then(|| now.mono.plus_ms(CONFIRM_MS));
         let epoch = epoch_retry_at.filter(|at| *at > now.mono);
+        let relief = self.state.waits_for_relief.then_some(self.state.relief_at);
         let reap = engine.device().has_unsignalled().then(|| now.mono.plus_ms(RETRY_MS));
-        let due = [*flush_at, retry, sync, confirm, epoch, reap, engine.upkeep_at(), self.cluster_deadline()];
-        due.into_iter().flatten().min()
+        // A device whose threads hang begins others when it is looked at.
+        let look = (engine.in_flight() > 0).then(|| now.mono.plus_ms(HANGING_MS));
+        let of_engine = [sync, confirm, epoch, reap, look, engine.upkeep_at()];
+        let due = [*flush_at, retry, relief, exec.reads.refill_at(), self.cluster_deadline()];
+        of_engine.into_iter().chain(due).flatten().min()
     }
 }

@@ -34,6 +34,10 @@ pub(crate) struct ShardState<D: Device> {
     pub(crate) server_info: ServerInfo,
     /// Time of a delayed `flush_all`.
     pub(crate) flush_at: Option<MonoMs>,
+    /// Time at which sessions that the shard's bounds have stopped are tried again in any case.
+    pub(crate) relief_at: MonoMs,
+    /// Whether there are such sessions.
+    pub(crate) waits_for_relief: bool,
     /// The machine's wall clock, for reports. Expiry has a clock of its own.
     pub(crate) wall: TimeMs,
     /// Number of open sessions; the table is elsewhere.
@@ -113,7 +117,7 @@ impl<D: Device> ShardContext<'_, D> {
     pub(super) fn handle_event(&mut self, event: Event) {
         let ShardState { host, links, control, .. } = &mut *self.state;
         match event {
-            Event::Lookup { plan, user } => match host.exec.reads.ended(&mut host.engine, &plan, user) {
+            Event::Lookup { plan, user } => match host.exec.reads.ended(&mut host.engine, user) {
                 ReadWaiter::Replay { at } => host.replay_read(at, plan, links),
                 ReadWaiter::Transfer { at } => host.transfer_read(at, plan, links),
                 // A request of a range that stopped was refused then.

@@ -94,3 +94,68 @@ fn a_queued_read_whose_segment_is_gone_is_answered_at_once() {
     run_once(&mut harness);
     assert_eq!(harness.clients[&ids[1]].received, b":0\r\n");
 }
+
+/// Runs the iterations that are due until the session has a reply; no more than a minute's. Returns the reply.
+fn reply_in_time(harness: &mut ShardHarness, id: SessionId) -> String {
+    let end = harness.now.mono.plus_ms(60_000);
+    let mut due = run_once(harness);
+    while harness.clients[&id].received.is_empty()
+        && let Some(at) = due.filter(|at| *at <= end)
+    {
+        harness.now = harness.now.plus_ms(at.ms_since(harness.now.mono));
+        due = run_once(harness);
+    }
+    let received = std::mem::take(&mut harness.clients.get_mut(&id).unwrap().received);
+    received.escape_ascii().to_string()
+}
+
+/// As many as may be in flight hang. Further lookups of their pages begin no reads, those of other pages go on.
+#[test]
+fn lookups_of_other_pages_go_on_while_reads_hang() {
+    let options = ShardOptions { reads_in_flight_max: 2, ..shard_options(Durability::Sync) };
+    let mut harness = ShardHarness::with(SimOptions::instant(1), options);
+    let id = harness.connect(Protocol::Resp);
+    // Each record shares pages with its neighbours.
+    for number in 0..5 {
+        assert_eq!(harness.redis(id, &format!("SET key:{number} {}", "x".repeat(9000 + number))), "+OK");
+    }
+    let mut harness = harness.reopen();
+    let ids: Vec<_> = (0..6).map(|_| harness.connect(Protocol::Resp)).collect();
+    harness.disks[0].hang(OpKind::Read);
+    harness.send(ids[0], &resp("STRLEN key:0"));
+    harness.send(ids[1], &resp("STRLEN key:4"));
+    run_once(&mut harness);
+    harness.disks[0].end_faults(OpKind::Read);
+    harness.send(ids[2], &resp("STRLEN key:0"));
+    harness.send(ids[3], &resp("STRLEN key:0"));
+    harness.send(ids[4], &resp("GET key:2"));
+    assert!(reply_in_time(&mut harness, ids[4]).starts_with("$9002"));
+    let status = harness.host.status();
+    assert_eq!((harness.disks[0].hung(), status.reads), (2, 4), "two lookups wait for the end of the first read");
+    harness.send(ids[5], &resp("STRLEN key:4"));
+    run_once(&mut harness);
+    assert_eq!((harness.disks[0].hung(), harness.host.status().reads), (2, 5));
+    harness.disks[0].release_hung();
+    for (id, bytes) in [(0, 9000), (1, 9004), (2, 9000), (3, 9000), (5, 9004)] {
+        assert_eq!(reply_in_time(&mut harness, ids[id]), format!(":{bytes}\\r\\n"), "session {id}");
+    }
+}
+
+#[test]
+fn a_put_to_a_full_store_is_answered_while_a_read_hangs() {
+    let mut harness = ShardHarness::with(SimOptions::instant(1), shard_options(Durability::Sync));
+    let id = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(id, &format!("SET cold {}", "x".repeat(9000))), "+OK");
+    let mut harness = harness.reopen();
+    let (reader, writer) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    harness.disks[0].fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    harness.send(reader, &resp("STRLEN cold"));
+    harness.disks[0].set_capacity_bytes(Some(4 << 20));
+    let value = "x".repeat(100 << 10);
+    let mut replies = (0..200).map(|number| {
+        harness.send(writer, &resp(&format!("SET key:{number} {value}")));
+        reply_in_time(&mut harness, writer)
+    });
+    let refused = replies.find(|reply| reply != "+OK\\r\\n");
+    assert!(refused.as_ref().is_some_and(|reply| reply.starts_with("-OOM store full")), "{refused:?}");
+}
