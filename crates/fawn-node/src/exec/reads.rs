@@ -144,11 +144,6 @@ impl Reads {
         self.left.reads > 0 && self.in_flight.iter().any(|(_, read)| read.is_left && read.place.overlaps(place))
     }
 
-    /// Time of the next search for reads that hang, if others wait for them.
-    pub(crate) fn refill_at(&self) -> Option<MonoMs> {
-        (!self.waiting.is_empty() && self.left.has_room(LEFT_MAX)).then_some(self.look_at)
-    }
-
     /// Reads in flight or queued.
     pub(crate) fn len(&self) -> usize {
         self.in_flight.len() + self.waiting.len() + self.behind.len()

@@ -44,8 +44,9 @@ use std::collections::VecDeque;
 /// Time to the next iteration if no device event comes before, for requests that found the log's buffers full, and for
 /// completions of which the device sends no event.
 const RETRY_MS: u64 = 1;
-/// Interval of attempts to continue sessions that the shard's bounds have stopped, if no reply or device event comes before.
-const RELIEF_MS: u64 = 100;
+/// Interval of attempts to continue sessions that the shard's bounds have stopped, if no reply or device event comes before. An engine
+/// without space searches again for the write that comes 100 ms after the last search, and refuses those in between.
+const RELIEF_MS: u64 = 10;
 /// Interval of calls to the engine while something is not synced.
 const SYNC_CHECK_MS: u64 = 100;
 /// Time to the next poll of an idle store that confirms what its opening deferred, without a read in flight.
@@ -369,10 +370,10 @@ impl<D: Device> Shard<D> {
         let epoch = epoch_retry_at.filter(|at| *at > now.mono);
         let relief = self.state.waits_for_relief.then_some(self.state.relief_at);
         let reap = engine.device().has_unsignalled().then(|| now.mono.plus_ms(RETRY_MS));
-        // A device whose threads hang begins others when it is looked at.
+        // Reads that hang are found by looking; a device whose threads hang begins others then.
         let look = (engine.in_flight() > 0).then(|| now.mono.plus_ms(HANGING_MS));
         let of_engine = [sync, confirm, epoch, reap, look, engine.upkeep_at()];
-        let due = [*flush_at, retry, relief, exec.reads.refill_at(), self.cluster_deadline()];
+        let due = [*flush_at, retry, relief, self.cluster_deadline()];
         of_engine.into_iter().chain(due).flatten().min()
     }
 }

@@ -148,12 +148,15 @@ fn a_put_to_a_full_store_is_answered_while_a_read_hangs() {
     assert_eq!(harness.redis(id, &format!("SET cold {}", "x".repeat(9000))), "+OK");
     let mut harness = harness.reopen();
     let (reader, writer) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    harness.disks[0].set_capacity_bytes(Some(8 << 20));
     harness.disks[0].fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    harness.disks[0].fail_nth(OpKind::Read, 2, DeviceFault::Hang);
     harness.send(reader, &resp("STRLEN cold"));
-    harness.disks[0].set_capacity_bytes(Some(4 << 20));
     let value = "x".repeat(100 << 10);
-    let mut replies = (0..200).map(|number| {
-        harness.send(writer, &resp(&format!("SET key:{number} {value}")));
+    let mut replies = (0..2_000).map(|number| {
+        // Each segment has some records that are live, so that its cleaning reads it.
+        let key = if number % 5 == 0 { number } else { 1 };
+        harness.send(writer, &resp(&format!("SET key:{key} {value}")));
         reply_in_time(&mut harness, writer)
     });
     let refused = replies.find(|reply| reply != "+OK\\r\\n");
