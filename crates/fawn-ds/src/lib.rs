@@ -91,8 +91,8 @@ pub mod sim {
 pub mod internals {
     pub use crate::engine::{
         BlobTicket, CorruptRecord, DumpError, DumpReport, Engine, Event, KeepReason, Lookup, LookupPlan, LostPart,
-        OpenResult, PREFETCH_KEYS_MAX, ReadPlace, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferPlace, TransferScan,
-        TransferStep, TransferredResults, View, Watermarks,
+        OpenResult, PREFETCH_KEYS_MAX, ReadPlace, Replay, Scan, ScanItem, ScanStep, ScrubFinding, TransferPlace,
+        TransferScan, TransferStep, TransferredResults, View, Watermarks,
     };
     pub use crate::error::{EngineError, OpenError};
     pub use crate::format::record::{RecordKind, RecordRef};

@@ -48,10 +48,10 @@ impl JobQueue {
 }
 
 /// Executes a job: by the system's calls, but for tests.
-type Run = fn(&mut PoolJob) -> Result<(), Errno>;
+type ExecuteJob = fn(&mut PoolJob) -> Result<(), Errno>;
 
 struct PoolState {
-    run: Run,
+    run: ExecuteJob,
     /// Threads while none hangs.
     threads_min: usize,
     inbox: Mutex<JobQueue>,
@@ -79,7 +79,7 @@ impl Pool {
         Self::start_with(threads, run)
     }
 
-    fn start_with(threads_min: usize, run: Run) -> std::io::Result<Self> {
+    fn start_with(threads_min: usize, run: ExecuteJob) -> std::io::Result<Self> {
         let (wake_tx, wake_rx) = UnixStream::pair()?;
         wake_tx.set_nonblocking(true)?;
         wake_rx.set_nonblocking(true)?;

@@ -65,7 +65,7 @@ pub(crate) struct Reads {
     in_flight_max: usize,
     /// Reads in flight that count.
     counted: ReadCount,
-    /// Those that hang.
+    /// Reads that hang, which do not count.
     left: ReadCount,
     look_at: MonoMs,
     waiting: VecDeque<(LookupPlan, ReadWaiter)>,
