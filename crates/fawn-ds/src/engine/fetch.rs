@@ -239,7 +239,16 @@ impl ReadSpan {
 
     /// Whether both have a page in common.
     pub(crate) const fn overlaps(&self, other: &Self) -> bool {
-        self.sequence == other.sequence && self.slot == other.slot && self.from < other.to && other.from < self.to
+        self.is_of_file_of(other) && self.from < other.to && other.from < self.to
+    }
+
+    /// Whether it has all pages of the other one.
+    pub(crate) const fn contains(&self, other: &Self) -> bool {
+        self.is_of_file_of(other) && self.from <= other.from && other.to <= self.to
+    }
+
+    const fn is_of_file_of(&self, other: &Self) -> bool {
+        self.sequence == other.sequence && self.slot == other.slot
     }
 
     fn new(segment: &Segment, from: u32, to: u32, is_second: bool) -> Self {

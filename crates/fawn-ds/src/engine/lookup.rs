@@ -62,10 +62,10 @@ pub(crate) struct LookupParams {
 pub struct ReadPlace(ReadSpan);
 
 impl ReadPlace {
-    /// Whether both have a page in common.
+    /// Whether it has all pages of the other one: a read of it takes as long, and fails as well.
     #[must_use]
-    pub const fn overlaps(&self, other: &Self) -> bool {
-        self.0.overlaps(&other.0)
+    pub const fn contains(&self, other: &Self) -> bool {
+        self.0.contains(&other.0)
     }
 }
 
@@ -81,6 +81,17 @@ impl LookupPlan {
     #[must_use]
     pub fn read_bytes(&self) -> usize {
         self.0.span.len()
+    }
+
+    /// The failure of its device read.
+    #[must_use]
+    pub fn failure(&self) -> Option<&DeviceError> {
+        self.0.result.as_ref()?.as_ref().err()
+    }
+
+    /// Ends its device read, which was not submitted, with the failure of another one.
+    pub fn fail(&mut self, failure: DeviceError) {
+        self.0.result = Some(Err(failure));
     }
 
     /// The pages of its device read.

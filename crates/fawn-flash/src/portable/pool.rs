@@ -30,13 +30,34 @@ pub(super) struct PoolCompletion {
 
 #[derive(Default)]
 struct JobQueue {
-    jobs: VecDeque<PoolJob>,
+    /// Writes and syncs: they come first, since few are in flight and many wait for each.
+    writes: VecDeque<PoolJob>,
+    reads: VecDeque<PoolJob>,
+    /// Threads that read.
+    reading: usize,
     /// The threads by their numbers, with the beginning of the call that each one makes.
     threads: BTreeMap<usize, Option<Instant>>,
     closed: bool,
 }
 
 impl JobQueue {
+    fn push(&mut self, job: PoolJob) {
+        let is_read = job.request.work == Work::Read;
+        if is_read { self.reads.push_back(job) } else { self.writes.push_back(job) }
+    }
+
+    /// The next job for a thread. One of several threads takes no reads: all of them may hang.
+    fn pop(&mut self) -> Option<PoolJob> {
+        let may_read = self.reading + 1 < self.threads.len().max(2);
+        let job = self.writes.pop_front().or_else(|| if may_read { self.reads.pop_front() } else { None })?;
+        self.reading += usize::from(job.request.work == Work::Read);
+        Some(job)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.reads.is_empty()
+    }
+
     /// Whether fewer threads are free or work than there are while none hangs.
     fn needs_thread(&self, threads_min: usize) -> bool {
         self.threads.len() < (threads_min + self.hanging()).min(THREADS_MAX)
@@ -113,7 +134,7 @@ impl Pool {
     /// Begins other threads for the jobs that wait behind ones that hang.
     fn replace_hanging(&mut self) {
         let threads_min = self.shared.threads_min;
-        let needs_thread = |inbox: &JobQueue| !inbox.jobs.is_empty() && inbox.needs_thread(threads_min);
+        let needs_thread = |inbox: &JobQueue| !inbox.is_empty() && inbox.needs_thread(threads_min);
         while needs_thread(&locked(&self.shared.inbox)) {
             if let Err(error) = self.add_thread() {
                 tracing::warn!(%error, "calls of the device's threads hang, and no other thread can begin");
@@ -124,7 +145,9 @@ impl Pool {
 
     pub(super) fn run(&self, jobs: &mut Vec<PoolJob>) {
         let count = jobs.len();
-        locked(&self.shared.inbox).jobs.extend(jobs.drain(..));
+        let mut inbox = locked(&self.shared.inbox);
+        jobs.drain(..).for_each(|job| inbox.push(job));
+        drop(inbox);
         if count == 1 { self.shared.arrived.notify_one() } else { self.shared.arrived.notify_all() }
     }
 
@@ -180,7 +203,9 @@ impl Drop for Pool {
 
 impl PoolState {
     fn serve(&self, number: usize) {
-        while let Some(mut job) = self.next(number) {
+        let mut has_read = false;
+        while let Some(mut job) = self.next(number, has_read) {
+            has_read = job.request.work == Work::Read;
             let result = (self.run)(&mut job);
             let mut outbox = locked(&self.outbox);
             let was_empty = outbox.is_empty();
@@ -195,11 +220,12 @@ impl PoolState {
     }
 
     /// Waits for the thread's next job. `None`: it ends, because the pool does, or since it replaced one that hangs no more.
-    fn next(&self, number: usize) -> Option<PoolJob> {
+    fn next(&self, number: usize, has_read: bool) -> Option<PoolJob> {
         let mut inbox = locked(&self.inbox);
         inbox.threads.insert(number, None);
+        inbox.reading -= usize::from(has_read);
         loop {
-            if let Some(job) = inbox.jobs.pop_front() {
+            if let Some(job) = inbox.pop() {
                 inbox.threads.insert(number, Some(Instant::now()));
                 return Some(job);
             }
@@ -272,18 +298,18 @@ mod tests {
         Ok(())
     }
 
+    fn read(offset: u64) -> PoolJob {
+        let Ok(null) = std::fs::File::open("/dev/null") else { panic!("no file") };
+        let buf = AlignedBuf::zeroed(4096);
+        let request = IoRequest::read(FileId(0), offset, buf, IoClass::Foreground, Token(offset));
+        PoolJob { fd: Arc::new(OwnedFd::from(null)), request }
+    }
+
     #[test]
     fn threads_that_hang_are_replaced_until_they_end() {
         let Ok(mut pool) = Pool::start_with(2, hang_at_0) else { panic!("no pool") };
-        let Ok(null) = std::fs::File::open("/dev/null") else { panic!("no file") };
-        let fd = Arc::new(OwnedFd::from(null));
-        let job = |offset: u64| {
-            let request =
-                IoRequest::read(FileId(0), offset, AlignedBuf::zeroed(4096), IoClass::Foreground, Token(offset));
-            PoolJob { fd: Arc::clone(&fd), request }
-        };
         let wait = |pool: &mut Pool, jobs: &[u64], endings: usize| {
-            pool.run(&mut jobs.iter().map(|offset| job(*offset)).collect());
+            pool.run(&mut jobs.iter().map(|offset| read(*offset)).collect());
             let begun = Instant::now();
             let mut ended = 0;
             while ended < endings && begun.elapsed() < Duration::from_secs(30) {
@@ -298,7 +324,7 @@ mod tests {
         RELEASED.1.notify_all();
         let released = wait(&mut pool, &[], 3);
         assert_eq!((beside, released), (2, 3));
-        assert!((4..=5).contains(&threads_hanging), "two beside two or three that hang: {threads_hanging}");
+        assert!((5..=5).contains(&threads_hanging), "two beside two or three that hang: {threads_hanging}");
         // Each one ends that finds no job, while there are more than two.
         let begun = Instant::now();
         while threads(&pool) > 2 {
@@ -306,5 +332,16 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!((wait(&mut pool, &[4096; 10], 10), threads(&pool)), (10, 2));
+    }
+
+    #[test]
+    fn writes_do_not_wait_for_reads() {
+        let mut inbox = JobQueue { threads: (0..4).map(|number| (number, None)).collect(), ..JobQueue::default() };
+        (1..=4).for_each(|at| inbox.push(read(4096 * at)));
+        let write = IoRequest::sync(FileId(0), IoClass::Flush, Token(9));
+        inbox.push(PoolJob { request: write, ..read(0) });
+        let taken: Vec<_> = std::iter::from_fn(|| inbox.pop()).map(|job| job.request.token).collect();
+        assert_eq!(taken, [9, 4096, 8192, 12_288].map(Token), "the write first, and one thread of four takes no read");
+        assert!(!inbox.is_empty(), "a read waits for a thread");
     }
 }

@@ -2,7 +2,7 @@
 //! cannot be read do not stop the lookups of all others.
 use crate::options::READS_IN_FLIGHT_BYTES_MAX;
 use fawn_ds::internals::{Engine, HANGING_MS, LookupPlan, ReadPlace};
-use fawn_flash::Device;
+use fawn_flash::{Device, DeviceError};
 use fawn_types::MonoMs;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -29,7 +29,8 @@ struct LookupRead {
     waiter: ReadWaiter,
     place: ReadPlace,
     len_bytes: usize,
-    since: MonoMs,
+    /// Time of the search that met it first.
+    met_at: Option<MonoMs>,
     is_left: bool,
 }
 
@@ -69,8 +70,10 @@ pub(crate) struct Reads {
     left: ReadCount,
     look_at: MonoMs,
     waiting: VecDeque<(LookupPlan, ReadWaiter)>,
-    /// Lookups of pages of a read that was left: they begin after its end.
+    /// Lookups whose reads contain one that was left: they wait for its end.
     behind: Vec<(LookupPlan, ReadWaiter)>,
+    /// Those whose read has failed with the one that they waited for.
+    failed: VecDeque<(LookupPlan, ReadWaiter)>,
 }
 
 impl Reads {
@@ -84,33 +87,61 @@ impl Reads {
             look_at: MonoMs(0),
             waiting: VecDeque::new(),
             behind: Vec::new(),
+            failed: VecDeque::new(),
         }
     }
 
     /// Reads for `waiter`, now or after earlier reads.
     pub(crate) fn start<D: Device>(&mut self, engine: &mut Engine<D>, plan: LookupPlan, waiter: ReadWaiter) {
         self.waiting.push_back((plan, waiter));
-        self.refill(engine);
+        self.begin_waiting(engine);
     }
 
     /// The plan's read has ended; queued reads start. Returns its receiver.
-    pub(crate) fn ended<D: Device>(&mut self, engine: &mut Engine<D>, user: u64) -> ReadWaiter {
-        let read = self.in_flight.remove(user as usize);
-        if read.is_left {
-            self.left.remove(read.len_bytes);
-            let due = self.behind.extract_if(.., |(plan, _)| plan.place().overlaps(&read.place));
-            self.waiting.extend(due);
+    pub(crate) fn ended<D: Device>(&mut self, engine: &mut Engine<D>, plan: &LookupPlan, user: u64) -> ReadWaiter {
+        let LookupRead { waiter, place, len_bytes, is_left, .. } = self.in_flight.remove(user as usize);
+        if is_left {
+            self.left.remove(len_bytes);
+            self.end_behind(&place, plan.failure());
         } else {
-            self.counted.remove(read.len_bytes);
+            self.counted.remove(len_bytes);
         }
-        self.refill(engine);
-        read.waiter
+        self.begin_waiting(engine);
+        waiter
     }
 
-    /// Starts queued reads that have room, because others hang by now.
-    pub(crate) fn refill<D: Device>(&mut self, engine: &mut Engine<D>) {
+    /// Ends lookups behind a read that has ended: each would wait as long for the same failure. Others begin, unless another read
+    /// hangs that they contain.
+    fn end_behind(&mut self, place: &ReadPlace, failure: Option<&DeviceError>) {
+        let mut behind = std::mem::take(&mut self.behind);
+        if let Some(failure) = failure {
+            let failed = behind.extract_if(.., |(plan, _)| plan.place().contains(place));
+            self.failed.extend(failed.map(|(mut plan, waiter)| {
+                plan.fail(failure.clone());
+                (plan, waiter)
+            }));
+        }
+        let due: Vec<_> = behind.extract_if(.., |(plan, _)| !self.hangs(&plan.place())).collect();
+        self.waiting.extend(due);
+        self.behind = behind;
+    }
+
+    /// A lookup whose read has failed with another one.
+    pub(crate) fn pop_failed(&mut self) -> Option<(LookupPlan, ReadWaiter)> {
+        self.failed.pop_front()
+    }
+
+    /// Looks for reads that hang after a poll, once in a while. Queued reads have their room.
+    pub(crate) fn look<D: Device>(&mut self, engine: &mut Engine<D>) {
         let now = engine.polled_at();
-        self.leave_hanging(now);
+        if !self.in_flight.is_empty() && now >= self.look_at {
+            self.look_at = now.plus_ms(LOOK_MS);
+            self.leave_hanging(now);
+            self.begin_waiting(engine);
+        }
+    }
+
+    fn begin_waiting<D: Device>(&mut self, engine: &mut Engine<D>) {
         while self.counted.has_room(self.in_flight_max)
             && let Some((plan, waiter)) = self.waiting.pop_front()
         {
@@ -120,18 +151,16 @@ impl Reads {
                 continue;
             }
             self.counted.add(len_bytes);
-            let read = LookupRead { waiter, place, len_bytes, since: now, is_left: false };
+            let read = LookupRead { waiter, place, len_bytes, met_at: None, is_left: false };
             engine.read(plan, self.in_flight.insert(read) as u64);
         }
     }
 
     fn leave_hanging(&mut self, now: MonoMs) {
-        if self.in_flight.is_empty() || now < self.look_at {
-            return;
-        }
-        self.look_at = now.plus_ms(LOOK_MS);
-        for (_, read) in &mut self.in_flight {
-            if !read.is_left && now >= read.since.plus_ms(HANGING_MS) && self.left.has_room(LEFT_MAX) {
+        for (_, read) in self.in_flight.iter_mut().filter(|(_, read)| !read.is_left) {
+            // At its beginning, the time of the last poll may have been long before.
+            let met_at = *read.met_at.get_or_insert(now);
+            if now >= met_at.plus_ms(HANGING_MS) && self.left.has_room(LEFT_MAX) {
                 read.is_left = true;
                 self.counted.remove(read.len_bytes);
                 self.left.add(read.len_bytes);
@@ -139,13 +168,13 @@ impl Reads {
         }
     }
 
-    /// Whether a read that was left has a page of this one.
+    /// Whether a read was left that this one contains.
     fn hangs(&self, place: &ReadPlace) -> bool {
-        self.left.reads > 0 && self.in_flight.iter().any(|(_, read)| read.is_left && read.place.overlaps(place))
+        self.left.reads > 0 && self.in_flight.iter().any(|(_, read)| read.is_left && place.contains(&read.place))
     }
 
     /// Reads in flight or queued.
     pub(crate) fn len(&self) -> usize {
-        self.in_flight.len() + self.waiting.len() + self.behind.len()
+        self.in_flight.len() + self.waiting.len() + self.behind.len() + self.failed.len()
     }
 }

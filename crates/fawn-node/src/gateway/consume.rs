@@ -151,21 +151,23 @@ pub(crate) fn handle_input<'a>(
     consumed
 }
 
-/// Moves due replies to the outputs and emits the effects; `relieved`: budget or queue space was freed. Returns whether a session
-/// waits for the shard's bounds.
+/// Moves due replies to the outputs and emits the effects. So many sessions that the shard's bounds have stopped may be tried again, all
+/// if budget or queue space was freed. Returns whether another waits for that.
 pub(crate) fn settle(
     sessions: &mut Sessions,
     options: &ShardOptions,
     committed: Version,
     failed: Option<OperationError>,
-    relieved: bool,
+    resumes_max: usize,
     outputs: &mut VecDeque<ShardOutput>,
 ) -> bool {
     let mut waits_for_shard = false;
     let mut scheduled = sessions.take_scheduled();
-    if relieved && !scheduled.is_empty() {
+    let mut resumes_left = resumes_max;
+    if resumes_max > 0 && !scheduled.is_empty() {
         // The first one that resumes may use all that was freed: each in turn is the first.
-        scheduled.rotate_left(1);
+        let turns = if resumes_max < scheduled.len() { resumes_max } else { 1 };
+        scheduled.rotate_left(turns);
     }
     for &id in &scheduled {
         let Some((session, _, budget)) = sessions.get_with_pool(id) else { continue };
@@ -179,9 +181,11 @@ pub(crate) fn settle(
             wait_for_budget(session, budget);
         }
         // One that resumes keeps its turn: it may stall again.
-        let is_stalled = session.stalled.is_some();
-        notify_host(session, options, relieved, outputs);
-        waits_for_shard |= session.stalled == Some(Stall::Shard);
+        let (is_stalled, waits) = (session.stalled.is_some(), session.stalled == Some(Stall::Shard));
+        notify_host(session, options, resumes_left > 0, outputs);
+        let has_resumed = waits && session.stalled.is_none();
+        resumes_left -= usize::from(has_resumed);
+        waits_for_shard |= waits && !has_resumed && session.has_capacity(options);
         // The grant queue resumes waiting sessions.
         if !session.is_quiet() || is_stalled && !session.is_queued_for_budget() {
             sessions.schedule(id);

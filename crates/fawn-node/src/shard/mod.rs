@@ -47,6 +47,8 @@ const RETRY_MS: u64 = 1;
 /// Interval of attempts to continue sessions that the shard's bounds have stopped, if no reply or device event comes before. An engine
 /// without space searches again for the write that comes 100 ms after the last search, and refuses those in between.
 const RELIEF_MS: u64 = 10;
+/// Sessions that one such attempt is for: thousands of them would take the thread while a disk hangs.
+const RESUMES_MAX: usize = 32;
 /// Interval of calls to the engine while something is not synced.
 const SYNC_CHECK_MS: u64 = 100;
 /// Time to the next poll of an idle store that confirms what its opening deferred, without a read in flight.
@@ -221,7 +223,7 @@ impl<D: Device> Shard<D> {
         self.begin_cluster_iteration();
         self.sessions.serve_waiting(&mut self.outputs);
         let MemberHost { exec, engine, .. } = &mut self.state.host;
-        exec.reads.refill(engine);
+        exec.reads.look(engine);
         let mut host = self.host();
         host.run_granted();
         host.resumption().retry();
@@ -343,8 +345,12 @@ impl<D: Device> Shard<D> {
             !has_outstanding && self.state.uncommitted() == 0 && !self.state.host.exec.wait_queue.has_queues();
         // A read that hangs is outstanding, but nothing else may end for as long: what was refused is tried again meanwhile.
         let now = self.state.host.now.mono;
-        let relieved = has_moved || is_idle || now >= self.state.relief_at;
-        if relieved {
+        let resumes_max = match has_moved || is_idle {
+            true => usize::MAX,
+            false if now >= self.state.relief_at => RESUMES_MAX,
+            false => 0,
+        };
+        if resumes_max > 0 {
             self.state.relief_at = now.plus_ms(RELIEF_MS);
         }
         let committed = self.state.committed();
@@ -352,7 +358,7 @@ impl<D: Device> Shard<D> {
         self.state.forward.settle(committed, failed);
         let options = &self.state.options;
         self.state.waits_for_relief =
-            consume::settle(&mut self.sessions, options, committed, failed, relieved, &mut self.outputs);
+            consume::settle(&mut self.sessions, options, committed, failed, resumes_max, &mut self.outputs);
     }
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {

@@ -9,7 +9,7 @@ use crate::gateway::{PendingMulti, Sessions};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::replica::{HostedMember, RangeSlot};
 use crate::status::{RepliesStatus, ShardCounters, ShardStatus, StoreStatus};
-use fawn_ds::internals::Event;
+use fawn_ds::internals::{Event, LookupPlan};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, OperationError, TimeMs, Version};
 use slab::Slab;
@@ -115,18 +115,15 @@ pub(crate) struct ShardContext<'a, D: Device> {
 impl<D: Device> ShardContext<'_, D> {
     /// A device operation has ended.
     pub(super) fn handle_event(&mut self, event: Event) {
-        let ShardState { host, links, control, .. } = &mut *self.state;
+        let ShardState { host, control, .. } = &mut *self.state;
         match event {
-            Event::Lookup { plan, user } => match host.exec.reads.ended(&mut host.engine, user) {
-                ReadWaiter::Replay { at } => host.replay_read(at, plan, links),
-                ReadWaiter::Transfer { at } => host.transfer_read(at, plan, links),
-                // A request of a range that stopped was refused then.
-                ReadWaiter::Request { at, generation } => {
-                    if host.exec.wait_queue.reader(at, generation).is_some() {
-                        self.resumption().handle_read(at, plan);
-                    }
+            Event::Lookup { plan, user } => {
+                let waiter = host.exec.reads.ended(&mut host.engine, &plan, user);
+                self.handle_read(plan, waiter);
+                while let Some((plan, waiter)) = self.state.host.exec.reads.pop_failed() {
+                    self.handle_read(plan, waiter);
                 }
-            },
+            }
             Event::Poisoned => {
                 let failure = host.engine.poisoned();
                 match control {
@@ -143,6 +140,20 @@ impl<D: Device> ShardContext<'_, D> {
                 host.persists.retry_now();
             }
             Event::Progress => {}
+        }
+    }
+
+    fn handle_read(&mut self, plan: LookupPlan, waiter: ReadWaiter) {
+        let ShardState { host, links, .. } = &mut *self.state;
+        match waiter {
+            ReadWaiter::Replay { at } => host.replay_read(at, plan, links),
+            ReadWaiter::Transfer { at } => host.transfer_read(at, plan, links),
+            // A request of a range that stopped was refused then.
+            ReadWaiter::Request { at, generation } => {
+                if host.exec.wait_queue.reader(at, generation).is_some() {
+                    self.resumption().handle_read(at, plan);
+                }
+            }
         }
     }
 

@@ -112,14 +112,7 @@ fn reply_in_time(harness: &mut ShardHarness, id: SessionId) -> String {
 /// As many as may be in flight hang. Further lookups of their pages begin no reads, those of other pages go on.
 #[test]
 fn lookups_of_other_pages_go_on_while_reads_hang() {
-    let options = ShardOptions { reads_in_flight_max: 2, ..shard_options(Durability::Sync) };
-    let mut harness = ShardHarness::with(SimOptions::instant(1), options);
-    let id = harness.connect(Protocol::Resp);
-    // Each record shares pages with its neighbours.
-    for number in 0..5 {
-        assert_eq!(harness.redis(id, &format!("SET key:{number} {}", "x".repeat(9000 + number))), "+OK");
-    }
-    let mut harness = harness.reopen();
+    let mut harness = shard_of_long_values(2);
     let ids: Vec<_> = (0..6).map(|_| harness.connect(Protocol::Resp)).collect();
     harness.disks[0].hang(OpKind::Read);
     harness.send(ids[0], &resp("STRLEN key:0"));
@@ -139,6 +132,60 @@ fn lookups_of_other_pages_go_on_while_reads_hang() {
     for (id, bytes) in [(0, 9000), (1, 9004), (2, 9000), (3, 9000), (5, 9004)] {
         assert_eq!(reply_in_time(&mut harness, ids[id]), format!(":{bytes}\\r\\n"), "session {id}");
     }
+}
+
+/// A shard with a bound on its reads, and with values of 9,000 bytes and more. Each shares pages with its neighbours.
+fn shard_of_long_values(reads_in_flight_max: usize) -> ShardHarness {
+    let options = ShardOptions { reads_in_flight_max, ..shard_options(Durability::Sync) };
+    let mut harness = ShardHarness::with(SimOptions::instant(1), options);
+    let id = harness.connect(Protocol::Resp);
+    for number in 0..5 {
+        assert_eq!(harness.redis(id, &format!("SET key:{number} {}", "x".repeat(9000 + number))), "+OK");
+    }
+    harness.reopen()
+}
+
+#[test]
+fn lookups_behind_a_read_that_hangs_fail_with_it() {
+    let mut harness = shard_of_long_values(1);
+    let ids: Vec<_> = (0..5).map(|_| harness.connect(Protocol::Resp)).collect();
+    harness.disks[0].fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    ids[..4].iter().for_each(|id| harness.send(*id, &resp("STRLEN key:0")));
+    harness.send(ids[4], &resp("STRLEN key:2"));
+    assert_eq!(reply_in_time(&mut harness, ids[4]), ":9002\\r\\n");
+    let name = harness.disks[0].names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    harness.disks[0].make_unreadable(&name, 4096..2 * 4096);
+    harness.disks[0].release_hung();
+    harness.disks[0].hang(OpKind::Read);
+    for id in &ids[..4] {
+        let reply = reply_in_time(&mut harness, *id);
+        assert!(reply.starts_with('-'), "{reply}");
+    }
+    assert_eq!(harness.disks[0].hung(), 0, "none of them reads the page again");
+}
+
+#[test]
+fn keys_that_share_a_page_with_a_read_that_hangs_are_read() {
+    let mut harness = shard_of_long_values(1);
+    let (long, next) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    harness.disks[0].fail_nth(OpKind::Read, 1, DeviceFault::Hang);
+    harness.send(long, &resp("STRLEN key:0"));
+    harness.send(next, &resp("STRLEN key:1"));
+    assert_eq!(reply_in_time(&mut harness, next), ":9001\\r\\n");
+    assert_eq!(harness.disks[0].hung(), 1);
+}
+
+/// The engine's time is that of its last poll: such a read is no older than the first iteration that meets it.
+#[test]
+fn the_first_read_after_a_pause_does_not_count_as_hanging() {
+    let mut harness = shard_of_long_values(1);
+    let (first, second) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    harness.disks[0].hang(OpKind::Read);
+    harness.now = harness.now.plus_ms(10_000);
+    harness.send(first, &resp("STRLEN key:0"));
+    harness.send(second, &resp("STRLEN key:4"));
+    run_once(&mut harness);
+    assert_eq!(harness.disks[0].hung(), 1);
 }
 
 #[test]
