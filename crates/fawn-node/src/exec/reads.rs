@@ -72,7 +72,7 @@ pub(crate) struct Reads {
     waiting: VecDeque<(LookupPlan, ReadWaiter)>,
     /// Lookups whose reads contain one that was left: they wait for its end.
     behind: Vec<(LookupPlan, ReadWaiter)>,
-    /// Those whose read has failed with the one that they waited for.
+    /// Lookups that have failed with the read that they waited for.
     failed: VecDeque<(LookupPlan, ReadWaiter)>,
 }
 
