@@ -36,7 +36,7 @@ impl PortableDevice {
         {
             tracing::info!(dir = data_dir.path(), reason, "reads and writes go through the system's page cache");
         }
-        let pool = Pool::start(options.threads.max(1)).map_err(|error| DeviceError::Io {
+        let pool = Pool::start(options.threads.max(2)).map_err(|error| DeviceError::Io {
             operation: IoOperation::Metadata("start the pool"),
             name: data_dir.path().to_owned(),
             offset: 0,

@@ -121,7 +121,9 @@ impl Reads {
                 (plan, waiter)
             }));
         }
-        let due: Vec<_> = behind.extract_if(.., |(plan, _)| !self.hangs(&plan.place())).collect();
+        // Thousands may wait behind others.
+        let is_due = |place: &ReadPlace, of: &ReadPlace| of.contains(place) && !self.hangs(of);
+        let due: Vec<_> = behind.extract_if(.., |(plan, _)| is_due(place, &plan.place())).collect();
         self.waiting.extend(due);
         self.behind = behind;
     }
